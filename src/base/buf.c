@@ -1,0 +1,86 @@
+/* buf.c - see buf.h. */
+#include "base/buf.h"
+
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void buf_release(struct buf *b) {
+    free(b->ptr);
+    *b = (struct buf){0};
+}
+
+void buf_reserve(struct buf *b, size_t extra) {
+    size_t want;
+    BUG_IF(!size_add(b->len, extra, &want) || want > SIZE_MAX / 2);
+    if (want + 1 <= b->cap)
+        return;
+    size_t cap = b->cap ? b->cap : 64;
+    while (cap < want + 1)
+        cap *= 2;
+    b->ptr = xrealloc(b->ptr, cap, 1);
+    b->cap = cap;
+}
+
+void buf_append(struct buf *b, const void *bytes, size_t n) {
+    buf_reserve(b, n);
+    if (n)
+        memcpy(b->ptr + b->len, bytes, n);
+    b->len += n;
+    b->ptr[b->len] = '\0';
+}
+
+void buf_push(struct buf *b, char c) {
+    if (b->len + 2 > b->cap)
+        buf_reserve(b, 1);
+    b->ptr[b->len++] = c;
+    b->ptr[b->len] = '\0';
+}
+
+void buf_printf(struct buf *b, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    BUG_IF(n < 0);
+    buf_reserve(b, (size_t)n);
+    vsnprintf(b->ptr + b->len, (size_t)n + 1, format, again);
+    va_end(again);
+    b->len += (size_t)n;
+}
+
+void buf_json_string(struct buf *b, struct str s) {
+    buf_push(b, '"');
+    for (size_t i = 0; i < s.len;) {
+        unsigned char c = (unsigned char)s.ptr[i];
+        if (c >= 0x80) {
+            int32_t cp;
+            int n = utf8_decode(s.ptr + i, s.len - i, &cp);
+            if (cp < 0)
+                buf_append(b, "\xEF\xBF\xBD", 3);
+            else
+                buf_append(b, s.ptr + i, (size_t)n);
+            i += (size_t)n;
+            continue;
+        }
+        switch (c) {
+        case '"': buf_append(b, "\\\"", 2); break;
+        case '\\': buf_append(b, "\\\\", 2); break;
+        case '\n': buf_append(b, "\\n", 2); break;
+        case '\r': buf_append(b, "\\r", 2); break;
+        case '\t': buf_append(b, "\\t", 2); break;
+        case '\b': buf_append(b, "\\b", 2); break;
+        case '\f': buf_append(b, "\\f", 2); break;
+        default:
+            if (c < 0x20)
+                buf_printf(b, "\\u%04x", c);
+            else
+                buf_push(b, (char)c);
+        }
+        i++;
+    }
+    buf_push(b, '"');
+}

@@ -1,0 +1,47 @@
+/* json.h - reading JSON from outside, over jansson, with errors that name the file and the field.
+ *
+ * jansson's json_t is used as it is (json_object_get, json_array_foreach ...). What is added here is
+ * loading with bounds and typed getters whose failure is a sentence. `where` in every getter is what
+ * the user knows the value by, usually the file's path.
+ *
+ * Numbers: integers are 64-bit; anything with a '.' or exponent is a real. Objects keep their order.
+ * Depth is limited to JSON_PARSER_MAX_DEPTH (2048) by jansson. */
+#pragma once
+
+#include "base/status.h"
+#include "base/str.h"
+
+#include <jansson.h>
+
+enum jv_flags {
+    JV_ALLOW_DUPLICATES = 1, // the last of two equal keys wins, as in browsers; otherwise an error
+};
+
+/* Parses one JSON text (any type at the root). On success *out is owned by the caller (json_decref). */
+enum status jv_parse(struct str text, const char *where, int flags, json_t **out, struct error *err);
+
+/* Reads and parses a file of at most max_bytes. */
+enum status jv_load(const char *path, size_t max_bytes, int flags, json_t **out, struct error *err);
+
+/* obj[key] must be an integer in [min, max] (a real with an integral value is accepted: 1e6 is met in
+ * the wild). Missing or null: *out = fallback for _or; an error for the other. */
+enum status jv_int(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t *out, struct error *err);
+enum status jv_int_or(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t fallback, int64_t *out,
+                      struct error *err);
+
+/* obj[key] must be a finite number. */
+enum status jv_real(const json_t *obj, const char *where, const char *key, double *out, struct error *err);
+enum status jv_real_or(const json_t *obj, const char *where, const char *key, double fallback, double *out, struct error *err);
+
+enum status jv_bool_or(const json_t *obj, const char *where, const char *key, bool fallback, bool *out, struct error *err);
+
+/* The string is borrowed from obj. Strings with a NUL byte are refused. */
+enum status jv_string(const json_t *obj, const char *where, const char *key, const char **out, struct error *err);
+enum status jv_string_or(const json_t *obj, const char *where, const char *key, const char *fallback, const char **out, struct error *err);
+
+/* *out is NULL when the key is missing or null; an error when it is there with another type. */
+enum status jv_object_or_null(const json_t *obj, const char *where, const char *key, json_t **out, struct error *err);
+enum status jv_array_or_null(const json_t *obj, const char *where, const char *key, json_t **out, struct error *err);
+
+/* "an object", "a string" ...: for sentences. */
+const char *jv_type_name(const json_t *value);

@@ -1,0 +1,115 @@
+/* status.c - see status.h. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void clean_sentence(char *text) {
+    size_t n = strlen(text);
+    // A cut in the middle of a UTF-8 sequence would make JSON error bodies invalid.
+    size_t back = 0;
+    while (back < 4 && back < n && ((unsigned char)text[n - 1 - back] & 0xC0) == 0x80)
+        back++;
+    if (back < n) {
+        unsigned char lead = (unsigned char)text[n - 1 - back];
+        size_t want = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+        if (want > back + 1)
+            text[n - 1 - back] = '\0';
+    }
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7F)
+            *p = '?';
+}
+
+/* Appends what fits; a sentence that loses its end is still better than none. */
+static void append_cut(char *text, size_t size, const char *more) {
+    size_t n = strlen(text), m = strlen(more);
+    m = MIN(m, size - 1 - n);
+    memcpy(text + n, more, m);
+    text[n + m] = '\0';
+}
+
+enum status fail(struct error *err, enum status status, const char *format, ...) {
+    if (err) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(err->text, sizeof err->text, format, args);
+        va_end(args);
+        clean_sentence(err->text);
+        err->status = status;
+    }
+    return status;
+}
+
+enum status fail_within(struct error *err, enum status status, const char *format, ...) {
+    if (err) {
+        char inner[sizeof err->text];
+        memcpy(inner, err->text, sizeof inner);
+        va_list args;
+        va_start(args, format);
+        int n = vsnprintf(err->text, sizeof err->text, format, args);
+        va_end(args);
+        if (n >= 0)
+            append_cut(err->text, sizeof err->text, ": ");
+        append_cut(err->text, sizeof err->text, inner);
+        clean_sentence(err->text);
+        err->status = status;
+    }
+    return status;
+}
+
+const char *status_name(enum status status) {
+    switch (status) {
+    case OK: return "ok";
+    case ERR_IO: return "io";
+    case ERR_FORMAT: return "format";
+    case ERR_UNSUPPORTED: return "unsupported";
+    case ERR_ARG: return "argument";
+    case ERR_FULL: return "full";
+    case ERR_MEMORY: return "memory";
+    case ERR_LIMIT: return "limit";
+    case ERR_DEVICE: return "device";
+    }
+    return "unknown";
+}
+
+void bug(const char *file, int line, const char *condition) {
+    fprintf(stderr, "gyre: BUG at %s:%d: %s\n", file, line, condition);
+    abort();
+}
+
+static _Noreturn void out_of_memory(size_t n_bytes) {
+    fprintf(stderr, "gyre: out of memory (%zu bytes)\n", n_bytes);
+    abort();
+}
+
+void *xmalloc(size_t n_bytes) {
+    void *p = malloc(n_bytes ? n_bytes : 1);
+    if (!p)
+        out_of_memory(n_bytes);
+    return p;
+}
+
+void *xcalloc(size_t n, size_t size) {
+    void *p = calloc(n ? n : 1, size ? size : 1);
+    if (!p)
+        out_of_memory(n * size);
+    return p;
+}
+
+void *xrealloc(void *ptr, size_t n, size_t size) {
+    size_t n_bytes;
+    if (!size_mul(n, size, &n_bytes))
+        out_of_memory(SIZE_MAX);
+    void *p = realloc(ptr, n_bytes ? n_bytes : 1);
+    if (!p)
+        out_of_memory(n_bytes);
+    return p;
+}
+
+char *xstrdup(const char *s) {
+    size_t n = strlen(s) + 1;
+    return memcpy(xmalloc(n), s, n);
+}

@@ -1,0 +1,63 @@
+/* check.h - what every test file includes: cmocka, and claims that print what they saw.
+ *
+ *     static void philox_gives_the_published_values(void **state) { ... EXPECT(x == 7); }
+ *     int main(void) { const struct CMUnitTest tests[] = {cmocka_unit_test(philox_gives_the_published_values)};
+ *                      return cmocka_run_group_tests(tests, NULL, NULL); }
+ *
+ * Random tests take their seed from test_seed() and so print it. */
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+#undef fail     // ours reports faults of the world
+#undef fail_msg // is made of the macro above
+#define fail_msg(...) (print_error("ERROR: " __VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
+
+#define EXPECT(cond)                                                             \
+    do {                                                                         \
+        if (!(cond))                                                             \
+            fail_msg("%s:%d: not so: %s", __FILE__, __LINE__, #cond);            \
+    } while (0)
+
+#define EXPECT_EQ(a, b)                                                                                              \
+    do {                                                                                                             \
+        long long a_ = (long long)(a), b_ = (long long)(b);                                                          \
+        if (a_ != b_)                                                                                                \
+            fail_msg("%s:%d: %s is %lld, %s is %lld", __FILE__, __LINE__, #a, a_, #b, b_);                           \
+    } while (0)
+
+#define EXPECT_STR(a, b)                                                                                 \
+    do {                                                                                                 \
+        const char *a_ = (a), *b_ = (b);                                                                 \
+        if (strcmp(a_, b_) != 0)                                                                         \
+            fail_msg("%s:%d: %s is \"%s\", wanted \"%s\"", __FILE__, __LINE__, #a, a_, b_);              \
+    } while (0)
+
+/* status must be OK, else the sentence in err is the failure. */
+#define EXPECT_OK(call, err)                                                                        \
+    do {                                                                                            \
+        if ((call) != 0)                                                                            \
+            fail_msg("%s:%d: %s: %s", __FILE__, __LINE__, #call, (err).text);                       \
+    } while (0)
+
+/* GYRE_TEST_SEED or the time; printed once, so that a failure can be repeated. */
+static inline uint64_t test_seed(void) {
+    static uint64_t seed;
+    if (!seed) {
+        const char *s = getenv("GYRE_TEST_SEED");
+        struct timespec t;
+        timespec_get(&t, TIME_UTC);
+        seed = s ? strtoull(s, NULL, 0) : (uint64_t)t.tv_nsec * 2654435761u + (uint64_t)t.tv_sec;
+        seed |= 1;
+        printf("GYRE_TEST_SEED=%llu\n", (unsigned long long)seed);
+    }
+    return seed;
+}

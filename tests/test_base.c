@@ -1,0 +1,209 @@
+/* test_base.c - the leaves: errors, strings, arenas, JSON getters, maps, random numbers, threads. */
+#include "check.h"
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/pool.h"
+#include "base/random.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+static void philox_gives_the_published_values(void **state) {
+    (void)state; // known-answer vectors of Random123 1.09, philox4x32 10 rounds
+    struct philox a = philox4x32(0, 0, 0);
+    EXPECT(a.v[0] == 0x6627e8d5 && a.v[1] == 0xe169c58d && a.v[2] == 0xbc57ac4c && a.v[3] == 0x9b00dbd8);
+    struct philox b = philox4x32(~0ull, ~0ull, ~0ull);
+    EXPECT(b.v[0] == 0x408f276d && b.v[1] == 0x41c83b0e && b.v[2] == 0xa20bc7c6 && b.v[3] == 0x6d5451fd);
+}
+
+static void utf8_refuses_what_rfc3629_refuses(void **state) {
+    (void)state;
+    EXPECT(utf8_valid(STR("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\xA6\x8A")));
+    EXPECT(!utf8_valid(STR("\xC0\x80")));         // overlong
+    EXPECT(!utf8_valid(STR("\xED\xA0\x80")));     // surrogate
+    EXPECT(!utf8_valid(STR("\xF4\x90\x80\x80"))); // past U+10FFFF
+    EXPECT(!utf8_valid(STR("\xE2\x82")));         // cut
+    for (uint32_t cp = 0; cp <= 0x10FFFF; cp++) {
+        if (cp >= 0xD800 && cp <= 0xDFFF)
+            continue;
+        char s[4];
+        int32_t back;
+        int n = utf8_encode(cp, s);
+        if (utf8_decode(s, (size_t)n, &back) != n || back != (int32_t)cp)
+            fail_msg("U+%04X does not survive", cp);
+    }
+}
+
+static void incomplete_tail_is_what_more_bytes_could_finish(void **state) {
+    (void)state;
+    EXPECT_EQ(utf8_incomplete_tail(STR("abc")), 0);
+    EXPECT_EQ(utf8_incomplete_tail(STR("ab\xF0\x9F\xA6")), 3);
+    EXPECT_EQ(utf8_incomplete_tail(STR("ab\xF0\x9F")), 2);
+    EXPECT_EQ(utf8_incomplete_tail(STR("ab\xE2")), 1);
+    EXPECT_EQ(utf8_incomplete_tail(STR("ab\xE2\x82\xAC")), 0);
+    EXPECT_EQ(utf8_incomplete_tail(STR("ab\xE0\x80")), 0); // overlong start, never completes
+    EXPECT_EQ(utf8_incomplete_tail(STR("\x80\x80\x80")), 0);
+}
+
+static void a_long_sentence_is_cut_on_a_code_point(void **state) {
+    (void)state;
+    char text[2000];
+    for (size_t i = 0; i + 3 < sizeof text; i += 3)
+        memcpy(text + i, "\xE2\x82\xAC", 4);
+    for (int shift = 0; shift < 3; shift++) {
+        struct error err;
+        EXPECT_EQ(fail(&err, ERR_FORMAT, "%.*s%s", shift, "abc", text), ERR_FORMAT);
+        EXPECT(utf8_valid(str_of(err.text)));
+        fail_within(&err, ERR_FORMAT, "model.json");
+        EXPECT(str_starts(str_of(err.text), STR("model.json: ")));
+    }
+    struct error err;
+    fail(&err, ERR_IO, "a\nb\x1b[31m");
+    EXPECT_STR(err.text, "a?b?[31m");
+}
+
+static void getters_name_the_file_and_the_field(void **state) {
+    (void)state;
+    struct error err = {0};
+    json_t *doc;
+    EXPECT_OK(jv_parse(STR("{\"n\": 1e6, \"big\": 99999999999, \"s\": 4}"), "config.json", 0, &doc, &err), err);
+    int64_t n;
+    EXPECT_OK(jv_int(doc, "config.json", "n", 0, 1 << 30, &n, &err), err);
+    EXPECT_EQ(n, 1000000);
+    EXPECT_EQ(jv_int(doc, "config.json", "big", 0, 1 << 30, &n, &err), ERR_FORMAT);
+    EXPECT(strstr(err.text, "config.json") && strstr(err.text, "\"big\"") && strstr(err.text, "99999999999"));
+    const char *s;
+    EXPECT_EQ(jv_string(doc, "config.json", "s", &s, &err), ERR_FORMAT);
+    EXPECT_EQ(jv_string(doc, "config.json", "absent", &s, &err), ERR_FORMAT);
+    EXPECT(strstr(err.text, "missing"));
+    json_decref(doc);
+    EXPECT_EQ(jv_parse(STR("{\"a\":1,\"a\":2}"), "x", 0, &doc, &err), ERR_FORMAT);
+    EXPECT_OK(jv_parse(STR("{\"a\":1,\"a\":2}"), "x", JV_ALLOW_DUPLICATES, &doc, &err), err);
+    json_decref(doc);
+}
+
+static void a_file_cut_while_mapped_reads_as_damaged(void **state) {
+    (void)state;
+    char path[] = "/tmp/gyre-map-XXXXXX";
+    int fd = mkstemp(path);
+    EXPECT(fd >= 0);
+    static char page[16384];
+    memset(page, 7, sizeof page);
+    EXPECT(write(fd, page, sizeof page) == sizeof page);
+    struct file_map map;
+    struct error err;
+    EXPECT_OK(file_map_open(&map, path, 0, &err), err);
+    EXPECT(!file_map_damaged(&map) && map.bytes[12288] == 7);
+    EXPECT(ftruncate(fd, 4096) == 0);
+    volatile const char *bytes = map.bytes;
+    EXPECT(bytes[100] == 7 && !file_map_damaged(&map));
+    EXPECT(bytes[12289] == 0 && file_map_damaged(&map));
+    file_map_close(&map);
+    close(fd);
+    unlink(path);
+}
+
+static void arena_memory_is_zeroed_aligned_and_apart(void **state) {
+    (void)state;
+    struct arena a;
+    arena_init(&a);
+    unsigned char *last[200];
+    for (int i = 0; i < 200; i++) {
+        size_t n = (size_t)(i * 977 % 50000);
+        last[i] = arena_alloc(&a, n);
+        EXPECT(((uintptr_t)last[i] & 15) == 0);
+        for (size_t j = 0; j < n; j++)
+            EXPECT(last[i][j] == 0);
+        memset(last[i], i, n);
+    }
+    for (int i = 0; i < 200; i++)
+        for (size_t j = 0; j < (size_t)(i * 977 % 50000); j++)
+            if (last[i][j] != i)
+                fail_msg("allocation %d was overwritten", i);
+    arena_release(&a);
+}
+
+static void json_string_escapes_round_trip(void **state) {
+    (void)state;
+    struct buf b = {0};
+    buf_json_string(&b, (struct str){"a\"\\\n\x01\0\xC3\xA9\xFF", 9});
+    EXPECT_STR(b.ptr, "\"a\\\"\\\\\\n\\u0001\\u0000\xC3\xA9\xEF\xBF\xBD\"");
+    buf_release(&b);
+}
+
+static void distance_counts_edits_and_swaps(void **state) {
+    (void)state;
+    EXPECT_EQ(str_distance(STR("temprature"), STR("temperature")), 1);
+    EXPECT_EQ(str_distance(STR("tpo-k"), STR("top-k")), 1);
+    EXPECT_EQ(str_distance(STR(""), STR("abc")), 3);
+}
+
+struct counting {
+    struct pool *pool;
+    atomic_int total;
+    atomic_int first_half;
+    atomic_int saw_everyone;
+};
+
+static void count_worker(void *arg, int worker, int n_workers) {
+    struct counting *c = arg;
+    atomic_fetch_add(&c->total, worker + 1);
+    atomic_fetch_add(&c->first_half, 1);
+    pool_barrier(c->pool);
+    if (atomic_load(&c->first_half) % n_workers == 0)
+        atomic_fetch_add(&c->saw_everyone, 1);
+    pool_barrier(c->pool);
+}
+
+static void every_worker_runs_once_and_meets_the_others(void **state) {
+    (void)state;
+    for (int n = 1; n <= 5; n++) {
+        struct counting c = {.pool = pool_open(n)};
+        EXPECT_EQ(pool_size(c.pool), n);
+        for (int i = 0; i < 300; i++) {
+            if (i % 100 == 50)
+                usleep(3000); // long enough for the workers to park
+            pool_run(c.pool, count_worker, &c);
+        }
+        EXPECT_EQ(c.total, 300 * n * (n + 1) / 2);
+        EXPECT_EQ(c.saw_everyone, 300 * n);
+        pool_free(c.pool);
+    }
+}
+
+static void shares_cover_everything_once(void **state) {
+    (void)state;
+    for (int64_t n = 0; n < 70; n++)
+        for (int w = 1; w < 9; w++) {
+            int64_t next = 0;
+            for (int i = 0; i < w; i++) {
+                int64_t b, e;
+                pool_share(n, 4, i, w, &b, &e);
+                EXPECT_EQ(b, next);
+                EXPECT(b <= e && (b % 4 == 0 || b == n));
+                next = e;
+            }
+            EXPECT_EQ(next, n);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(philox_gives_the_published_values),
+        cmocka_unit_test(utf8_refuses_what_rfc3629_refuses),
+        cmocka_unit_test(incomplete_tail_is_what_more_bytes_could_finish),
+        cmocka_unit_test(a_long_sentence_is_cut_on_a_code_point),
+        cmocka_unit_test(getters_name_the_file_and_the_field),
+        cmocka_unit_test(a_file_cut_while_mapped_reads_as_damaged),
+        cmocka_unit_test(arena_memory_is_zeroed_aligned_and_apart),
+        cmocka_unit_test(json_string_escapes_round_trip),
+        cmocka_unit_test(distance_counts_edits_and_swaps),
+        cmocka_unit_test(every_worker_runs_once_and_meets_the_others),
+        cmocka_unit_test(shares_cover_everything_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
