@@ -30,9 +30,9 @@ bool dtype_from_name(const char *name, enum dtype *out) {
     static const struct {
         const char *name;
         enum dtype dt;
-    } aliases[] = {{"bfloat16", DT_BF16}, {"float16", DT_F16},          {"half", DT_F16},
-                   {"float32", DT_F32},   {"float", DT_F32},            {"float64", DT_F64},
-                   {"fp8", DT_F8_E4M3},   {"float8_e4m3fn", DT_F8_E4M3}, {"float8_e5m2", DT_F8_E5M2}};
+    } aliases[] = {{"bfloat16", DT_BF16},      {"float16", DT_F16}, {"half", DT_F16},    {"float32", DT_F32},
+                   {"float", DT_F32},          {"float64", DT_F64}, {"fp8", DT_F8_E4M3}, {"float8_e4m3fn", DT_F8_E4M3},
+                   {"float8_e5m2", DT_F8_E5M2}};
     if (strncmp(name, "torch.", 6) == 0)
         name += 6;
     for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++)

@@ -7,29 +7,29 @@
 #include <string.h>
 
 /*    id          name      safetensors bits */
-#define DTYPES(X)                         \
-    X(DT_F32, "f32", "F32", 32)           \
-    X(DT_F16, "f16", "F16", 16)           \
-    X(DT_BF16, "bf16", "BF16", 16)        \
-    X(DT_F8_E4M3, "f8_e4m3", "F8_E4M3", 8) /* FN: no infinity, max 448 */ \
-    X(DT_F8_E5M2, "f8_e5m2", "F8_E5M2", 8) \
+#define DTYPES(X)                                                           \
+    X(DT_F32, "f32", "F32", 32)                                             \
+    X(DT_F16, "f16", "F16", 16)                                             \
+    X(DT_BF16, "bf16", "BF16", 16)                                          \
+    X(DT_F8_E4M3, "f8_e4m3", "F8_E4M3", 8) /* FN: no infinity, max 448 */   \
+    X(DT_F8_E5M2, "f8_e5m2", "F8_E5M2", 8)                                  \
     X(DT_F8_E8M0, "f8_e8m0", "F8_E8M0", 8) /* 2^(b-127), a block's scale */ \
-    X(DT_F64, "f64", "F64", 64)           \
-    X(DT_I8, "i8", "I8", 8)               \
-    X(DT_U8, "u8", "U8", 8)               \
-    X(DT_I16, "i16", "I16", 16)           \
-    X(DT_U16, "u16", "U16", 16)           \
-    X(DT_I32, "i32", "I32", 32)           \
-    X(DT_U32, "u32", "U32", 32)           \
-    X(DT_I64, "i64", "I64", 64)           \
-    X(DT_U64, "u64", "U64", 64)           \
+    X(DT_F64, "f64", "F64", 64)                                             \
+    X(DT_I8, "i8", "I8", 8)                                                 \
+    X(DT_U8, "u8", "U8", 8)                                                 \
+    X(DT_I16, "i16", "I16", 16)                                             \
+    X(DT_U16, "u16", "U16", 16)                                             \
+    X(DT_I32, "i32", "I32", 32)                                             \
+    X(DT_U32, "u32", "U32", 32)                                             \
+    X(DT_I64, "i64", "I64", 64)                                             \
+    X(DT_U64, "u64", "U64", 64)                                             \
     X(DT_BOOL, "bool", "BOOL", 8)
 
 enum dtype {
 #define X(id, name, file_name, bits) id,
     DTYPES(X)
 #undef X
-    N_DTYPES,
+        N_DTYPES,
 };
 
 const char *dtype_name(enum dtype dt);                        // "bf16"

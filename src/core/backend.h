@@ -1,0 +1,61 @@
+/* backend.h - what a device must do: hold weights and cache, compile a program, run steps.
+ *
+ *     open -> place_weights -> alloc_cache -> compile (one executable a bucket) -> run, collect, run, collect ...
+ *
+ * run() is asynchronous where the device is; at most one step is in flight for each executable, and steps of
+ * different executables run in the order they were started. The first fault of a device is sticky: every later
+ * call returns ERR_DEVICE with the same sentence.
+ *
+ * compile() refuses, naming the op and the program, what the backend cannot do: an op, a shape or a format.
+ * It never chooses a slower path silently. */
+#pragma once
+
+#include "base/status.h"
+#include "core/plan.h"
+#include "core/program.h"
+
+struct backend;
+struct executable;
+
+struct backend_options {
+    int n_threads; // CPU; 0: one a processor
+};
+
+/* How the cache is laid out: the engine decides on counts, the backend on the memory behind them. */
+struct cache_config {
+    int block_size;                 // tokens a block, a power of two
+    int n_blocks[MAX_CACHE_GROUPS]; // of KV and latent groups; block ids are 0 .. n_blocks-1
+    int n_states;                   // slots of state groups
+};
+
+struct backend_ops {
+    const char *name;
+    bool ragged; // takes steps with sequences of unequal length
+
+    enum status (*open)(const struct backend_options *options, struct backend **out, struct error *err);
+
+    /* Makes every weight of the program usable by this device (weight->placed). Once, before compile. */
+    enum status (*place_weights)(struct backend *b, const struct program *p, struct error *err);
+
+    /* Memory for the caches of the program's groups, zeroed. ERR_MEMORY names what did not fit. */
+    enum status (*alloc_cache)(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err);
+
+    /* Bytes of one block of a group over all its layers (a state slot for state groups). */
+    int64_t (*cache_block_bytes)(const struct program *p, int group, int block_size);
+
+    enum status (*compile)(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out, struct error *err);
+
+    /* Starts a step. The plan must stay as it is until collect. */
+    enum status (*run)(struct executable *exe, const struct batch_plan *plan, struct error *err);
+
+    /* Waits for the step and fills results[n_rows]. */
+    enum status (*collect)(struct executable *exe, struct sample_result *results, struct error *err);
+
+    /* After collect and until the next run: row r's raw logits [vocab_size], if its want_logits was set. */
+    const float *(*logits)(struct executable *exe, int row);
+
+    void (*free_executable)(struct executable *exe);
+    void (*free)(struct backend *b);
+};
+
+extern const struct backend_ops backend_cpu;

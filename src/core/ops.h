@@ -1,0 +1,100 @@
+/* ops.h - opcodes and the arguments that travel in an op's record. What each op computes: ops.def. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum opcode {
+#define OP(code, function, n_in, n_out, n_weights) OP_##code,
+#include "core/ops.def"
+#undef OP
+    N_OPCODES,
+};
+
+enum { OP_MAX_IN = 3, OP_MAX_OUT = 2, OP_MAX_WEIGHTS = 4 };
+
+enum activation { ACT_SILU, ACT_GELU_TANH, ACT_GELU, ACT_SIGMOID, ACT_SWIGLU_CLAMPED };
+enum routing { ROUTE_SOFTMAX, ROUTE_SOFTMAX_TOPK, ROUTE_SIGMOID, ROUTE_SOFTMAX_GROUP };
+
+struct embed_args {
+    float scale; // already rounded as the family requires
+};
+
+struct norm_args {
+    float eps;
+    bool plus_one;
+    int group;   // NORM: channels a group; 0: the row
+    float scale; // NORM: on the result
+};
+
+struct qkv_args {
+    int cache; // which layer's cache: index into program.caches
+    int rope;  // index into program.ropes; -1: none
+    int n_heads, n_kv_heads, head_dim, v_head_dim;
+    float eps;
+    bool plus_one, v_norm, v_from_k, k_absent;
+};
+
+struct attention_args {
+    int cache;
+    int n_heads, n_kv_heads, head_dim, v_head_dim;
+    float scale, softcap;
+    int window, chunk; // tokens; 0: none
+    bool paired_values;
+};
+
+struct mla_args {
+    int cache, rope;
+    int n_heads, rank, nope_dim, rope_dim, v_dim;
+    float eps, scale;
+};
+
+struct act_args {
+    enum activation act;
+    float limit; // ACT_SWIGLU_CLAMPED
+};
+
+struct diff_args {
+    int n_heads, width; // width: columns a head
+    float lambda_init;
+};
+
+struct route_args {
+    enum routing how;
+    int n_experts, top_k, n_groups, top_groups;
+    bool renormalise;
+    float scale;
+};
+
+struct moe_args {
+    int n_experts, top_k, ffn_size;
+    struct act_args act;
+};
+
+struct conv_args {
+    int cache, kernel;
+};
+
+struct delta_args {
+    int cache;
+    int n_key_heads, n_value_heads, key_dim, value_dim;
+};
+
+struct softcap_args {
+    float cap;
+};
+
+union op_args {
+    struct embed_args embed;
+    struct norm_args norm; // ADD_NORM, NORM
+    struct qkv_args qkv_prep;
+    struct attention_args attention;
+    struct mla_args mla; // MLA_PREP, MLA_ATTENTION
+    struct act_args gated_act;
+    struct diff_args diff_heads;
+    struct route_args moe_route;
+    struct moe_args moe_ffn;
+    struct conv_args short_conv;
+    struct delta_args delta_rule;
+    struct softcap_args softcap;
+};

@@ -1,0 +1,148 @@
+/* program.h - the flat list of operations that a model is, and the recorder that writes it.
+ *
+ * A family records values in and values out: numbers, not memory. A backend gets the whole list and decides
+ * on memory, kernels and fusion. The list has sections: embed, one a layer, head; layers repeat.
+ *
+ *     struct program *p = program_new("qwen3");
+ *     val x = op_embed(p, &w->embed, 1);                 // [T, D]
+ *     program_section(p, "layer", l);
+ *     struct normed n = op_add_norm(p, x, NO_VAL, &w->norm, eps_args);
+ *     ...
+ *     op_sample(p, op_linear(p, rows, &w->lm_head, NULL));
+ *
+ * The recorder checks each op's shapes as it is recorded. A shape that does not fit is our own mistake (BUG):
+ * what a checkpoint says has been checked by the binder before.
+ *
+ * Weights, ropes and the strings are borrowed and must outlive the program (they belong to the model). */
+#pragma once
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "core/ops.h"
+#include "core/rope.h"
+#include "core/weight.h"
+
+/* A value, or a run of its columns. */
+typedef struct val {
+    int id; // index into program.values; < 0: absent
+    int col, width;
+} val;
+
+#define NO_VAL ((val){.id = -1})
+static inline bool val_given(val v) { return v.id >= 0; }
+
+/* Columns [first, first + width) of v. */
+val val_cols(val v, int first, int width);
+
+enum rows { ROWS_TOKENS, ROWS_OUT }; // T or R rows
+
+struct value {
+    int width;
+    enum rows rows;
+    enum dtype dtype;        // f32, or i32 for expert ids
+    int first_use, last_use; // op indices: defined by, last read by
+};
+
+struct op {
+    enum opcode code;
+    int section;
+    val in[OP_MAX_IN], out[OP_MAX_OUT];
+    const struct weight *weights[OP_MAX_WEIGHTS];
+    union op_args args;
+};
+
+/* Layers whose caches have the same shape and window share a group, and so block tables. */
+enum cache_kind {
+    CACHE_KV,     // k [n_heads, k_dim] and v [n_heads, v_dim] a token
+    CACHE_LATENT, // one row of k_dim a token (MLA)
+    CACHE_STATE,  // a fixed number of floats a sequence (recurrent)
+};
+
+struct cache_group {
+    enum cache_kind kind;
+    int n_heads, k_dim, v_dim; // KV; LATENT: k_dim
+    int window;                // tokens that a layer can see; 0: all of them
+    int64_t state_floats;      // STATE: a layer and sequence; conv inputs first, then the delta state
+    int n_layers;
+};
+
+struct cache_layer {
+    int group, index; // index among the group's layers
+};
+
+struct section {
+    const char *name; // "embed", "layer", "head"
+    int layer;        // -1 outside layers
+    int first_op;
+};
+
+struct program {
+    struct arena arena;
+    const char *name;
+    struct op *ops;
+    int n_ops, cap_ops;
+    struct value *values;
+    int n_values, cap_values;
+    struct section *sections;
+    int n_sections, cap_sections;
+    struct cache_group *groups;
+    int n_groups;
+    struct cache_layer *caches; // by cache number, as ops name them
+    int n_caches;
+    const struct rope **ropes;
+    int n_ropes;
+    int vocab_size;
+};
+
+struct program *program_new(const char *name);
+void program_free(struct program *p);
+
+void program_section(struct program *p, const char *name, int layer);
+
+/* Declares a layer's cache; equal shapes and windows join a group. Returns the cache's number. */
+int program_cache_kv(struct program *p, int n_heads, int k_dim, int v_dim, int window);
+int program_cache_latent(struct program *p, int width);
+int program_cache_state(struct program *p, int64_t conv_floats, int64_t state_floats);
+int program_rope(struct program *p, const struct rope *rope); // the same pointer gives the same number
+
+/* The ops, one function each; what they compute is in ops.def. */
+struct normed {
+    val r, y;
+};
+struct routed {
+    val ids, weights;
+};
+val op_embed(struct program *p, const struct weight *table, float scale);
+struct normed op_add_norm(struct program *p, val x, val d, const struct weight *w, const struct weight *r_scale, struct norm_args args);
+val op_norm(struct program *p, val x, val gate, const struct weight *w, struct norm_args args);
+val op_linear(struct program *p, val x, const struct weight *w, const struct weight *bias);
+val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const struct weight *k_norm, struct qkv_args args);
+val op_attention(struct program *p, val q, const struct weight *sinks, struct attention_args args);
+val op_mla_prep(struct program *p, val q, val kva, const struct weight *norm, const struct weight *w_uk, struct mla_args args);
+val op_mla_attention(struct program *p, val q, const struct weight *w_uv, struct mla_args args);
+val op_gated_act(struct program *p, val gate, val up, struct act_args args);
+val op_diff_heads(struct program *p, val x, const struct weight *lambda[4], struct diff_args args);
+struct routed op_moe_route(struct program *p, val logits, const struct weight *bias, const struct weight *expert_scale,
+                           struct route_args args);
+val op_moe_ffn(struct program *p, val x, struct routed r, const struct weight *w13, const struct weight *w2, const struct weight *b13,
+               const struct weight *b2, struct moe_args args);
+val op_short_conv(struct program *p, val u, const struct weight *w, struct conv_args args);
+val op_delta_rule(struct program *p, val qkv, val b, val a, const struct weight *a_log, const struct weight *dt_bias,
+                  struct delta_args args);
+val op_gated_add(struct program *p, val add, val x, val gate);
+val op_take_rows(struct program *p, val x);
+val op_softcap(struct program *p, val x, float cap);
+void op_sample(struct program *p, val logits);
+
+/* The two halves of a fused gate_up projection through the activation: gate columns first. */
+val op_glu(struct program *p, val gate_up, struct act_args args);
+
+const char *op_name(enum opcode code); // "QKV_PREP"
+
+/* Where each value lies in one block of memory for a step of at most max_tokens and max_rows rows, so that
+ * values that live at the same time never overlap (greedy by size; alignment 64 bytes). offset [n_values];
+ * returns the block's size in bytes. */
+int64_t program_plan_memory(const struct program *p, int64_t max_tokens, int64_t max_rows, int64_t *offset);
+
+/* EXPLAIN: one line an op; layers that repeat the previous one but for their weights are folded. */
+void program_explain(const struct program *p, struct buf *out);

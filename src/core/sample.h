@@ -1,0 +1,64 @@
+/* sample.h - from a row of logits to a token: what is asked for, what comes back, and the reference.
+ *
+ * Order, as vLLM and transformers have it: logit_bias; banned tokens (min_tokens); repetition, presence and
+ * frequency penalties; temperature; min_p; top_k; top_p; draw. temperature 0 is argmax of the penalised logits
+ * (ties to the lower id). Log-probabilities are of the raw logits, before any of this.
+ *
+ * The draw uses Philox with key = seed and counter = (sequence, position), so a seed gives the same tokens in
+ * any batch, chunking or order. The uniform u picks the first token, in descending probability (ties: lower id
+ * first), at which the cumulated probability of what is left exceeds u. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MAX_TOP_LOGPROBS = 20 };
+
+struct logit_bias {
+    int32_t token;
+    float bias;
+};
+
+/* All pointers are borrowed until the step is collected. */
+struct sample_params {
+    float temperature, top_p, min_p;           // top_p 1 and min_p 0: off
+    int32_t top_k;                             // 0: off
+    float repetition_penalty;                  // 1: off; divides positive and multiplies negative logits of tokens seen
+    float presence_penalty, frequency_penalty; // of generated tokens, subtracted once / for each occurrence
+    const int32_t *history;                    // prompt, then what was generated so far
+    int32_t n_prompt, n_history;
+    const struct logit_bias *bias;
+    int32_t n_bias;
+    const int32_t *banned; // tokens that may not come (stop tokens before min_tokens)
+    int32_t n_banned;
+    uint64_t seed, sequence, position;
+    int32_t target;         // a token whose log-probability is wanted; -1: none
+    int32_t n_top_logprobs; // 0 .. MAX_TOP_LOGPROBS
+    bool want_logprob;      // of the token drawn
+    bool want_logits;       // the row is to be kept readable until the next run
+};
+
+struct sample_result {
+    int32_t token;
+    int32_t argmax; // of the raw logits
+    float logprob, target_logprob;
+    int32_t top_token[MAX_TOP_LOGPROBS];
+    float top_logprob[MAX_TOP_LOGPROBS];
+    bool not_finite; // a NaN or +infinity among the logits: the token is meaningless
+};
+
+/* Greedy, nothing else asked. */
+struct sample_params sample_params_default(void);
+
+/* Memory for one row of n_vocab logits. */
+struct sample_scratch {
+    float *logits;   // [n_vocab]
+    int32_t *order;  // [n_vocab]
+    int32_t *counts; // [n_vocab], zero between calls
+};
+void sample_scratch_init(struct sample_scratch *s, int64_t n_vocab);
+void sample_scratch_release(struct sample_scratch *s);
+
+/* The reference; logits [n_vocab] are not changed. Ids in history, bias and banned lie in [0, n_vocab). */
+void sample_row(const float *logits, int64_t n_vocab, const struct sample_params *params, struct sample_scratch *scratch,
+                struct sample_result *result);
