@@ -109,9 +109,10 @@ static void print_op(const struct program *p, int i, struct buf *out) {
         if (op->weights[k]) {
             const struct weight *w = op->weights[k];
             buf_printf(out, "  %s[", w->name);
-            if (w->out != 1)
-                buf_printf(out, "%lld,", (long long)w->out);
-            buf_printf(out, "%lld] %s", (long long)w->in, format_of(w));
+            buf_printf(out, "%lld", (long long)w->out);
+            if (w->in != 1)
+                buf_printf(out, ",%lld", (long long)w->in);
+            buf_printf(out, "] %s", format_of(w));
         }
     print_args(p, op, out);
     buf_push(out, '\n');

@@ -86,7 +86,7 @@ static val result(struct program *p, struct op *op, int i, int width, enum rows 
 }
 
 static bool is_matrix(const struct weight *w, int64_t out, int64_t in) { return w && w->out == out && w->in == in; }
-static bool is_vector(const struct weight *w, int64_t n) { return is_matrix(w, 1, n); }
+static bool is_vector(const struct weight *w, int64_t n) { return is_matrix(w, n, 1); }
 static bool is_vector_or_absent(const struct weight *w, int64_t n) { return !w || is_vector(w, n); }
 
 static void set_weights(struct op *op, const struct weight *a, const struct weight *b, const struct weight *c, const struct weight *d) {
@@ -236,7 +236,7 @@ val op_glu(struct program *p, val gate_up, struct act_args args) {
 val op_diff_heads(struct program *p, val x, const struct weight *lambda[4], struct diff_args a) {
     BUG_IF(x.width != a.n_heads * a.width || a.n_heads % 2);
     for (int i = 1; i < 4; i++)
-        BUG_IF(!is_vector(lambda[i], lambda[0]->in));
+        BUG_IF(!is_vector(lambda[i], lambda[0]->out));
     struct op *op = record(p, OP_DIFF_HEADS, x, NO_VAL, NO_VAL);
     set_weights(op, lambda[0], lambda[1], lambda[2], lambda[3]);
     op->args.diff_heads = a;

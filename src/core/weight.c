@@ -21,8 +21,16 @@ void weight_rows_f32(const struct weight *w, int64_t row, int64_t n, float *out)
 }
 
 void weight_vector_f32(const struct weight *w, float *out) {
-    BUG_IF(w->out != 1);
-    weight_rows_f32(w, 0, 1, out);
+    BUG_IF(w->in != 1);
+    for (int i = 0; i < w->n_parts; i++) {
+        const struct weight_part *p = &w->parts[i];
+        if (p->format == &qformat_plain)
+            dtype_to_f32(p->dtype, p->data, p->row_stride, p->n_rows, out);
+        else
+            for (int64_t r = 0; r < p->n_rows; r++)
+                p->format->row_to_f32(p, r, 1, out + r);
+        out += p->n_rows;
+    }
 }
 
 int64_t weight_stored_bytes(const struct weight *w) {

@@ -11,7 +11,8 @@
  * gate rows), a transposed tensor (GPT-OSS experts: col_stride > 1) or a stack of experts. A backend that
  * wants one contiguous block copies the parts when the weight is placed; the CPU reads them where they lie.
  *
- * A vector (norm weight, bias, sinks) is a weight with out == 1.
+ * A vector (norm weight, bias, sinks) of n elements is a weight with out == n and in == 1, so that the biases of
+ * fused projections are parts too.
  * Parts point into the checkpoint's map and live as long as the checkpoint. */
 #pragma once
 
@@ -40,7 +41,7 @@ struct weight {
 /* Rows [row, row + n) of w, dequantised, to out [n, in]. The reference for every format. */
 void weight_rows_f32(const struct weight *w, int64_t row, int64_t n, float *out);
 
-/* All elements of a vector (out == 1), to out [in]. */
+/* All elements of a vector (in == 1), to out [w->out]. */
 void weight_vector_f32(const struct weight *w, float *out);
 
 /* The part that holds `row`, and the row within it. */
