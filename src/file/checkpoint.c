@@ -1,0 +1,203 @@
+/* checkpoint.c - see checkpoint.h. */
+#include "file/checkpoint.h"
+
+#include "base/file.h"
+#include "file/folder.h"
+#include "file/safetensors.h"
+#include "file/shard_index.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+static const char single_name[] = "model.safetensors", index_name[] = "model.safetensors.index.json";
+static const size_t max_index_bytes = 100 * 1000 * 1000, max_tensors = 1 << 24;
+
+struct mapped_file {
+    const char *path;
+    struct file_map map;
+};
+
+struct checkpoint {
+    struct arena arena; // names and paths
+    struct mapped_file *files;
+    int n_files; // those mapped
+    struct stored_list list;
+    uint32_t *table;   // open addressing: 1 + index into list, 0 is free
+    size_t table_mask; // size - 1, size a power of two at least twice the number of tensors
+};
+
+static uint32_t *slot_of(const struct checkpoint *c, const char *name) {
+    size_t at = XXH3_64bits(name, strlen(name)) & c->table_mask;
+    while (c->table[at] && strcmp(c->list.items[c->table[at] - 1].name, name) != 0)
+        at = (at + 1) & c->table_mask;
+    return &c->table[at];
+}
+
+static enum status build_table(struct checkpoint *c, struct error *err) {
+    if (c->list.n > max_tensors)
+        return fail(err, ERR_LIMIT, "%s: %zu tensors, the limit is %zu", c->files[0].path, c->list.n, max_tensors);
+    size_t size = 16;
+    while (size < 2 * c->list.n)
+        size *= 2;
+    c->table = xcalloc(size, sizeof *c->table);
+    c->table_mask = size - 1;
+    for (size_t i = 0; i < c->list.n; i++) {
+        struct stored_tensor *t = &c->list.items[i];
+        uint32_t *slot = slot_of(c, t->name);
+        if (*slot)
+            return fail(err, ERR_FORMAT, "%s: tensor %s is also in %s", checkpoint_path(c, t), t->name,
+                        checkpoint_path(c, &c->list.items[*slot - 1]));
+        *slot = (uint32_t)(i + 1);
+    }
+    return OK;
+}
+
+static enum status damage(const struct mapped_file *f, struct error *err) {
+    if (file_map_damaged(&f->map))
+        return fail(err, ERR_IO, "%s: lost bytes while it was read: the file was cut short or its disk failed", f->path);
+    return OK;
+}
+
+static enum status add_file(struct checkpoint *c, const char *path, struct error *err) {
+    struct mapped_file *f = &c->files[c->n_files];
+    f->path = arena_strdup(&c->arena, str_of(path));
+    TRY(file_map_open(&f->map, path, 0, err));
+    enum status st = safetensors_parse(f->map.bytes, f->map.n_bytes, f->path, c->n_files++, &c->arena, &c->list, err);
+    TRY(damage(f, err)); // explains a header that turned to zeros better than its parser can
+    return st;
+}
+
+static enum status open_single(struct checkpoint *c, const char *path, struct error *err) {
+    c->files = xcalloc(1, sizeof *c->files);
+    TRY(add_file(c, path, err));
+    return build_table(c, err);
+}
+
+// The tensors that the index does not list; there is at least one.
+static enum status refuse_extra(const struct checkpoint *c, const bool *listed, const char *index_path, struct error *err) {
+    struct buf names = {0};
+    size_t n = 0, file = 0;
+    for (size_t i = 0; i < c->list.n; i++) {
+        if (listed[i])
+            continue;
+        if (n++ == 0)
+            file = (size_t)c->list.items[i].file;
+        if (n <= 4)
+            buf_printf(&names, "%s%s", n > 1 ? ", " : "", c->list.items[i].name);
+    }
+    enum status st = fail(err, ERR_FORMAT, "%s: %zu tensor%s not listed in %s: %s%s", c->files[file].path, n, n > 1 ? "s are" : " is",
+                          index_path, names.ptr, n > 4 ? ", ..." : "");
+    buf_release(&names);
+    return st;
+}
+
+/* Every entry of the index is in its shard, and there is nothing else. */
+static enum status match_index(struct checkpoint *c, const struct shard_index *index, const char *path, struct error *err) {
+    bool *listed = arena_calloc(&c->arena, c->list.n + 1, sizeof *listed);
+    for (size_t i = 0; i < index->n_entries; i++) {
+        const struct shard_entry *e = &index->entries[i];
+        const struct stored_tensor *t = checkpoint_find(c, e->name);
+        if (!t || t->file != e->file)
+            return fail(err, ERR_FORMAT, "%s: tensor %s is not in %s%s%s", path, e->name, index->files[e->file], t ? " but in " : "",
+                        t ? index->files[t->file] : "");
+        listed[t - c->list.items] = true;
+    }
+    // Names are unique on both sides, so equal counts mean equal sets.
+    return index->n_entries == c->list.n ? OK : refuse_extra(c, listed, path, err);
+}
+
+static enum status read_index(struct checkpoint *c, const char *path, struct shard_index *index, struct error *err) {
+    struct file_map map;
+    TRY(file_map_open(&map, path, max_index_bytes, err));
+    enum status st = shard_index_parse((struct str){map.bytes, map.n_bytes}, path, &c->arena, index, err);
+    file_map_close(&map);
+    return st;
+}
+
+static enum status open_sharded(struct checkpoint *c, const char *dir, const char *index_path, struct error *err) {
+    struct shard_index index;
+    TRY(read_index(c, index_path, &index, err));
+    c->files = xcalloc((size_t)index.n_files, sizeof *c->files);
+    for (int i = 0; i < index.n_files; i++) {
+        char path[FOLDER_PATH_BYTES];
+        if (!folder_has(dir, index.files[i]))
+            return fail(err, ERR_IO, "%s: shard %s is missing from the folder", index_path, index.files[i]);
+        TRY(folder_file(dir, index.files[i], path, err));
+        TRY(add_file(c, path, err));
+    }
+    TRY(build_table(c, err));
+    return match_index(c, &index, index_path, err);
+}
+
+static enum status open_folder(struct checkpoint *c, const char *dir, struct error *err) {
+    char path[FOLDER_PATH_BYTES];
+    if (folder_has(dir, single_name)) {
+        TRY(folder_file(dir, single_name, path, err));
+        return open_single(c, path, err);
+    }
+    if (folder_has(dir, index_name)) {
+        TRY(folder_file(dir, index_name, path, err));
+        return open_sharded(c, dir, path, err);
+    }
+    return fail(err, ERR_IO, "%s: has neither %s nor %s", dir, single_name, index_name);
+}
+
+enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *err) {
+    struct checkpoint *c = xcalloc(1, sizeof *c);
+    enum status st;
+    if (dir_exists(path))
+        st = open_folder(c, path, err);
+    else if (!file_exists(path))
+        st = fail(err, ERR_IO, "%s: no such file or folder", path);
+    else if (!str_ends(str_of(path), STR(".safetensors")))
+        st = fail(err, ERR_UNSUPPORTED, "%s: not a model folder, and its name does not end in .safetensors", path);
+    else
+        st = open_single(c, path, err);
+    if (st != OK) {
+        checkpoint_free(c);
+        c = NULL;
+    }
+    *out = c;
+    return st;
+}
+
+void checkpoint_free(struct checkpoint *c) {
+    if (!c)
+        return;
+    for (int i = 0; i < c->n_files; i++)
+        file_map_close(&c->files[i].map);
+    free(c->files);
+    free(c->list.items);
+    free(c->table);
+    arena_release(&c->arena);
+    free(c);
+}
+
+struct stored_tensor *checkpoint_find(const struct checkpoint *c, const char *name) {
+    uint32_t found = *slot_of(c, name);
+    return found ? &c->list.items[found - 1] : NULL;
+}
+
+size_t checkpoint_count(const struct checkpoint *c) { return c->list.n; }
+
+struct stored_tensor *checkpoint_at(const struct checkpoint *c, size_t i) {
+    BUG_IF(i >= c->list.n);
+    return &c->list.items[i];
+}
+
+const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t) { return c->files[t->file].path; }
+
+void checkpoint_prefetch(const struct checkpoint *c) {
+    for (int i = 0; i < c->n_files; i++)
+        if (c->files[i].map.n_bytes)
+            madvise((void *)c->files[i].map.bytes, c->files[i].map.n_bytes, MADV_WILLNEED); // advice: failure costs time only
+}
+
+enum status checkpoint_check(const struct checkpoint *c, struct error *err) {
+    for (int i = 0; i < c->n_files; i++)
+        TRY(damage(&c->files[i], err));
+    return OK;
+}

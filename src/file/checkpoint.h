@@ -1,0 +1,43 @@
+/* checkpoint.h - the weights of a model as named tensors: opens a folder or a file, maps it, copies nothing.
+ *
+ *     struct checkpoint *c;
+ *     TRY(checkpoint_open(&c, "models/story", &err));
+ *     struct stored_tensor *t = checkpoint_find(c, "model.norm.weight");    // NULL when there is none
+ *     for (size_t i = 0; i < checkpoint_count(c); i++) ... checkpoint_at(c, i)
+ *     checkpoint_free(c);
+ *
+ * What PATH may be:
+ *   a folder with model.safetensors                   that file (as in transformers it wins over an index)
+ *   a folder with model.safetensors.index.json        the shards that the index names
+ *   a file whose name ends in .safetensors            that file
+ *
+ * Each file obeys safetensors.h, the index shard_index.h, and every file is found by the rules of folder.h.
+ * With an index, the tensors that it lists and those in the shards must be the same, each in the shard
+ * that the index names; a missing shard or tensor and an extra tensor are refused by name.
+ *
+ * Opening reads only the headers: 100,000 tensors take about half a second, nearly all of it JSON. Not thread-safe while
+ * marks are written; reading is. */
+#pragma once
+
+#include "base/status.h"
+#include "file/stored.h"
+
+struct checkpoint;
+
+enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *err);
+void checkpoint_free(struct checkpoint *c); // NULL is fine; every tensor of c dies with it
+
+struct stored_tensor *checkpoint_find(const struct checkpoint *c, const char *name);
+size_t checkpoint_count(const struct checkpoint *c);
+struct stored_tensor *checkpoint_at(const struct checkpoint *c, size_t i); // in the order of files and offsets, i < count
+
+/* The path of the file a tensor is in, for sentences. */
+const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t);
+
+/* Asks the kernel to read all files ahead, in the background: for who will soon touch every weight. */
+void checkpoint_prefetch(const struct checkpoint *c);
+
+/* ERR_IO with the file's name when a file lost bytes since it was opened (somebody cut it while it was
+ * mapped): lost pages read as zeros, so whatever was computed from them is worthless. Cheap; ask after
+ * loading and before handing out results. */
+enum status checkpoint_check(const struct checkpoint *c, struct error *err);
