@@ -11,11 +11,11 @@ BUILD   := build/$(VARIANT)
 OPT     ?= -O2 -g
 SAN     ?=
 CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -I$(BUILD) -MMD -MP
-CFLAGS  += -std=c17 -Wall -Wextra -Wshadow -Wvla -Werror $(OPT) $(SAN)
+CFLAGS  += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror $(OPT) $(SAN)
 LDFLAGS += $(SAN)
 LDLIBS  += -ljansson -lpcre2-8 -lutf8proc -lxxhash -ledit -lpthread -lm
 
-MAIN_SRC := $(wildcard src/main/*.c)
+MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/main/*.c))
 LIB_SRC  := $(wildcard src/base/*.c src/core/*.c src/file/*.c src/model/*.c src/backend/cpu/*.c src/sched/*.c \
                        src/grammar/*.c src/engine/*.c src/text/*.c src/http/*.c src/api/*.c)
 TEST_SRC := $(wildcard tests/test_*.c)
@@ -47,7 +47,11 @@ $(BUILD)/libgyre.a: $(call obj,$(LIB_SRC))
 	@rm -f $@
 	$(AR) rcs $@ $^
 
-$(BUILD)/gyre: $(call obj,$(MAIN_SRC)) $(BUILD)/libgyre.a
+$(BUILD)/libmain.a: $(call obj,$(MAIN_SRC))
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/gyre: $(call obj,src/main/main.c) $(BUILD)/libmain.a $(BUILD)/libgyre.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 build/gyre: $(BUILD)/gyre
@@ -56,7 +60,7 @@ build/gyre: $(BUILD)/gyre
 run: build/gyre
 	build/gyre run models/story --chat -p "Tell me a story about a little fox." -n 300 --temperature 0.7 --seed 7
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(TEST_LIB)) $(BUILD)/libgyre.a | build/.setup-test
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(TEST_LIB)) $(BUILD)/libmain.a $(BUILD)/libgyre.a | build/.setup-test
 	$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
 test-binaries: build/.setup-test $(TESTS) build/gyre

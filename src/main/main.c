@@ -1,22 +1,48 @@
-/* main.c - the gyre command: finds the verb and hands over. One file a verb. */
+/* main.c - the gyre command: finds the verb, reads its flags and hands over. One file a verb. */
+#include "main/help.h"
 #include "main/verbs.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-static const struct verb {
-    const char *name;
-    int (*run)(int argc, char **argv); // argv[0] is the verb; returns the exit code
-} verbs[] = {
-#define VERB(name) {#name, verb_##name},
-#include "main/verbs.def"
-#undef VERB
-};
+/* Output that did not reach its file must not look whole. */
+static int close_stdout(int rc) {
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return rc;
+    struct error err;
+    fail(&err, ERR_IO, "standard output: cannot write: %s", errno ? strerror(errno) : "an earlier write failed");
+    return verb_failed(&err);
+}
+
+static int run_verb(const struct verb_spec *verb, int argc, char **argv) {
+    struct verb_args args;
+    int rc = flags_parse(verb, argc, argv, &args);
+    if (rc < 0)
+        rc = verb->run(&args);
+    flags_release(&args);
+    return rc;
+}
 
 int main(int argc, char **argv) {
-    for (size_t i = 0; argc > 1 && i < sizeof verbs / sizeof verbs[0]; i++)
-        if (strcmp(argv[1], verbs[i].name) == 0)
-            return verbs[i].run(argc - 1, argv + 1);
-    fprintf(stderr, "usage: gyre VERB ...\n");
-    return 2;
+    if (argc < 2) {
+        help_overview(stderr);
+        return 2;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+        name = "help";
+    else if (strcmp(name, "--version") == 0)
+        name = "version";
+    const struct verb_spec *verb = verb_find(name);
+    if (!verb) {
+        const char *near = verb_nearest(name);
+        fprintf(stderr, "gyre: there is no verb %s", name);
+        if (near)
+            fprintf(stderr, "; did you mean %s?", near);
+        fprintf(stderr, "\nThe verbs are listed by: gyre help\n");
+        return 2;
+    }
+    return close_stdout(run_verb(verb, argc - 1, argv + 1));
 }

@@ -1,6 +1,14 @@
-/* verbs.h - one function a verb; each lives in a file of its name. */
+/* verbs.h - the verbs of the gyre command; verb_X is defined by the file X.c. */
 #pragma once
 
-#define VERB(name) int verb_##name(int argc, char **argv);
+#include "main/flags.h"
+
+#define VERB(name) extern const struct verb_spec verb_##name;
 #include "main/verbs.def"
 #undef VERB
+
+extern const struct verb_spec *const verbs[]; // [n_verbs], in the order of verbs.def
+extern const size_t n_verbs;
+
+const struct verb_spec *verb_find(const char *name); // may return NULL
+const char *verb_nearest(const char *typed);         // did you mean; may return NULL

@@ -3,8 +3,10 @@
 
 #include <stdio.h>
 
-int verb_version(int argc, char **argv) {
-    (void)argc, (void)argv;
+static int run(const struct verb_args *args) {
+    (void)args;
     puts("gyre 0.1.0");
     return 0;
 }
+
+const struct verb_spec verb_version = {"version", "", "prints the version", .run = run};
