@@ -44,7 +44,7 @@ struct sample_result {
     float logprob, target_logprob;
     int32_t top_token[MAX_TOP_LOGPROBS];
     float top_logprob[MAX_TOP_LOGPROBS];
-    bool not_finite; // a NaN or +infinity among the logits: the token is meaningless
+    bool not_finite; // a NaN or +infinity among the logits, or nothing above -infinity: the rest is meaningless
 };
 
 /* Greedy, nothing else asked. */
@@ -52,13 +52,16 @@ struct sample_params sample_params_default(void);
 
 /* Memory for one row of n_vocab logits. */
 struct sample_scratch {
-    float *logits;   // [n_vocab]
-    int32_t *order;  // [n_vocab]
-    int32_t *counts; // [n_vocab], zero between calls
+    float *logits;                // [n_vocab], after bias and penalties
+    struct candidate *candidates; // [n_vocab], what may still be drawn
+    int32_t *counts;              // [n_vocab], zero between calls
 };
 void sample_scratch_init(struct sample_scratch *s, int64_t n_vocab);
 void sample_scratch_release(struct sample_scratch *s);
 
-/* The reference; logits [n_vocab] are not changed. Ids in history, bias and banned lie in [0, n_vocab). */
+/* The reference; logits [n_vocab] are not changed. Ids in history, bias, banned and target lie in [0, n_vocab).
+ *
+ * Greedy reads the row once. A draw costs two or three passes more and never sorts the vocabulary. Sums are in
+ * double. No allocation. */
 void sample_row(const float *logits, int64_t n_vocab, const struct sample_params *params, struct sample_scratch *scratch,
                 struct sample_result *result);

@@ -1,0 +1,275 @@
+/* sample.c - see sample.h. One row of logits to one token; the reference for every backend.
+ *
+ * Nothing is sorted. top_k, top_p and the draw all ask the same thing of the candidates: taken in descending
+ * order, which is the one at which their mass first exceeds a bound? A radix walk over the bits of the logits
+ * answers it: four rounds of 256 bins of mass, each round on the candidates of one bin of the round before.
+ * Candidates stay in the order of their ids, so equal logits are told apart by position. */
+#include "core/sample.h"
+
+#include "base/random.h"
+#include "base/status.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct candidate {
+    uint32_t key; // orders as the logit does
+    float weight; // exp((logit - max) / temperature)
+    int32_t token;
+};
+
+struct sample_params sample_params_default(void) {
+    return (struct sample_params){.top_p = 1, .repetition_penalty = 1, .target = -1};
+}
+
+void sample_scratch_init(struct sample_scratch *s, int64_t n_vocab) {
+    s->logits = xcalloc((size_t)n_vocab, sizeof *s->logits);
+    s->candidates = xcalloc((size_t)n_vocab, sizeof *s->candidates);
+    s->counts = xcalloc((size_t)n_vocab, sizeof *s->counts);
+}
+
+void sample_scratch_release(struct sample_scratch *s) {
+    free(s->logits);
+    free(s->candidates);
+    free(s->counts);
+    *s = (struct sample_scratch){0};
+}
+
+enum { BLOCK = 32 };
+
+/* Whether a block holds more than `best`, and whether it holds a NaN or +infinity: compares and ors, no branch. */
+static bool block_exceeds(const float x[BLOCK], float best, int *bad) {
+    int above = 0;
+    for (int j = 0; j < BLOCK; j++) {
+        above |= x[j] > best;
+        *bad |= !(x[j] < INFINITY);
+    }
+    return above;
+}
+
+/* The largest logit's token, ties to the lower id. *finite is false when a NaN or +infinity is among them or
+ * all are -infinity. Nearly all blocks of a row hold no new maximum, so few logits are looked at one by one. */
+static int32_t argmax_row(const float *logits, int64_t n, bool *finite) {
+    float best = -INFINITY;
+    int64_t at = 0;
+    int bad = 0;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        if (n - i >= BLOCK && !block_exceeds(logits + i, best, &bad))
+            continue;
+        for (int64_t j = i; j < MIN(i + BLOCK, n); j++) {
+            bad |= !(logits[j] < INFINITY);
+            if (logits[j] > best) {
+                best = logits[j];
+                at = j;
+            }
+        }
+    }
+    *finite = !bad && best > -INFINITY;
+    return (int32_t)at;
+}
+
+/* log(sum(exp(logits))); `max` is the largest of them. */
+static double log_sum_exp(const float *logits, int64_t n, float max) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)expf(logits[i] - max);
+    return (double)max + log(sum);
+}
+
+/* The k best tokens of the raw row in descending order, ties to the lower id. */
+static void top_logprobs(const float *logits, int64_t n, int k, double log_sum, struct sample_result *result) {
+    int have = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (have == k && !(logits[i] > logits[result->top_token[k - 1]]))
+            continue;
+        int at = have < k ? have++ : k - 1;
+        for (; at > 0 && logits[i] > logits[result->top_token[at - 1]]; at--)
+            result->top_token[at] = result->top_token[at - 1];
+        result->top_token[at] = (int32_t)i;
+    }
+    for (int j = 0; j < have; j++)
+        result->top_logprob[j] = (float)((double)logits[result->top_token[j]] - log_sum);
+}
+
+static bool row_is_changed(const struct sample_params *p) {
+    return p->n_bias > 0 || p->n_banned > 0 || p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
+}
+
+/* Each token of the history once, however often it occurs. */
+static void penalise_repetition(const struct sample_params *p, float *logits, int32_t *seen) {
+    for (int32_t i = 0; i < p->n_history; i++) {
+        int32_t t = p->history[i];
+        if (!seen[t])
+            logits[t] = logits[t] > 0 ? logits[t] / p->repetition_penalty : logits[t] * p->repetition_penalty;
+        seen[t] = 1;
+    }
+    for (int32_t i = 0; i < p->n_history; i++)
+        seen[p->history[i]] = 0;
+}
+
+static void penalise_generated(const struct sample_params *p, float *logits, int32_t *counts) {
+    for (int32_t i = p->n_prompt; i < p->n_history; i++)
+        counts[p->history[i]]++;
+    for (int32_t i = p->n_prompt; i < p->n_history; i++) {
+        int32_t t = p->history[i];
+        if (counts[t])
+            logits[t] -= p->presence_penalty + p->frequency_penalty * (float)counts[t];
+        counts[t] = 0;
+    }
+}
+
+static void change_row(const struct sample_params *p, float *logits, int32_t *counts) {
+    for (int32_t i = 0; i < p->n_bias; i++)
+        logits[p->bias[i].token] += p->bias[i].bias;
+    for (int32_t i = 0; i < p->n_banned; i++)
+        logits[p->banned[i]] = -INFINITY;
+    if (p->repetition_penalty != 1)
+        penalise_repetition(p, logits, counts);
+    if (p->presence_penalty != 0 || p->frequency_penalty != 0)
+        penalise_generated(p, logits, counts);
+}
+
+/* Unsigned integers that order as the floats do; -0 and 0 are one. */
+static uint32_t ordered_bits(float f) {
+    uint32_t bits;
+    f += 0.0f;
+    memcpy(&bits, &f, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+/* What temperature and min_p leave, in the order of ids. A weight that rounds to zero cannot be drawn. */
+static int64_t gather_candidates(const float *logits, int64_t n, float max, const struct sample_params *p, struct candidate *out) {
+    float least = p->min_p > 0 ? logf(p->min_p) : -INFINITY;
+    least = MAX(least, -104.0f); // expf underflows below
+    int64_t m = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float e = logits[i] == max ? 0 : (logits[i] - max) / p->temperature; // max may be +infinity, by a bias
+        if (e < least)
+            continue;
+        float w = expf(e);
+        if (w > 0)
+            out[m++] = (struct candidate){ordered_bits(logits[i]), w, (int32_t)i};
+    }
+    return m;
+}
+
+/* Where a descending walk stops: after every candidate above `key`, and n_equal of those that equal it. */
+struct cut {
+    uint32_t key;
+    int64_t n_equal;
+};
+
+static double mass_of(const struct candidate *c, bool by_count) { return by_count ? 1 : (double)c->weight; }
+
+/* The highest of 256 bins at which *before plus the mass from the top exceeds `bound`, or else the lowest bin
+ * that holds anything; adds to *before the mass of the bins above it. */
+static unsigned bin_of_cut(const double mass[256], double bound, double *before) {
+    unsigned lowest = 255;
+    double above = *before;
+    for (int b = 255; b >= 0; b--) {
+        if (mass[b] <= 0)
+            continue;
+        lowest = (unsigned)b;
+        *before = above;
+        if (above + mass[b] > bound)
+            break;
+        above += mass[b];
+    }
+    return lowest;
+}
+
+/* The shortest run of candidates in descending order (ties: in the order they stand) whose mass exceeds
+ * `bound` >= 0; all of them when none does. n >= 1. */
+static struct cut find_cut(const struct candidate *c, int64_t n, bool by_count, double bound) {
+    uint32_t key = 0, mask = 0;
+    double before = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        double mass[256] = {0};
+        for (int64_t i = 0; i < n; i++)
+            if ((c[i].key & mask) == key)
+                mass[c[i].key >> shift & 255] += mass_of(&c[i], by_count);
+        key |= bin_of_cut(mass, bound, &before) << shift;
+        mask |= 255u << shift;
+    }
+    struct cut cut = {key, 0};
+    for (int64_t i = 0; i < n && before <= bound; i++)
+        if (c[i].key == key) {
+            before += mass_of(&c[i], by_count);
+            cut.n_equal++;
+        }
+    return cut;
+}
+
+/* Drops the candidates past the cut; returns how many stay. */
+static int64_t keep_to_cut(struct candidate *c, int64_t n, struct cut cut) {
+    int64_t m = 0, n_equal = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (c[i].key > cut.key || (c[i].key == cut.key && n_equal++ < cut.n_equal))
+            c[m++] = c[i];
+    return m;
+}
+
+static int32_t token_at_cut(const struct candidate *c, int64_t n, struct cut cut) {
+    int64_t n_equal = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (c[i].key == cut.key && ++n_equal == cut.n_equal)
+            return c[i].token;
+    BUG_IF(true);
+}
+
+static double total_weight(const struct candidate *c, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)c[i].weight;
+    return sum;
+}
+
+static int32_t draw(const float *logits, int64_t n_vocab, float max, const struct sample_params *p, struct candidate *c) {
+    int64_t n = gather_candidates(logits, n_vocab, max, p, c);
+    if (p->top_k > 0 && p->top_k < n)
+        n = keep_to_cut(c, n, find_cut(c, n, true, p->top_k - 1));
+    double total = total_weight(c, n);
+    if (p->top_p < 1) { // the shortest run that reaches top_p: one that exceeds the number just below it
+        n = keep_to_cut(c, n, find_cut(c, n, false, MAX(0, nextafter((double)p->top_p * total, -1))));
+        total = total_weight(c, n);
+    }
+    double u = philox_uniform(p->seed, p->sequence, p->position);
+    return token_at_cut(c, n, find_cut(c, n, false, u * total));
+}
+
+static int32_t choose_token(const float *logits, int64_t n_vocab, const struct sample_params *p, struct sample_scratch *scratch,
+                            struct sample_result *result) {
+    int32_t best = result->argmax;
+    if (row_is_changed(p)) {
+        memcpy(scratch->logits, logits, (size_t)n_vocab * sizeof *logits);
+        change_row(p, scratch->logits, scratch->counts);
+        logits = scratch->logits;
+        bool finite; // a bias of +infinity is a wish, not a fault
+        best = argmax_row(logits, n_vocab, &finite);
+        if (!(logits[best] > -INFINITY))
+            result->not_finite = true;
+    }
+    if (p->temperature == 0 || result->not_finite)
+        return best;
+    return draw(logits, n_vocab, logits[best], p, scratch->candidates);
+}
+
+void sample_row(const float *logits, int64_t n_vocab, const struct sample_params *p, struct sample_scratch *scratch,
+                struct sample_result *result) {
+    bool finite;
+    *result = (struct sample_result){0};
+    result->token = result->argmax = argmax_row(logits, n_vocab, &finite);
+    result->not_finite = !finite;
+    if (!finite)
+        return;
+    result->token = choose_token(logits, n_vocab, p, scratch, result);
+    if (!p->want_logprob && p->target < 0 && p->n_top_logprobs == 0)
+        return;
+    double log_sum = log_sum_exp(logits, n_vocab, logits[result->argmax]);
+    result->logprob = (float)((double)logits[result->token] - log_sum);
+    if (p->target >= 0)
+        result->target_logprob = (float)((double)logits[p->target] - log_sum);
+    if (p->n_top_logprobs > 0)
+        top_logprobs(logits, n_vocab, (int)MIN((int64_t)p->n_top_logprobs, n_vocab), log_sum, result);
+}

@@ -1,0 +1,346 @@
+/* test_sample.c - the reference sampler against a slow one that sorts, its edges, and its statistics. */
+#include "check.h"
+
+#include "base/random.h"
+#include "core/sample.h"
+
+#include <math.h>
+
+static uint64_t counter;
+static double uniform(void) { return philox_uniform(test_seed(), counter++, 77); }
+static int below(int n) { return (int)(uniform() * n); }
+
+struct ranked {
+    double logit, p;
+    int32_t id;
+};
+
+static int by_rank(const void *a, const void *b) {
+    const struct ranked *x = a, *y = b;
+    return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->id - y->id;
+}
+
+/* The text of sample.h, with sorting, in double. *boundary is the distance of u from the nearest step of the cumulated
+ * probability, relative to the total: near 0 the two may differ by rounding. */
+static int32_t slow_sample(const float *logits, int n, const struct sample_params *p, double *boundary) {
+    struct ranked *r = calloc((size_t)n, sizeof *r);
+    for (int i = 0; i < n; i++)
+        r[i] = (struct ranked){logits[i], 0, i};
+    for (int i = 0; i < p->n_bias; i++)
+        r[p->bias[i].token].logit += (double)p->bias[i].bias;
+    for (int i = 0; i < p->n_banned; i++)
+        r[p->banned[i]].logit = -INFINITY;
+    for (int t = 0; t < n; t++) {
+        int seen = 0, made = 0;
+        for (int i = 0; i < p->n_history; i++) {
+            seen += p->history[i] == t;
+            made += i >= p->n_prompt && p->history[i] == t;
+        }
+        if (seen)
+            r[t].logit = r[t].logit > 0 ? r[t].logit / (double)p->repetition_penalty : r[t].logit * (double)p->repetition_penalty;
+        if (made)
+            r[t].logit -= (double)p->presence_penalty + (double)p->frequency_penalty * made;
+    }
+    for (int i = 0; i < n; i++)
+        r[i].logit = (float)r[i].logit; // ties are ties of floats
+    qsort(r, (size_t)n, sizeof *r, by_rank);
+    int32_t best = r[0].id, token = best;
+    *boundary = 1;
+    if (p->temperature > 0) {
+        for (int i = 0; i < n; i++)
+            r[i].p = exp((r[i].logit - r[0].logit) / (double)p->temperature);
+        int m = n;
+        while (m > 1 && r[m - 1].p < (double)p->min_p)
+            m--;
+        if (p->min_p > 0) // a candidate at the very threshold
+            for (int i = 0; i < n; i++)
+                *boundary = fmin(*boundary, fabs(r[i].p - (double)p->min_p) < 1e-6 ? 0 : 1);
+        if (p->top_k > 0 && p->top_k < m)
+            m = p->top_k;
+        double total = 0, sum = 0;
+        for (int i = 0; i < m; i++)
+            total += r[i].p;
+        if (p->top_p < 1) {
+            int keep = 0;
+            while (keep < m && sum < (double)p->top_p * total) {
+                sum += r[keep++].p;
+                *boundary = fmin(*boundary, fabs(sum / total - (double)p->top_p));
+            }
+            m = keep;
+            total = sum;
+        }
+        double u = philox_uniform(p->seed, p->sequence, p->position), cum = 0;
+        bool found = false;
+        for (int i = 0; i < m; i++) {
+            cum += r[i].p;
+            *boundary = fmin(*boundary, fabs(cum / total - u));
+            if (!found && cum > u * total) {
+                token = r[i].id;
+                found = true;
+            }
+        }
+    }
+    free(r);
+    return token;
+}
+
+static int32_t sample_once(const float *logits, int n, const struct sample_params *p, struct sample_result *r) {
+    struct sample_scratch scratch;
+    sample_scratch_init(&scratch, n);
+    sample_row(logits, n, p, &scratch, r);
+    for (int i = 0; i < n; i++)
+        EXPECT_EQ(scratch.counts[i], 0);
+    sample_scratch_release(&scratch);
+    return r->token;
+}
+
+static void agrees_with_a_sampler_that_sorts(void **state) {
+    (void)state;
+    int checked = 0;
+    for (int trial = 0; trial < 4000; trial++) {
+        float logits[300];
+        int32_t history[40], banned[3];
+        struct logit_bias bias[3];
+        int n = 1 + below(300), coarse = below(2);
+        for (int i = 0; i < n; i++) {
+            double x = 12 * uniform() - 6;
+            logits[i] = (float)(coarse ? round(x) : x); // coarse: many ties
+            if (below(40) == 0 && i)
+                logits[i] = -INFINITY;
+        }
+        struct sample_params p = sample_params_default();
+        p.temperature = below(4) ? (float)(0.1 + 2 * uniform()) : 0;
+        p.top_k = below(2) ? below(n + 20) : 0;
+        p.top_p = below(2) ? (float)uniform() : 1;
+        p.min_p = below(3) ? 0 : (float)(0.3 * uniform());
+        p.n_history = below(40);
+        p.n_prompt = p.n_history ? below(p.n_history) : 0;
+        for (int i = 0; i < p.n_history; i++)
+            history[i] = below(n);
+        p.history = history;
+        if (below(2))
+            p.repetition_penalty = below(2) ? 1.25f : 0.5f; // powers of two and their like: float and double agree
+        if (below(2))
+            p.presence_penalty = 0.5f;
+        if (below(2))
+            p.frequency_penalty = 0.25f;
+        for (int i = 0; i < 3; i++) {
+            bias[i] = (struct logit_bias){below(n), (float)(below(17) - 8)};
+            banned[i] = below(n);
+        }
+        p.bias = bias;
+        p.n_bias = below(4);
+        p.banned = banned;
+        p.n_banned = n > 3 ? below(4) : 0;
+        p.seed = (uint64_t)trial;
+        p.position = (uint64_t)below(1000);
+        double boundary;
+        struct sample_result r;
+        int32_t expected = slow_sample(logits, n, &p, &boundary);
+        sample_once(logits, n, &p, &r);
+        if (boundary < 1e-6 || r.not_finite)
+            continue;
+        checked++;
+        if (r.token != expected)
+            fail_msg("trial %d: n %d T %g top_k %d top_p %g min_p %g: drew %d, the sorting one %d", trial, n, (double)p.temperature,
+                     p.top_k, (double)p.top_p, (double)p.min_p, r.token, expected);
+    }
+    EXPECT(checked > 3000);
+}
+
+static void draws_follow_the_distribution(void **state) {
+    (void)state;
+    enum { N = 24, DRAWS = 200000 };
+    float logits[N];
+    double p[N], total = 0, chi2 = 0;
+    int seen[N] = {0};
+    for (int i = 0; i < N; i++) {
+        logits[i] = (float)(3 * uniform());
+        total += p[i] = exp((double)logits[i] / (double)0.8f);
+    }
+    struct sample_params params = sample_params_default();
+    params.temperature = 0.8f;
+    params.seed = test_seed();
+    struct sample_scratch scratch;
+    sample_scratch_init(&scratch, N);
+    for (int i = 0; i < DRAWS; i++) {
+        struct sample_result r;
+        params.sequence = (uint64_t)(i % 7);
+        params.position = (uint64_t)(i / 7);
+        sample_row(logits, N, &params, &scratch, &r);
+        seen[r.token]++;
+    }
+    sample_scratch_release(&scratch);
+    for (int i = 0; i < N; i++) {
+        double expected = DRAWS * p[i] / total;
+        chi2 += (seen[i] - expected) * (seen[i] - expected) / expected;
+    }
+    if (chi2 > 71.2) // 23 degrees of freedom, one in a million
+        fail_msg("chi-square %.1f", chi2);
+}
+
+static void a_draw_depends_on_seed_sequence_and_position_alone(void **state) {
+    (void)state;
+    float logits[500];
+    for (int i = 0; i < 500; i++)
+        logits[i] = (float)uniform();
+    struct sample_params p = sample_params_default();
+    p.temperature = 1;
+    struct sample_result a, b;
+    int differ[3] = {0};
+    for (uint64_t i = 0; i < 50; i++) {
+        p.seed = i, p.sequence = 3, p.position = 4;
+        sample_once(logits, 500, &p, &a);
+        EXPECT_EQ(sample_once(logits, 500, &p, &b), a.token);
+        p.seed = i + 1000;
+        differ[0] += sample_once(logits, 500, &p, &b) != a.token;
+        p.seed = i, p.sequence = 5;
+        differ[1] += sample_once(logits, 500, &p, &b) != a.token;
+        p.sequence = 3, p.position = 5;
+        differ[2] += sample_once(logits, 500, &p, &b) != a.token;
+    }
+    EXPECT(differ[0] > 40 && differ[1] > 40 && differ[2] > 40);
+}
+
+static void logprobs_are_of_the_raw_row(void **state) {
+    (void)state;
+    float logits[100];
+    double sum = 0;
+    for (int i = 0; i < 100; i++)
+        logits[i] = (float)(20 * uniform());
+    logits[90] = logits[10];
+    for (int i = 0; i < 100; i++)
+        sum += exp((double)logits[i]);
+    struct logit_bias bias = {42, 50};
+    struct sample_params p = sample_params_default();
+    p.bias = &bias, p.n_bias = 1, p.want_logprob = true, p.target = 17, p.n_top_logprobs = MAX_TOP_LOGPROBS;
+    struct sample_result r;
+    EXPECT_EQ(sample_once(logits, 100, &p, &r), 42);
+    EXPECT(fabs((double)r.logprob - ((double)logits[42] - log(sum))) < 1e-5);
+    EXPECT(fabs((double)r.target_logprob - ((double)logits[17] - log(sum))) < 1e-5);
+    EXPECT_EQ(r.top_token[0], r.argmax);
+    for (int k = 1; k < MAX_TOP_LOGPROBS; k++) {
+        float x = logits[r.top_token[k - 1]], y = logits[r.top_token[k]];
+        EXPECT(x > y || (x == y && r.top_token[k - 1] < r.top_token[k]));
+        EXPECT(fabs((double)r.top_logprob[k] - ((double)y - log(sum))) < 1e-5);
+    }
+    int above = 0;
+    for (int i = 0; i < 100; i++)
+        above += logits[i] > logits[r.top_token[MAX_TOP_LOGPROBS - 1]];
+    EXPECT(above <= MAX_TOP_LOGPROBS - 1);
+}
+
+static void ties_go_to_the_lower_id(void **state) {
+    (void)state;
+    float logits[8] = {0, 2, 1, 2, 2, -1, 2, 2};
+    struct sample_params p = sample_params_default();
+    struct sample_result r;
+    EXPECT_EQ(sample_once(logits, 8, &p, &r), 1);
+    p.temperature = 1, p.top_k = 2;
+    for (p.position = 0; p.position < 200; p.position++)
+        EXPECT(sample_once(logits, 8, &p, &r) == 1 || r.token == 3);
+    float zeros[2] = {-0.0f, 0.0f};
+    p.top_k = 1;
+    EXPECT_EQ(sample_once(zeros, 2, &p, &r), 0);
+}
+
+static void the_only_finite_logit_is_drawn(void **state) {
+    (void)state;
+    float logits[50];
+    for (int i = 0; i < 50; i++)
+        logits[i] = -INFINITY;
+    logits[31] = -1e30f;
+    struct sample_params p = sample_params_default();
+    struct sample_result r;
+    for (int i = 0; i < 20; i++) {
+        p.temperature = (float)i, p.top_k = i * 7, p.top_p = i % 2 ? 1 : 0.3f, p.position = (uint64_t)i, p.want_logprob = true;
+        EXPECT_EQ(sample_once(logits, 50, &p, &r), 31);
+        EXPECT(!r.not_finite && r.logprob == 0);
+    }
+}
+
+static void what_is_not_finite_is_said(void **state) {
+    (void)state;
+    struct sample_params p = sample_params_default();
+    struct sample_result r;
+    for (int at = 0; at < 70; at++) {
+        float logits[70] = {0};
+        logits[at] = NAN;
+        sample_once(logits, 70, &p, &r);
+        EXPECT(r.not_finite && r.token >= 0 && r.token < 70);
+        logits[at] = INFINITY;
+        sample_once(logits, 70, &p, &r);
+        EXPECT(r.not_finite);
+        logits[at] = -INFINITY;
+        sample_once(logits, 70, &p, &r);
+        EXPECT(!r.not_finite);
+    }
+    float none[3] = {-INFINITY, -INFINITY, -INFINITY}, two[2] = {1, 2};
+    sample_once(none, 3, &p, &r);
+    EXPECT(r.not_finite);
+    int32_t banned[2] = {0, 1};
+    p.banned = banned, p.n_banned = 2;
+    sample_once(two, 2, &p, &r);
+    EXPECT(r.not_finite);
+    p.n_banned = 1;
+    sample_once(two, 2, &p, &r);
+    EXPECT(!r.not_finite && r.token == 1);
+}
+
+static void an_infinite_bias_decides(void **state) {
+    (void)state;
+    float logits[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+    struct logit_bias bias[2] = {{3, INFINITY}, {9, -INFINITY}};
+    struct sample_params p = sample_params_default();
+    p.bias = bias, p.n_bias = 2;
+    struct sample_result r;
+    for (int i = 0; i < 30; i++) {
+        p.temperature = (float)i / 3, p.position = (uint64_t)i;
+        EXPECT_EQ(sample_once(logits, 10, &p, &r), 3);
+    }
+    p.bias = bias + 1, p.n_bias = 1;
+    for (p.position = 0; p.position < 300; p.position++)
+        EXPECT(sample_once(logits, 10, &p, &r) != 9);
+}
+
+static void extreme_settings_keep_the_best_token(void **state) {
+    (void)state;
+    float logits[100];
+    for (int i = 0; i < 100; i++)
+        logits[i] = (float)((i * 37) % 100) * 0.01f;
+    struct sample_params settings[] = {
+        {.temperature = 1, .top_p = 1e-30f},        {.temperature = 1, .top_p = 0},      {.temperature = 1, .top_p = 1, .top_k = 1},
+        {.temperature = 1, .top_p = 1, .min_p = 1}, {.temperature = 1e-30f, .top_p = 1}, {.temperature = 0, .top_p = 1},
+    };
+    for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++)
+        for (uint64_t position = 0; position < 40; position++) {
+            struct sample_params p = settings[s];
+            p.repetition_penalty = 1, p.target = -1, p.position = position;
+            struct sample_result r;
+            EXPECT_EQ(sample_once(logits, 100, &p, &r), r.argmax);
+        }
+    struct sample_params p = sample_params_default();
+    p.temperature = 1, p.top_k = 1 << 30;
+    struct sample_result wide, off;
+    for (p.position = 0; p.position < 40; p.position++) {
+        int32_t a = sample_once(logits, 100, &p, &wide);
+        p.top_k = 0;
+        EXPECT_EQ(sample_once(logits, 100, &p, &off), a);
+        p.top_k = 1 << 30;
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_a_sampler_that_sorts),
+        cmocka_unit_test(draws_follow_the_distribution),
+        cmocka_unit_test(a_draw_depends_on_seed_sequence_and_position_alone),
+        cmocka_unit_test(logprobs_are_of_the_raw_row),
+        cmocka_unit_test(ties_go_to_the_lower_id),
+        cmocka_unit_test(the_only_finite_logit_is_drawn),
+        cmocka_unit_test(what_is_not_finite_is_said),
+        cmocka_unit_test(an_infinite_bias_decides),
+        cmocka_unit_test(extreme_settings_keep_the_best_token),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
