@@ -1,102 +1,164 @@
-# gyre - see README.md. `make` builds build/gyre; `make run` and `make test` are the two commands.
+# gyre - see README.md. `make run` and `make test` are the two commands; each installs what it lacks.
 #
-# Variants build into folders of their own: make CC=clang, make asan, make ubsan, make tsan.
+#   make                     build/gyre                  make V=1         shows the commands
+#   make run                 the bundled model tells a story
+#   make test                all tests; the last line is the summary
+#   make asan ubsan tsan     the same tests, built with clang's sanitizers
+#   make fuzz [FUZZ=json] [FUZZ_SECONDS=600]             every target of tests/fuzz for that long
+#   make bench               what docs/benchmarks.md records
+#   make rooms               the include graph; fails on an edge that points up or sideways
+#   make explain             the program of the bundled model, one line an operation
+#   make install [PREFIX=/usr/local] [DESTDIR=]          binary, library, header, man page, completions
+#   make CC=clang            another compiler; each variant builds in a folder of its own
 
-CC      ?= gcc
+VERSION := 0.1.0
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
-VARIANT ?= release
+VARIANT ?= release$(patsubst %,-%,$(filter-out gcc,$(notdir $(CC))))
 BUILD   := build/$(VARIANT)
 OPT     ?= -O2 -g
 SAN     ?=
-CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -I$(BUILD) -MMD -MP
-CFLAGS  += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror $(OPT) $(SAN)
-LDFLAGS += $(SAN)
-LDLIBS  += -ljansson -lpcre2-8 -lutf8proc -lxxhash -ledit -lpthread -lm
+PREFIX  ?= /usr/local
+
+# Position-independent for the shared library too; without interposition that costs nothing.
+CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -MMD -MP
+CFLAGS   += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror -fPIC -fno-semantic-interposition $(OPT) $(SAN)
+LDFLAGS  += $(SAN)
+LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lpthread -lm
+MAIN_LIBS := -ledit
 
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/main/*.c))
 LIB_SRC  := $(wildcard src/base/*.c src/core/*.c src/file/*.c src/model/*.c src/backend/cpu/*.c src/sched/*.c \
                        src/grammar/*.c src/engine/*.c src/text/*.c src/http/*.c src/api/*.c)
-TEST_SRC := $(wildcard tests/test_*.c)
-TEST_LIB := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
-FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+TEST_SRC  := $(wildcard tests/test_*.c)
+TEST_LIB  := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
+FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
+BENCH_SRC := $(wildcard bench/*.c)
 
-obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
-TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
+obj     = $(patsubst %.c,$(BUILD)/%.o,$(1))
+TESTS   := $(patsubst %.c,$(BUILD)/%,$(TEST_SRC))
+FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(FUZZ_SRC))
+BENCHES := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRC))
+OBJECTS := $(call obj,$(LIB_SRC) $(MAIN_SRC) src/main/main.c $(TEST_SRC) $(TEST_LIB) $(FUZZ_SRC) $(BENCH_SRC))
+LIBS    := $(BUILD)/libmain.a $(BUILD)/libgyre.a
 
-.SECONDARY:
-.PHONY: all run test rooms explain asan ubsan tsan fuzz bench format clean install setup test-binaries
+# Large text fixtures are committed packed.
+DATA := $(patsubst tests/data/%.xz,build/data/%,$(shell find tests/data -name '*.xz' 2>/dev/null))
+
+# Use every processor, unless the caller said how many jobs.
+ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
+ifndef V
+QUIET = @echo "  $(1)  $@";
+endif
+
+.DELETE_ON_ERROR:
+.SECONDARY: $(OBJECTS)
+.PHONY: all run test test-binaries rooms explain asan ubsan tsan fuzz fuzz-binaries bench format clean install FORCE
 all: build/gyre
 
+# ---- set-up -----------------------------------------------------------------------------------------------------
+# Each level asks for more packages. They form a chain, as apt cannot run twice at once.
+build/.setup-%: tools/setup.sh
+	@tools/setup.sh $*
+	@mkdir -p build && touch $@
+build/.setup-test: | build/.setup-build
+build/.setup-dev: | build/.setup-test
+
+# ---- build ------------------------------------------------------------------------------------------------------
 # A file's name says which processor it is for; everything else is compiled for the plain architecture.
 ifeq ($(shell uname -m),x86_64)
 $(BUILD)/%_avx2.o:   CFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
-
-build/.setup-%: tools/setup.sh
-	@tools/setup.sh $*
-	@mkdir -p build && touch $@
+$(BUILD)/src/main/version.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
+$(BUILD)/src/main/version.o: Makefile
 
 $(BUILD)/%.o: %.c | build/.setup-build
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(BUILD)/libgyre.a: $(call obj,$(LIB_SRC))
-	@rm -f $@
-	$(AR) rcs $@ $^
-
 $(BUILD)/libmain.a: $(call obj,$(MAIN_SRC))
+%.a:
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call QUIET,ar)$(AR) rcs $@ $^
 
-$(BUILD)/gyre: $(call obj,src/main/main.c) $(BUILD)/libmain.a $(BUILD)/libgyre.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/gyre: $(call obj,src/main/main.c) $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ $(LIB_LIBS) $(MAIN_LIBS)
 
-build/gyre: $(BUILD)/gyre
-	@ln -sf $(VARIANT)/gyre $@
+build/gyre: $(BUILD)/gyre FORCE
+	@ln -sfn $(VARIANT)/gyre $@
 
 run: build/gyre
 	build/gyre run models/story --chat -p "Tell me a story about a little fox." -n 300 --temperature 0.7 --seed 7
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(TEST_LIB)) $(BUILD)/libmain.a $(BUILD)/libgyre.a | build/.setup-test
-	$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+explain: build/gyre
+	build/gyre explain models/story
 
-test-binaries: build/.setup-test $(TESTS) build/gyre
+# ---- tests ------------------------------------------------------------------------------------------------------
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(TEST_LIB)) $(LIBS) | build/.setup-test
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LIB_LIBS) $(MAIN_LIBS)
 
-test: build/.setup-test
-	@$(MAKE) --no-print-directory -j$$(nproc) test-binaries
+build/data/%: tests/data/%.xz | build/.setup-test
+	@mkdir -p $(@D)
+	$(call QUIET,xz)xz -dc $< > $@
+
+test-binaries: $(TESTS) $(BUILD)/gyre $(DATA)
+
+test: test-binaries
 	@BUILD=$(BUILD) tests/run.sh
 
-asan:
-	@$(MAKE) test VARIANT=asan CC=clang OPT="-O1 -g" SAN="-fsanitize=address,leak -fno-omit-frame-pointer"
-ubsan:
-	@$(MAKE) test VARIANT=ubsan CC=clang OPT="-O1 -g" SAN="-fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-tsan:
-	@$(MAKE) test VARIANT=tsan CC=clang OPT="-O1 -g" SAN="-fsanitize=thread -fno-omit-frame-pointer"
+SANITIZED = CC=clang OPT="-O1 -g -fno-omit-frame-pointer" TEST_TIMEOUT=1200
+asan: build/.setup-dev
+	@$(MAKE) --no-print-directory test VARIANT=asan $(SANITIZED) SAN="-fsanitize=address"
+ubsan: build/.setup-dev
+	@$(MAKE) --no-print-directory test VARIANT=ubsan $(SANITIZED) SAN="-fsanitize=undefined -fno-sanitize-recover=all"
+tsan: build/.setup-dev
+	@$(MAKE) --no-print-directory test VARIANT=tsan $(SANITIZED) SAN="-fsanitize=thread"
+export TEST_TIMEOUT
 
-# make fuzz [FUZZ_SECONDS=600] [FUZZ=json]: every target of tests/fuzz for that long.
 FUZZ_SECONDS ?= 60
 FUZZ ?= *
-fuzz:
-	@$(MAKE) --no-print-directory VARIANT=fuzz CC=clang OPT="-O1 -g" SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all" \
-	    fuzz-binaries
+fuzz: build/.setup-dev
+	@$(MAKE) --no-print-directory fuzz-binaries VARIANT=fuzz CC=clang OPT="-O1 -g -fno-omit-frame-pointer" \
+	    SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh build/fuzz '$(FUZZ)'
-fuzz-binaries: build/.setup-dev $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(FUZZ_SRC))
-$(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libgyre.a
-	$(CC) -fsanitize=fuzzer,address,undefined -o $@ $^ $(LDLIBS)
+fuzz-binaries: $(FUZZERS)
+$(FUZZERS): $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libgyre.a
+	$(call QUIET,ld)$(CC) -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIB_LIBS)
 
 rooms:
 	@tools/rooms.py
 
-explain: build/gyre
-	build/gyre explain models/story
+# ---- measuring --------------------------------------------------------------------------------------------------
+$(BENCHES): $(BUILD)/%: $(BUILD)/%.o $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ $(LIB_LIBS) $(MAIN_LIBS)
+
+bench: $(BENCHES) $(BUILD)/gyre $(DATA)
+	@BUILD=$(BUILD) bench/run.sh
+
+# ---- installing -------------------------------------------------------------------------------------------------
+# The libraries show gyre_* and nothing else, so that our other names cannot meet those of a program.
+$(BUILD)/libgyre.so: $(BUILD)/libgyre.a tools/gyre.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,-soname,libgyre.so.0 -Wl,--version-script=tools/gyre.map -Wl,--no-undefined \
+	    -o $@ -Wl,--whole-archive $< -Wl,--no-whole-archive $(LIB_LIBS)
+
+$(BUILD)/install/libgyre.a: $(BUILD)/libgyre.a
+	@mkdir -p $(@D) && rm -f $@
+	@$(LD) -r -o $(@D)/gyre.o --whole-archive $<
+	@objcopy --wildcard --keep-global-symbol='gyre_*' $(@D)/gyre.o
+	$(call QUIET,ar)$(AR) rcs $@ $(@D)/gyre.o
+
+install: $(BUILD)/gyre $(BUILD)/libgyre.so $(BUILD)/install/libgyre.a
+	@tools/install.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)" $(VERSION)
 
 format:
-	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] include/*.h tests/*.[ch] tests/fuzz/*.c)
+	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] include/*.h bench/*.[ch] tests/*.[ch] tests/fuzz/*.c)
 
 clean:
 	rm -rf build
 
--include $(shell find build/$(VARIANT) -name '*.d' 2>/dev/null)
+-include $(OBJECTS:.o=.d)

@@ -1,33 +1,67 @@
 #!/bin/sh
-# Runs every test program of $BUILD and every tests/cli/test_*.py, and closes with one line of totals.
-# A test program is a cmocka group, named in the arguments or all of them; a python file is a unittest module.
+# Runs every test program of $BUILD and every tests/cli/test_*.py, as many at a time as there are processors, and
+# closes with one line of totals. A test program is a cmocka group; a python file is a unittest module.
+#
+#   BUILD=build/release tests/run.sh [NAME...]     all, or those named: flags is tests/test_flags.c or tests/cli/test_flags.py
+#
+# A test that runs longer than $TEST_TIMEOUT seconds (300) is killed and counts as failed under its name.
 set -u
-passed=0 failed=0 broken=""
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+cd "$(dirname "$0")/.."
+: "${BUILD:=build/release}" "${TEST_TIMEOUT:=300}"
+results=$BUILD/results
+export BUILD TEST_TIMEOUT results
 
-# one NAME COMMAND...: runs it, counts the lines that match $ok and $bad, shows the output of a failure.
-one() {
-    name=$1; shift
-    "$@" >"$tmp/out" 2>&1
+# --one NAME: runs it and says how it went in one line; the output of a failure follows.
+run_one() {
+    case $1 in
+    *.py) ok='\.\.\. ok$' bad='\.\.\. (FAIL|ERROR)$' skip='\.\.\. skipped '
+        set -- "$1" env GYRE="$BUILD/gyre" PYTHONDONTWRITEBYTECODE=1 python3 -m unittest -v "tests/cli/$1" ;;
+    *) ok='^\[       OK \]' bad='^\[  FAILED  \] [a-z_0-9A-Z]+$' skip='^\[  SKIPPED \] [a-z_0-9A-Z]+$'
+        set -- "$1" "$BUILD/tests/$1" ;;
+    esac
+    name=$1 out=$results/$1.out
+    shift
+    begin=$(date +%s)
+    timeout -k 10 "$TEST_TIMEOUT" "$@" >"$out" 2>&1 </dev/null
     rc=$?
-    p=$(grep -cE "$ok" "$tmp/out"); f=$(grep -cE "$bad" "$tmp/out")
-    [ $rc -ne 0 ] && [ "$f" -eq 0 ] && f=1
-    passed=$((passed + p)) failed=$((failed + f))
-    if [ $rc -ne 0 ]; then broken="$broken $name"; cat "$tmp/out"; else echo "$name: $p passed"; fi
+    seconds=$(($(date +%s) - begin))
+    passed=$(grep -cE "$ok" "$out") failed=$(grep -E "$bad" "$out" | sort -u | wc -l) skipped=$(grep -cE "$skip" "$out")
+    note=""
+    case $rc in
+    0) [ "$passed" -gt 0 ] || { failed=1; note=" (ran no test)"; } ;;
+    124 | 137) note=" (killed after $TEST_TIMEOUT s)"; failed=$((failed + 1)) ;;
+    *) [ "$failed" -gt 0 ] || { failed=1; note=" (exit code $rc)"; } ;;
+    esac
+    echo "$passed $failed $skipped $name" >"$results/$name.count"
+    line="$name: $passed passed"
+    [ "$failed" -gt 0 ] && line="$line, $failed FAILED$note"
+    [ "$skipped" -gt 0 ] && line="$line, $skipped skipped"
+    # One write, so that the lines of tests that end together do not mix.
+    if [ "$failed" -gt 0 ]; then
+        printf '%s\n%s\n' "$line, $seconds s" "$(sed 's/^/    /' "$out")"
+    else
+        echo "$line, $seconds s"
+    fi
 }
 
-ok='^\[       OK \]' bad='^\[  FAILED  \] [a-z_0-9]+$'
-for source in tests/test_*.c; do
-    name=$(basename "$source" .c)
-    one "$name" "$BUILD/tests/$name"
-done
+[ "${1:-}" = --one ] && { run_one "$2"; exit 0; }
 
-ok='\.\.\. ok$' bad='\.\.\. (FAIL|ERROR)$'
-for script in tests/cli/test_*.py; do
-    [ -f "$script" ] && one "$(basename "$script")" env GYRE="$BUILD/gyre" python3 -m unittest -v "$script"
+names=""
+for path in tests/test_*.c tests/cli/test_*.py; do
+    [ -f "$path" ] || continue
+    name=$(basename "$path" .c)
+    short=${name#test_}
+    for wanted in "${@:-all}"; do
+        case $wanted in all | "$name" | "${short%.py}") names="$names $name" ;; esac
+    done
 done
+[ -n "$names" ] || { echo "no test of that name"; exit 2; }
 
-[ -n "$broken" ] && echo "failed:$broken"
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+rm -rf "$results" && mkdir -p "$results"
+printf '%s\n' $names | xargs -P "$(nproc)" -n 1 "$0" --one
+
+cat "$results"/*.count | awk '
+    { passed += $1; failed += $2; skipped += $3; if ($2) broken = broken " " $4; n++ }
+    END { if (skipped) print "skipped: " skipped; if (broken) print "failed:" broken; print passed + 0 " passed, " failed + 0 " failed" }
+' | tee "$results/summary"
+grep -q ', 0 failed$' "$results/summary"

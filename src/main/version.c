@@ -5,7 +5,7 @@
 
 static int run(const struct verb_args *args) {
     (void)args;
-    puts("gyre 0.1.0");
+    puts("gyre " GYRE_VERSION);
     return 0;
 }
 

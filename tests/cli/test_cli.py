@@ -1,0 +1,82 @@
+"""The command line as a whole: verbs, help, exit codes; and what the build promises about the sources."""
+import os, subprocess, sys, tempfile, unittest
+
+GYRE = os.path.abspath(os.environ["GYRE"])
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+VERBS = [line.split("(")[1].split(")")[0] for line in open(os.path.join(ROOT, "src/main/verbs.def")) if line.startswith("VERB(")]
+
+
+def gyre(*words, **more):
+    return subprocess.run([GYRE, *words], capture_output=True, text=True, timeout=60, **more)
+
+
+class Verbs(unittest.TestCase):
+    def test_help_lists_every_verb_once(self):
+        p = gyre("--help")
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        self.assertEqual([line.split()[0] for line in p.stdout.splitlines() if line.startswith("  ")], VERBS)
+
+    def test_every_verb_explains_itself(self):
+        for verb in VERBS:
+            with self.subTest(verb=verb):
+                p = gyre(verb, "--help")
+                self.assertEqual((p.returncode, p.stderr), (0, ""))
+                self.assertTrue(p.stdout.startswith("usage: gyre " + verb), p.stdout)
+                self.assertEqual(p.stdout, gyre("help", verb).stdout)
+
+    def test_a_misspelt_verb_is_suggested(self):
+        p = gyre("verison")
+        self.assertEqual((p.returncode, p.stdout), (2, ""))
+        self.assertIn("did you mean version?", p.stderr)
+
+    def test_a_misspelt_flag_is_suggested_by_every_verb(self):
+        for verb in VERBS:
+            with self.subTest(verb=verb):
+                p = gyre(verb, "--hepl")
+                self.assertEqual((p.returncode, p.stdout), (2, ""))
+                self.assertIn("did you mean --help?", p.stderr)
+
+    def test_no_verb_is_misuse(self):
+        p = gyre()
+        self.assertEqual((p.returncode, p.stdout), (2, ""))
+        self.assertIn("usage: gyre VERB", p.stderr)
+
+    def test_output_that_cannot_be_written_is_a_fault(self):
+        with open("/dev/full", "w") as full:
+            p = subprocess.run([GYRE, "version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(p.returncode, 1)
+        self.assertEqual(p.stderr, "gyre: standard output: cannot write: No space left on device\n")
+
+
+class Rooms(unittest.TestCase):
+    def rooms(self, *where):
+        return subprocess.run([sys.executable, os.path.join(ROOT, "tools/rooms.py"), *where], capture_output=True, text=True, timeout=60)
+
+    def test_no_room_includes_upwards_or_sideways(self):
+        p = self.rooms()
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        self.assertIn("base", p.stdout)
+
+    def check_edge(self, path, include, sentence):
+        with tempfile.TemporaryDirectory() as root:
+            for name in (path, include, "base/leaf.h"):
+                full = os.path.join(root, "src", name)
+                os.makedirs(os.path.dirname(full), exist_ok=True)
+                with open(full, "w") as f:
+                    f.write('#include "%s"\n' % include if name == path else "")
+            p = self.rooms(root)
+            self.assertEqual(p.returncode, 1 if sentence else 0, p.stderr)
+            self.assertIn(sentence, p.stderr)
+
+    def test_a_bad_edge_is_found(self):
+        self.check_edge("core/a.h", "model/b.h", "core -> model points up")
+        self.check_edge("text/a.c", "core/b.h", "text -> core points sideways")
+        self.check_edge("backend/cpu/a.c", "backend/cuda/b.h", "backend/cpu -> backend/cuda points sideways")
+        self.check_edge("engine/a.c", "backend/cpu/b.h", "engine -> backend/cpu is not in the plan")
+        self.check_edge("model/a.c", "core/b.h", "")
+        self.check_edge("attic/a.c", "base/leaf.h", "src/attic/a.c is in no room")
+        self.check_edge("core/a.c", "b.h", "no file of ours")
+
+
+if __name__ == "__main__":
+    unittest.main()
