@@ -1,0 +1,342 @@
+/* bind.c - see bind.h. Storage of quantised modules is bind_quant.c, dummy values dummy.c. */
+#include "model/bind.h"
+
+#include "model/bind_internal.h"
+
+#include "base/buf.h"
+
+#include <fnmatch.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+static const struct weight empty_weight = {.name = ""};
+
+/* Where the text model of a checkpoint may stand, and its lm_head. */
+static const struct {
+    const char *prefix, *head_prefix;
+} layouts[] = {
+    {"model.", ""},
+    {"model.language_model.", ""},
+    {"language_model.model.", "language_model."},
+    {"", ""},
+};
+
+enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint, const struct model_spec *spec,
+                        struct arena *arena, struct error *err) {
+    *b = (struct binder){.arena = arena, .spec = spec, .load = load, .checkpoint = checkpoint, .err = err, .dummy_seed = 1};
+    size_t at = spec->multimodal ? 1 : 0;
+    if (load == LOAD_CHECKPOINT) {
+        char name[128];
+        for (at = 0; at < ARRAY_LEN(layouts); at++) {
+            snprintf(name, sizeof name, "%sembed_tokens.weight", layouts[at].prefix);
+            if (checkpoint_find(checkpoint, name))
+                break;
+        }
+        if (at == ARRAY_LEN(layouts))
+            return fail(err, ERR_FORMAT,
+                        "%s: the checkpoint has no tensor model.embed_tokens.weight, so it is not a language model in Hugging Face layout",
+                        spec->path);
+    }
+    snprintf(b->prefix, sizeof b->prefix, "%s", layouts[at].prefix);
+    snprintf(b->head_prefix, sizeof b->head_prefix, "%s", layouts[at].head_prefix);
+    return OK;
+}
+
+char *bind_full_name(struct binder *b, const char *name) {
+    if (name[0] == '/')
+        return arena_printf(b->arena, "%s%s", b->head_prefix, name + 1);
+    return arena_printf(b->arena, "%s%s", b->prefix, name);
+}
+
+static char *formatted(struct binder *b, const char *format, va_list args) {
+    char name[256];
+    int n = vsnprintf(name, sizeof name, format, args);
+    BUG_IF(n < 0 || (size_t)n >= sizeof name); // our own formats and layer numbers
+    return bind_full_name(b, name);
+}
+
+void bind_failed(struct binder *b, enum status status) {
+    if (b->status == OK)
+        b->status = status;
+}
+
+static void print_shape(char *out, size_t size, int rank, const int64_t *shape) {
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; i < rank && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%lld", i ? ", " : "", (long long)shape[i]);
+}
+
+static const struct stored_tensor *phantom_tensor(struct binder *b, const char *name, enum dtype dtype, int rank, const int64_t *shape) {
+    struct stored_tensor *t = arena_alloc(b->arena, sizeof *t);
+    *t = (struct stored_tensor){.name = name, .dtype = dtype, .rank = rank};
+    size_t n = 1;
+    for (int i = 0; i < rank; i++) {
+        t->shape[i] = shape[i];
+        if (!size_mul(n, (size_t)shape[i], &n) || n > SIZE_MAX / 16) {
+            bind_failed(b, fail(b->err, ERR_LIMIT, "%s: tensor %s would be too large", b->spec->path, name));
+            return NULL;
+        }
+    }
+    t->n_bytes = n * dtype_bytes(dtype);
+    if (b->load == LOAD_DUMMY)
+        t->data = dummy_fill(b, dtype, rank, shape, t->n_bytes);
+    return b->load == LOAD_DUMMY && !t->data ? NULL : t;
+}
+
+const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, enum dtype phantom_dtype, int rank, const int64_t *shape) {
+    if (b->status != OK)
+        return NULL;
+    const struct stored_tensor *t;
+    if (b->load == LOAD_CHECKPOINT) {
+        struct stored_tensor *found = checkpoint_find(b->checkpoint, name);
+        if (!found) {
+            bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s is missing from the checkpoint", b->spec->path, name));
+            return NULL;
+        }
+        bool same = found->rank == rank;
+        for (int i = 0; same && i < rank; i++)
+            same = found->shape[i] == shape[i];
+        if (!same) {
+            char want[128], have[128];
+            print_shape(want, sizeof want, rank, shape);
+            print_shape(have, sizeof have, found->rank, found->shape);
+            bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s has shape [%s], config.json asks for [%s]",
+                                checkpoint_path(b->checkpoint, found), name, have, want));
+            return NULL;
+        }
+        found->consumed = true;
+        t = found;
+    } else {
+        t = phantom_tensor(b, name, phantom_dtype, rank, shape);
+        if (!t)
+            return NULL;
+    }
+    b->stored_bytes[t->dtype] += (int64_t)t->n_bytes;
+    return t;
+}
+
+const struct stored_tensor *bind_tensor(struct binder *b, const char *name, int rank, const int64_t *shape) {
+    return bind_tensor_as(b, name, b->spec->dtype, rank, shape);
+}
+
+bool bind_is_number(struct binder *b, const struct stored_tensor *t) {
+    switch (t->dtype) {
+    case DT_F32:
+    case DT_F16:
+    case DT_BF16: return true;
+    default:
+        bind_failed(b, fail(b->err, ERR_UNSUPPORTED,
+                            "%s: tensor %s is stored as %s, but config.json has no quantization_config that says how to read it",
+                            b->checkpoint ? checkpoint_path(b->checkpoint, t) : b->spec->path, t->name, dtype_name(t->dtype)));
+        return false;
+    }
+}
+
+struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, int64_t in, int n_parts) {
+    struct weight *w = arena_alloc(b->arena, sizeof *w);
+    *w = (struct weight){.name = name, .out = out, .in = in, .n_parts = n_parts};
+    w->parts = arena_calloc(b->arena, (size_t)n_parts, sizeof *w->parts);
+    return w;
+}
+
+struct part part(struct binder *b, int64_t rows, const char *module, ...) {
+    va_list args;
+    va_start(args, module);
+    struct part p = {formatted(b, module, args), rows, 0, rows};
+    va_end(args);
+    return p;
+}
+
+struct part part_rows(struct binder *b, int64_t first, int64_t rows, int64_t stored_rows, const char *module, ...) {
+    va_list args;
+    va_start(args, module);
+    struct part p = {formatted(b, module, args), rows, first, stored_rows};
+    va_end(args);
+    return p;
+}
+
+/* A tensor of which several weights take rows (DeepSeek's kv_b_proj) is bound, and counted, once. */
+static bool bind_view(struct binder *b, const struct part *p, int64_t in, struct weight_part *view) {
+    if (p->rows == p->stored_rows)
+        return bind_module(b, p->module, p->stored_rows, in, view);
+    for (size_t i = 0; i < ARRAY_LEN(b->shared); i++)
+        if (b->shared[i].module && strcmp(b->shared[i].module, p->module) == 0) {
+            *view = b->shared[i].view;
+            return true;
+        }
+    if (!bind_module(b, p->module, p->stored_rows, in, view))
+        return false;
+    size_t slot = b->n_shared++ % ARRAY_LEN(b->shared);
+    b->shared[slot].module = p->module;
+    b->shared[slot].view = *view;
+    return true;
+}
+
+static bool bind_parts(struct binder *b, struct weight *w, const struct part *parts, int n_parts) {
+    w->n_parts = 0;
+    for (int i = 0; i < n_parts; i++) {
+        if (parts[i].rows == 0)
+            continue;
+        struct weight_part *p = &w->parts[w->n_parts++];
+        if (!bind_view(b, &parts[i], w->in, p))
+            return false;
+        p->n_rows = parts[i].rows;
+        p->first_row = parts[i].first;
+        if (p->data)
+            p->data = (const char *)p->data + parts[i].first * p->row_stride * (int64_t)dtype_bytes(p->dtype);
+    }
+    return true;
+}
+
+const struct weight *bind_fused(struct binder *b, int64_t in, int n_parts, const struct part *parts) {
+    if (b->status != OK)
+        return &empty_weight;
+    int64_t out = 0;
+    for (int i = 0; i < n_parts; i++)
+        out += parts[i].rows;
+    struct weight *w = bind_new_weight(b, arena_printf(b->arena, "%s.weight", parts[0].module), out, in, n_parts);
+    return bind_parts(b, w, parts, n_parts) ? w : &empty_weight;
+}
+
+const struct weight *bind_matrix(struct binder *b, int64_t out, int64_t in, const char *module, ...) {
+    va_list args;
+    va_start(args, module);
+    struct part p = {formatted(b, module, args), out, 0, out};
+    va_end(args);
+    return bind_fused(b, in, 1, &p);
+}
+
+/* A vector part over a tensor of n elements of any rank; the parameters are counted. */
+static bool vector_part(struct binder *b, const char *name, int64_t n, struct weight_part *out) {
+    int rank = 1;
+    int64_t shape[STORED_MAX_RANK] = {n};
+    if (b->load == LOAD_CHECKPOINT) { // [n], [1, n], [C, 1, K] ...: the count must fit
+        const struct stored_tensor *t = checkpoint_find(b->checkpoint, name);
+        int64_t count = 1;
+        for (int i = 0; t && i < t->rank; i++)
+            count *= t->shape[i];
+        if (t && count == n) {
+            rank = t->rank;
+            memcpy(shape, t->shape, sizeof shape);
+        }
+    }
+    const struct stored_tensor *t = bind_tensor(b, name, rank, shape);
+    if (!t || !bind_is_number(b, t))
+        return false;
+    b->n_parameters += n;
+    *out = (struct weight_part){&qformat_plain, t->dtype, t->data, n, 1, 1, {0}, 0};
+    return true;
+}
+
+const struct weight *bind_vector(struct binder *b, int64_t n, const char *name, ...) {
+    if (b->status != OK)
+        return &empty_weight;
+    va_list args;
+    va_start(args, name);
+    const char *full = formatted(b, name, args);
+    va_end(args);
+    struct weight *w = bind_new_weight(b, full, n, 1, 1);
+    return vector_part(b, full, n, &w->parts[0]) ? w : &empty_weight;
+}
+
+const struct weight *bind_fused_bias(struct binder *b, int n_parts, const struct part *parts) {
+    if (b->status != OK)
+        return &empty_weight;
+    int64_t out = 0;
+    for (int i = 0; i < n_parts; i++)
+        out += parts[i].rows;
+    struct weight *w = bind_new_weight(b, arena_printf(b->arena, "%s.bias", parts[0].module), out, 1, n_parts);
+    w->n_parts = 0;
+    for (int i = 0; i < n_parts; i++)
+        if (parts[i].rows && !vector_part(b, arena_printf(b->arena, "%s.bias", parts[i].module), parts[i].rows, &w->parts[w->n_parts++]))
+            return &empty_weight;
+    return w;
+}
+
+bool bind_has(struct binder *b, bool otherwise, const char *name, ...) {
+    if (b->load != LOAD_CHECKPOINT)
+        return otherwise;
+    va_list args;
+    va_start(args, name);
+    const char *full = formatted(b, name, args);
+    va_end(args);
+    return checkpoint_find(b->checkpoint, full) != NULL;
+}
+
+void bind_set_aside(struct binder *b, const char *name) {
+    struct stored_tensor *t = b->load == LOAD_CHECKPOINT ? checkpoint_find(b->checkpoint, bind_full_name(b, name)) : NULL;
+    if (t)
+        t->consumed = true;
+}
+
+/* One plain 3-D tensor [E, rows, in] as E*rows rows. */
+static const struct weight *bind_stack(struct binder *b, const char *name, int64_t n_experts, int64_t rows, int64_t in) {
+    const char *full = bind_full_name(b, name);
+    const struct stored_tensor *t = bind_tensor(b, full, 3, (int64_t[]){n_experts, rows, in});
+    if (!t || !bind_is_number(b, t))
+        return &empty_weight;
+    struct weight *w = bind_new_weight(b, full, n_experts * rows, in, 1);
+    w->parts[0] = (struct weight_part){&qformat_plain, t->dtype, t->data, n_experts * rows, in, 1, {0}, 0};
+    b->n_parameters += n_experts * rows * in;
+    return w;
+}
+
+struct experts bind_experts(struct binder *b, const char *base, struct expert_names names, int64_t n_experts, int64_t ffn_size,
+                            int64_t hidden_size, bool fused_otherwise) {
+    struct experts x = {&empty_weight, &empty_weight};
+    if (b->status != OK)
+        return x;
+    if (bind_has(b, fused_otherwise, "%s.gate_up_proj", base)) {
+        x.w13 = bind_stack(b, arena_printf(b->arena, "%s.gate_up_proj", base), n_experts, 2 * ffn_size, hidden_size);
+        x.w2 = bind_stack(b, arena_printf(b->arena, "%s.down_proj", base), n_experts, hidden_size, ffn_size);
+        return x;
+    }
+    struct part *p13 = arena_calloc(b->arena, (size_t)n_experts * 2, sizeof *p13);
+    struct part *p2 = arena_calloc(b->arena, (size_t)n_experts, sizeof *p2);
+    for (int e = 0; e < n_experts; e++) {
+        p13[2 * e] = part(b, ffn_size, "%s.%d.%s", base, e, names.gate);
+        p13[2 * e + 1] = part(b, ffn_size, "%s.%d.%s", base, e, names.up);
+        p2[e] = part(b, hidden_size, "%s.%d.%s", base, e, names.down);
+    }
+    x.w13 = bind_fused(b, hidden_size, (int)n_experts * 2, p13);
+    x.w2 = bind_fused(b, ffn_size, (int)n_experts, p2);
+    return x;
+}
+
+/* Next-token predictors stand behind the last layer, under its prefix (DeepSeek). */
+static bool is_mtp_layer(const struct binder *b, const char *name) {
+    for (int i = 0; i < b->spec->n_mtp_layers; i++) {
+        char prefix[96];
+        int n = snprintf(prefix, sizeof prefix, "%slayers.%d.", b->prefix, b->spec->n_layers + i);
+        if (strncmp(name, prefix, (size_t)n) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool matches(const char *name, const char *const *patterns) {
+    for (; patterns && *patterns; patterns++)
+        if (fnmatch(*patterns, name, 0) == 0)
+            return true;
+    return false;
+}
+
+enum status binder_finish(struct binder *b, const char *const *unused) {
+    if (b->status != OK || b->load != LOAD_CHECKPOINT)
+        return b->status;
+    struct buf names = {0};
+    int n_left = 0;
+    for (size_t i = 0; i < checkpoint_count(b->checkpoint); i++) {
+        const struct stored_tensor *t = checkpoint_at(b->checkpoint, i);
+        if (t->consumed || matches(t->name, unused) || is_mtp_layer(b, t->name))
+            continue;
+        if (n_left++ < 5)
+            buf_printf(&names, "%s%s", names.len ? ", " : "", t->name);
+    }
+    if (n_left)
+        b->status = fail(b->err, ERR_UNSUPPORTED, "%s: %d tensor%s of the checkpoint would not be used by model type %s: %s%s",
+                         b->spec->path, n_left, n_left == 1 ? "" : "s", b->spec->model_type, names.ptr, n_left > 5 ? ", ..." : "");
+    buf_release(&names);
+    return b->status;
+}

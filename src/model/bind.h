@@ -1,0 +1,105 @@
+/* bind.h - from names in a checkpoint to weights that a program can use.
+ *
+ * A family names every weight with its shape in one line. The binder finds the tensor, checks rank, shape and
+ * storage, joins parts, and marks the tensor as consumed; what is left over at the end is refused by name
+ * (binder_finish). The first failure is kept in b->err and everything after it returns an empty weight, so a
+ * bind function needs no checks of its own.
+ *
+ *     w->attn_out = bind_matrix(b, D, H * hd, "layers.%d.self_attn.o_proj", l);            // [out, in], no ".weight"
+ *     w->qkv      = bind_fused(b, D, 3, (struct part[]){
+ *                       part(b, H * hd, "layers.%d.self_attn.q_proj", l),
+ *                       part(b, G * hd, "layers.%d.self_attn.k_proj", l),
+ *                       part(b, G * hd, "layers.%d.self_attn.v_proj", l)});
+ *     w->norm     = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
+ *
+ * Names stand under the model's prefix ("model.", "model.language_model." ...), which the binder finds; a name
+ * that begins with '/' is taken as it is without that character ("/lm_head").
+ *
+ * Instead of a checkpoint the binder can work on
+ *   LOAD_DUMMY    memory filled with random values (N(0, 1/in) matrices, vectors around 1): benchmarks
+ *   LOAD_PHANTOM  nothing: every tensor asked for exists and has no bytes; `gyre info` counts parameters so */
+#pragma once
+
+#include "core/weight.h"
+#include "file/checkpoint.h"
+#include "model/spec.h"
+
+enum load_format { LOAD_CHECKPOINT, LOAD_DUMMY, LOAD_PHANTOM };
+
+struct binder {
+    struct arena *arena; // weights and names live here
+    const struct model_spec *spec;
+    enum load_format load;
+    struct checkpoint *checkpoint; // NULL unless LOAD_CHECKPOINT
+    char prefix[64], head_prefix[64];
+    enum status status;
+    struct error *err;
+    uint64_t dummy_seed;
+    struct dummy_memory *dummy;
+    struct { // tensors that were taken in part, so that the next part does not count them again
+        const char *module;
+        struct weight_part view;
+    } shared[8];
+    size_t n_shared;
+    int64_t n_parameters;           // of the model: packed and scaled weights count by element, scales do not
+    int64_t stored_bytes[N_DTYPES]; // as in the file, scales and packed words included
+};
+
+enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint, const struct model_spec *spec,
+                        struct arena *arena, struct error *err);
+
+/* What a family took; then: every tensor of the checkpoint was consumed or matches one of the patterns
+ * (fnmatch, on the full name; NULL-terminated list), else ERR_UNSUPPORTED names up to five of the rest. */
+enum status binder_finish(struct binder *b, const char *const *unused);
+
+/* Memory of LOAD_DUMMY outlives the binder; NULL is fine. */
+void dummy_memory_free(struct dummy_memory *memory);
+
+/* Rows [first, first + rows) of a module's matrix of stored_rows rows. */
+struct part {
+    const char *module;
+    int64_t rows, first, stored_rows;
+};
+struct part part(struct binder *b, int64_t rows, const char *module, ...) __attribute__((format(printf, 3, 4)));
+struct part part_rows(struct binder *b, int64_t first, int64_t rows, int64_t stored_rows, const char *module, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* A module's weight [out, in], in whatever storage the quantisation settings say. */
+const struct weight *bind_matrix(struct binder *b, int64_t out, int64_t in, const char *module, ...) __attribute__((format(printf, 4, 5)));
+
+/* Parts one under another. Parts may name the same module; empty parts (rows 0) are skipped. */
+const struct weight *bind_fused(struct binder *b, int64_t in, int n_parts, const struct part *parts);
+
+/* The tensor `name` as a vector of n elements, whatever its rank. */
+const struct weight *bind_vector(struct binder *b, int64_t n, const char *name, ...) __attribute__((format(printf, 3, 4)));
+
+/* The biases (module.bias) of fused parts, as one vector. */
+const struct weight *bind_fused_bias(struct binder *b, int n_parts, const struct part *parts);
+
+/* Whether the checkpoint has this tensor. A phantom or dummy answers `otherwise`. */
+bool bind_has(struct binder *b, bool otherwise, const char *name, ...) __attribute__((format(printf, 3, 4)));
+
+/* Marks a tensor as known and not needed, where the checkpoint has it. */
+void bind_set_aside(struct binder *b, const char *name);
+
+/* The experts of one layer, stored as one tensor [E, 2F, D] and [E, D, F] (transformers 5) or as matrices of
+ * their own under base.E.gate ... : w13 [E*2F, D] with each expert's gate rows before its up rows, w2 [E*D, F]. */
+struct experts {
+    const struct weight *w13, *w2;
+};
+struct expert_names {
+    const char *gate, *up, *down;
+};
+struct experts bind_experts(struct binder *b, const char *base, struct expert_names names, int64_t n_experts, int64_t ffn_size,
+                            int64_t hidden_size, bool fused_otherwise);
+
+/* ---- for layouts that need views of their own (GPT-OSS) ---- */
+
+/* Finds, checks and consumes `name` of exactly this shape; NULL after a failure. */
+const struct stored_tensor *bind_tensor(struct binder *b, const char *name, int rank, const int64_t *shape);
+/* The same, with the dtype that a phantom gives it in place of the model's. */
+const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, enum dtype phantom_dtype, int rank, const int64_t *shape);
+/* True for f32, f16 and bf16; else fails, saying that nothing tells how to read the tensor. */
+bool bind_is_number(struct binder *b, const struct stored_tensor *t);
+struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, int64_t in, int n_parts);
+char *bind_full_name(struct binder *b, const char *name); // with the prefix

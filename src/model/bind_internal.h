@@ -1,0 +1,13 @@
+/* bind_internal.h - what the binder's files share among themselves. */
+#pragma once
+
+#include "model/bind.h"
+
+/* Keeps the first failure. */
+void bind_failed(struct binder *b, enum status status);
+
+/* A module's whole matrix [rows, in] as one part, in the storage that the quantisation settings say. */
+bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in, struct weight_part *out);
+
+/* n_bytes of random elements that live in b->dummy; NULL after a failure. */
+const void *dummy_fill(struct binder *b, enum dtype dtype, int rank, const int64_t *shape, size_t n_bytes);

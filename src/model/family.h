@@ -1,0 +1,49 @@
+/* family.h - what a model family is: a row in registry.c and a page of its own.
+ *
+ * bind() names the weights and returns the family's own struct (in the binder's arena); record() writes the
+ * program from the description and that struct. Neither checks anything: shapes are checked by the binder,
+ * sizes by the spec. */
+#pragma once
+
+#include "core/program.h"
+#include "model/bind.h"
+
+struct family {
+    const char *const *model_types; // of config.json's text model; NULL-terminated
+    void *(*bind)(struct binder *b);
+    void (*record)(struct program *p, const struct model_spec *s, const void *weights); // NULL: described, not run
+    const char *const *unused; // tensors of the checkpoint that the model does not need (fnmatch)
+};
+
+const struct family *family_find(const char *model_type); // NULL when there is none
+
+extern const struct family family_llama, family_qwen2, family_qwen3, family_gemma2, family_gemma3, family_gemma4, family_mixtral,
+    family_qwen3_moe, family_gpt_oss, family_deepseek, family_qwen3_next, family_diffllama, family_phi3;
+
+/* ---- the ends of every decoder: table, final norm, head ---- */
+
+struct ends {
+    const struct weight *embed, *norm, *lm_head; // lm_head == embed when tied
+};
+struct ends bind_ends(struct binder *b);
+val record_embed(struct program *p, const struct model_spec *s, const struct ends *ends);
+
+/* Final norm of (x + d) * r_scale (NULL: 1), the rows that are asked for, head, soft-cap, sampling. */
+void record_head(struct program *p, const struct model_spec *s, const struct ends *ends, val x, val d, const struct weight *r_scale,
+                 struct norm_args norm);
+
+/* ---- arguments of a layer's attention, as its spec row says ---- */
+
+struct attention_of {
+    struct qkv_args prep;
+    struct attention_args attend;
+};
+
+/* Declares layer l's cache and fills in heads, dims, rope, window, scale and soft-cap. */
+struct attention_of layer_attention(struct program *p, const struct model_spec *s, int l);
+
+/* q, k and v of layer l as one projection; v is left out where the layer takes it from k. */
+struct qkv {
+    const struct weight *w, *bias;
+};
+struct qkv bind_qkv(struct binder *b, int l);

@@ -1,0 +1,62 @@
+/* gemma2.c - Gemma 2: four norms a layer (weights stored less one), soft-caps, every other layer slides.
+ *
+ *     x += N2(attention(N1(x)));  x += N4(ffn(N3(x)))
+ *
+ * The embedding is multiplied by sqrt(D) rounded to bf16 (in the spec). Reference: transformers modeling_gemma2.py. */
+#include "model/family.h"
+
+struct gemma2_layer {
+    const struct weight *attn_norm, *attn_out, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm;
+    struct qkv qkv;
+};
+
+struct gemma2 {
+    struct ends ends;
+    struct gemma2_layer *layers;
+};
+
+static void *gemma2_bind(struct binder *b) {
+    const struct model_spec *s = b->spec;
+    int64_t D = s->hidden_size, F = s->ffn_size, Q = (int64_t)s->n_heads * s->head_dim;
+    struct gemma2 *m = arena_alloc(b->arena, sizeof *m);
+    m->ends = bind_ends(b);
+    m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
+    for (int l = 0; l < s->n_layers; l++) {
+        struct gemma2_layer *w = &m->layers[l];
+        w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
+        w->qkv = bind_qkv(b, l);
+        w->attn_out = bind_matrix(b, D, Q, "layers.%d.self_attn.o_proj", l);
+        w->post_attn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
+        w->ffn_norm = bind_vector(b, D, "layers.%d.pre_feedforward_layernorm.weight", l);
+        w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
+        w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
+        w->post_ffn_norm = bind_vector(b, D, "layers.%d.post_feedforward_layernorm.weight", l);
+    }
+    return m;
+}
+
+static void gemma2_record(struct program *p, const struct model_spec *s, const void *weights) {
+    const struct gemma2 *m = weights;
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    val x = record_embed(p, s, &m->ends), d = NO_VAL;
+    for (int l = 0; l < s->n_layers; l++) {
+        const struct gemma2_layer *w = &m->layers[l];
+        program_section(p, "layer", l);
+        struct attention_of at = layer_attention(p, s, l);
+        struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
+        val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), NULL, NULL, at.prep);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, NULL);
+        n = op_add_norm(p, n.r, op_norm(p, a, NO_VAL, w->post_attn_norm, norm), w->ffn_norm, NULL, norm);
+        val f = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
+        d = op_norm(p, f, NO_VAL, w->post_ffn_norm, norm);
+        x = n.r;
+    }
+    record_head(p, s, &m->ends, x, d, NULL, norm);
+}
+
+const struct family family_gemma2 = {
+    .model_types = (const char *const[]){"gemma2", NULL},
+    .bind = gemma2_bind,
+    .record = gemma2_record,
+    .unused = (const char *const[]){"*.rotary_emb.inv_freq", NULL},
+};

@@ -1,0 +1,62 @@
+/* gemma3.c - Gemma 3 (text): Gemma 2's layer with q and k norms in place of the soft-caps, five sliding layers to
+ * one global, each kind with a RoPE of its own. Reference: transformers modeling_gemma3.py. */
+#include "model/family.h"
+
+struct gemma3_layer {
+    const struct weight *attn_norm, *q_norm, *k_norm, *attn_out, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm;
+    struct qkv qkv;
+};
+
+struct gemma3 {
+    struct ends ends;
+    struct gemma3_layer *layers;
+};
+
+static void *gemma3_bind(struct binder *b) {
+    const struct model_spec *s = b->spec;
+    int64_t D = s->hidden_size, F = s->ffn_size, hd = s->head_dim;
+    struct gemma3 *m = arena_alloc(b->arena, sizeof *m);
+    m->ends = bind_ends(b);
+    m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
+    for (int l = 0; l < s->n_layers; l++) {
+        struct gemma3_layer *w = &m->layers[l];
+        w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
+        w->qkv = bind_qkv(b, l);
+        w->q_norm = bind_vector(b, hd, "layers.%d.self_attn.q_norm.weight", l);
+        w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
+        w->attn_out = bind_matrix(b, D, s->n_heads * hd, "layers.%d.self_attn.o_proj", l);
+        w->post_attn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
+        w->ffn_norm = bind_vector(b, D, "layers.%d.pre_feedforward_layernorm.weight", l);
+        w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
+        w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
+        w->post_ffn_norm = bind_vector(b, D, "layers.%d.post_feedforward_layernorm.weight", l);
+    }
+    return m;
+}
+
+static void gemma3_record(struct program *p, const struct model_spec *s, const void *weights) {
+    const struct gemma3 *m = weights;
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    val x = record_embed(p, s, &m->ends), d = NO_VAL;
+    for (int l = 0; l < s->n_layers; l++) {
+        const struct gemma3_layer *w = &m->layers[l];
+        program_section(p, "layer", l);
+        struct attention_of at = layer_attention(p, s, l);
+        at.prep.plus_one = true;
+        struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
+        val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, w->k_norm, at.prep);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, NULL);
+        n = op_add_norm(p, n.r, op_norm(p, a, NO_VAL, w->post_attn_norm, norm), w->ffn_norm, NULL, norm);
+        val f = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
+        d = op_norm(p, f, NO_VAL, w->post_ffn_norm, norm);
+        x = n.r;
+    }
+    record_head(p, s, &m->ends, x, d, NULL, norm);
+}
+
+const struct family family_gemma3 = {
+    .model_types = (const char *const[]){"gemma3_text", NULL},
+    .bind = gemma3_bind,
+    .record = gemma3_record,
+    .unused = (const char *const[]){"*.rotary_emb.inv_freq", "*vision_tower.*", "*multi_modal_projector.*", NULL},
+};

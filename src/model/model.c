@@ -1,0 +1,73 @@
+/* model.c - see model.h: spec, checkpoint, bind, record, in that order. */
+#include "model/model.h"
+
+#include "model/family.h"
+
+#include <stdlib.h>
+
+static enum status bind_and_record(struct model *m, const struct family *family, enum load_format load, struct error *err) {
+    struct binder b;
+    TRY(binder_init(&b, load, m->checkpoint, m->spec, &m->arena, err));
+    const void *weights = family->bind(&b);
+    m->dummy = b.dummy;
+    m->n_parameters = b.n_parameters;
+    memcpy(m->stored_bytes, b.stored_bytes, sizeof m->stored_bytes);
+    TRY(binder_finish(&b, family->unused));
+    m->program = program_new(m->spec->model_type);
+    family->record(m->program, m->spec, weights);
+    return OK;
+}
+
+static enum status open_parts(struct model *m, const char *path, const struct model_options *options, struct error *err) {
+    TRY(model_spec_open(path, &m->spec, err));
+    const struct family *family = family_find(m->spec->model_type);
+    if (!family || !family->record)
+        return fail(err, ERR_UNSUPPORTED, "%s: model_type \"%s\" cannot be run yet", m->spec->path, m->spec->model_type);
+    if (options->load == LOAD_CHECKPOINT)
+        TRY(checkpoint_open(&m->checkpoint, path, err));
+    return bind_and_record(m, family, options->load, err);
+}
+
+enum status model_open(const char *path, const struct model_options *options, struct model **out, struct error *err) {
+    struct model *m = xcalloc(1, sizeof *m);
+    enum status st = open_parts(m, path, options, err);
+    if (st == OK)
+        st = model_check(m, err);
+    if (st != OK) {
+        model_free(m);
+        m = NULL;
+    }
+    *out = m;
+    return st;
+}
+
+void model_free(struct model *m) {
+    if (!m)
+        return;
+    program_free(m->program);
+    arena_release(&m->arena);
+    dummy_memory_free(m->dummy);
+    checkpoint_free(m->checkpoint);
+    model_spec_free(m->spec);
+    free(m);
+}
+
+enum status model_check(const struct model *m, struct error *err) { return m->checkpoint ? checkpoint_check(m->checkpoint, err) : OK; }
+
+enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_DTYPES], struct error *err) {
+    const struct family *family = family_find(spec->model_type);
+    if (!family)
+        return fail(err, ERR_UNSUPPORTED, "%s: model_type \"%s\" is not known", spec->path, spec->model_type);
+    struct arena arena;
+    arena_init(&arena);
+    struct binder b;
+    enum status st = binder_init(&b, LOAD_PHANTOM, NULL, spec, &arena, err);
+    if (st == OK) {
+        family->bind(&b);
+        st = binder_finish(&b, family->unused);
+        *n_parameters = b.n_parameters;
+        memcpy(stored_bytes, b.stored_bytes, sizeof b.stored_bytes);
+    }
+    arena_release(&arena);
+    return st;
+}

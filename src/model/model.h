@@ -1,0 +1,37 @@
+/* model.h - a model that is open: its description, its weights and its program.
+ *
+ *     struct model *m;
+ *     TRY(model_open("models/story", &(struct model_options){0}, &m, &err));
+ *     m->spec->vocab_size; m->program -> backend.place_weights, compile ...
+ *     model_free(m);          // after everything that uses the program
+ *
+ * Opening reads headers only; weights are the mapped file. The families are in registry.c. */
+#pragma once
+
+#include "core/program.h"
+#include "model/bind.h"
+#include "model/spec.h"
+
+struct model_options {
+    enum load_format load; // LOAD_DUMMY needs config.json only
+};
+
+struct model {
+    struct model_spec *spec;
+    struct checkpoint *checkpoint; // NULL for dummy weights
+    struct dummy_memory *dummy;
+    struct program *program;
+    struct arena arena; // weights
+    int64_t n_parameters;
+    int64_t stored_bytes[N_DTYPES];
+};
+
+/* path: a model folder; with LOAD_DUMMY also a config.json. Errors name the file and the tensor or key. */
+enum status model_open(const char *path, const struct model_options *options, struct model **out, struct error *err);
+void model_free(struct model *m); // NULL is fine
+
+/* Counts what a model of this description would take, without weights: parameters and bytes as stored. */
+enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_DTYPES], struct error *err);
+
+/* ERR_IO when a weight file was cut while it was mapped. Ask before results are handed out. */
+enum status model_check(const struct model *m, struct error *err);

@@ -1,0 +1,195 @@
+/* qwen3_next.c - Qwen3-Next, Qwen3.5 and 3.6: gated DeltaNet layers with gated full attention every fourth layer.
+ *
+ *     x += mixer(N1(x));  x += ffn(N2(x))                        all norms but the gated one multiply by 1 + w
+ *     full:  out = Wo (attention(q, k, v) * sigmoid(gate));      q_proj holds, per head, q rows then gate rows
+ *     delta: u = conv([q|k|v]);  o = delta_rule(u, b, a);  out = Wo (norm(o) * silu(z))
+ *     ffn:   SwiGLU, or experts + sigmoid(shared_expert_gate x) * shared expert
+ *
+ * Qwen3.5 stores in_proj_{qkv,z,b,a}; Qwen3-Next stores in_proj_qkvz and in_proj_ba grouped by key head. Parts make
+ * one projection [q|k|v|z|b|a] of both. Reference: transformers modeling_qwen3_5.py, modeling_qwen3_next.py. */
+#include "model/family.h"
+
+#include <stdio.h>
+
+struct qwen3_next_layer {
+    const struct weight *mixer_norm, *mixer_out, *ffn_norm;
+    const struct weight *qkv_gate, *q_norm, *k_norm;               // full attention
+    const struct weight *in, *conv, *a_log, *dt_bias, *gated_norm; // DeltaNet
+    const struct weight *gate_up, *down;                           // dense FFN, or the shared expert
+    const struct weight *router, *shared_gate;
+    struct experts experts;
+};
+
+struct qwen3_next {
+    struct ends ends;
+    struct qwen3_next_layer *layers;
+};
+
+static void bind_full(struct binder *b, int l, struct qwen3_next_layer *w) {
+    const struct model_spec *s = b->spec;
+    int H = s->n_heads, hd = s->head_dim, kv = s->n_kv_heads * hd;
+    struct part *parts = arena_calloc(b->arena, (size_t)H * 2 + 2, sizeof *parts), *at = parts;
+    for (int h = 0; h < H; h++)
+        *at++ = part_rows(b, 2 * h * hd, hd, 2 * H * hd, "layers.%d.self_attn.q_proj", l);
+    *at++ = part(b, kv, "layers.%d.self_attn.k_proj", l);
+    *at++ = part(b, kv, "layers.%d.self_attn.v_proj", l);
+    for (int h = 0; h < H; h++)
+        *at++ = part_rows(b, (2 * h + 1) * hd, hd, 2 * H * hd, "layers.%d.self_attn.q_proj", l);
+    w->qkv_gate = bind_fused(b, s->hidden_size, 2 * H + 2, parts);
+    w->q_norm = bind_vector(b, hd, "layers.%d.self_attn.q_norm.weight", l);
+    w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
+    w->mixer_out = bind_matrix(b, s->hidden_size, (int64_t)H * hd, "layers.%d.self_attn.o_proj", l);
+}
+
+/* Rows [first, first + rows) of every key head's group of `group` rows. */
+static struct part *grouped_rows(struct binder *b, struct part *at, int n_groups, int64_t group, int64_t first, int64_t rows,
+                                 const char *module, int l) {
+    for (int g = 0; g < n_groups; g++)
+        *at++ = part_rows(b, g * group + first, rows, n_groups * group, "layers.%d.linear_attn.%s", l, module);
+    return at;
+}
+
+static const struct weight *bind_delta_in(struct binder *b, int l) {
+    const struct model_spec *s = b->spec;
+    const struct delta_spec *d = &s->delta;
+    int64_t K = d->key_dim, r = d->n_value_heads / d->n_key_heads, V = r * d->value_dim; // a key head's share of v
+    int Hk = d->n_key_heads;
+    struct part *parts = arena_calloc(b->arena, (size_t)Hk * 6 + 4, sizeof *parts), *at = parts;
+    if (strcmp(s->model_type, "qwen3_next") == 0) {
+        int64_t group = 2 * K + 2 * V;
+        at = grouped_rows(b, at, Hk, group, 0, K, "in_proj_qkvz", l);
+        at = grouped_rows(b, at, Hk, group, K, K, "in_proj_qkvz", l);
+        at = grouped_rows(b, at, Hk, group, 2 * K, V, "in_proj_qkvz", l);
+        at = grouped_rows(b, at, Hk, group, 2 * K + V, V, "in_proj_qkvz", l);
+        at = grouped_rows(b, at, Hk, 2 * r, 0, r, "in_proj_ba", l);
+        at = grouped_rows(b, at, Hk, 2 * r, r, r, "in_proj_ba", l);
+    } else {
+        *at++ = part(b, Hk * (2 * K + V), "layers.%d.linear_attn.in_proj_qkv", l);
+        *at++ = part(b, Hk * V, "layers.%d.linear_attn.in_proj_z", l);
+        *at++ = part(b, d->n_value_heads, "layers.%d.linear_attn.in_proj_b", l);
+        *at++ = part(b, d->n_value_heads, "layers.%d.linear_attn.in_proj_a", l);
+    }
+    return bind_fused(b, s->hidden_size, (int)(at - parts), parts);
+}
+
+/* conv1d.weight [C, 1, K] is the matrix [C, K]. */
+static const struct weight *bind_conv(struct binder *b, int64_t channels, int64_t kernel, int l) {
+    const char *name = bind_full_name(b, arena_printf(b->arena, "layers.%d.linear_attn.conv1d.weight", l));
+    const struct stored_tensor *t = bind_tensor(b, name, 3, (int64_t[]){channels, 1, kernel});
+    struct weight *w = bind_new_weight(b, name, channels, kernel, 1);
+    if (t && bind_is_number(b, t)) {
+        w->parts[0] = (struct weight_part){&qformat_plain, t->dtype, t->data, channels, kernel, 1, {0}, 0};
+        b->n_parameters += channels * kernel;
+    }
+    return w;
+}
+
+static void bind_delta(struct binder *b, int l, struct qwen3_next_layer *w) {
+    const struct model_spec *s = b->spec;
+    const struct delta_spec *d = &s->delta;
+    int64_t values = (int64_t)d->n_value_heads * d->value_dim;
+    w->in = bind_delta_in(b, l);
+    w->conv = bind_conv(b, 2 * d->n_key_heads * d->key_dim + values, d->conv_kernel, l);
+    w->a_log = bind_vector(b, d->n_value_heads, "layers.%d.linear_attn.A_log", l);
+    w->dt_bias = bind_vector(b, d->n_value_heads, "layers.%d.linear_attn.dt_bias", l);
+    w->gated_norm = bind_vector(b, d->value_dim, "layers.%d.linear_attn.norm.weight", l);
+    w->mixer_out = bind_matrix(b, s->hidden_size, values, "layers.%d.linear_attn.out_proj", l);
+}
+
+static void bind_ffn(struct binder *b, int l, bool moe, struct qwen3_next_layer *w) {
+    const struct model_spec *s = b->spec;
+    int64_t D = s->hidden_size, F = moe ? s->moe.shared_ffn_size : s->ffn_size;
+    const char *shared = moe ? "shared_expert." : "";
+    if (moe) {
+        char base[64];
+        snprintf(base, sizeof base, "layers.%d.mlp.experts", l);
+        w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.mlp.gate", l);
+        w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts, s->moe.ffn_size, D,
+                                  strcmp(s->model_type, "qwen3_next") != 0);
+        w->shared_gate = F ? bind_matrix(b, 1, D, "layers.%d.mlp.shared_expert_gate", l) : NULL;
+    }
+    if (F) {
+        w->gate_up = bind_fused(
+            b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.%sgate_proj", l, shared), part(b, F, "layers.%d.mlp.%sup_proj", l, shared)});
+        w->down = bind_matrix(b, D, F, "layers.%d.mlp.%sdown_proj", l, shared);
+    }
+}
+
+static void *qwen3_next_bind(struct binder *b) {
+    const struct model_spec *s = b->spec;
+    struct qwen3_next *m = arena_alloc(b->arena, sizeof *m);
+    m->ends = bind_ends(b);
+    m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
+    for (int l = 0; l < s->n_layers; l++) {
+        struct qwen3_next_layer *w = &m->layers[l];
+        w->mixer_norm = bind_vector(b, s->hidden_size, "layers.%d.input_layernorm.weight", l);
+        if (s->layers[l].mixer == MIX_DELTA)
+            bind_delta(b, l, w);
+        else
+            bind_full(b, l, w);
+        w->ffn_norm = bind_vector(b, s->hidden_size, "layers.%d.post_attention_layernorm.weight", l);
+        bind_ffn(b, l, s->layers[l].moe, w);
+    }
+    return m;
+}
+
+static val record_full(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, int l, val y) {
+    struct attention_of at = layer_attention(p, s, l);
+    at.prep.plus_one = true;
+    int q_width = s->n_heads * s->head_dim, kv_width = 2 * s->n_kv_heads * s->head_dim;
+    val all = op_linear(p, y, w->qkv_gate, NULL);
+    val q = op_qkv_prep(p, val_cols(all, 0, q_width + kv_width), w->q_norm, w->k_norm, at.prep);
+    val a = op_attention(p, q, NULL, at.attend);
+    val gated = op_gated_act(p, val_cols(all, q_width + kv_width, q_width), a, (struct act_args){.act = ACT_SIGMOID});
+    return op_linear(p, gated, w->mixer_out, NULL);
+}
+
+static val record_delta(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, val y) {
+    const struct delta_spec *d = &s->delta;
+    int values = d->n_value_heads * d->value_dim, channels = 2 * d->n_key_heads * d->key_dim + values;
+    int cache = program_cache_state(p, (int64_t)channels * (d->conv_kernel - 1), (int64_t)d->n_value_heads * d->key_dim * d->value_dim);
+    val all = op_linear(p, y, w->in, NULL); // [ q | k | v | z | b | a ]
+    val u = op_short_conv(p, val_cols(all, 0, channels), w->conv, (struct conv_args){cache, d->conv_kernel});
+    val z = val_cols(all, channels, values);
+    val b = val_cols(all, channels + values, d->n_value_heads), a = val_cols(all, channels + values + d->n_value_heads, d->n_value_heads);
+    val o = op_delta_rule(p, u, b, a, w->a_log, w->dt_bias,
+                          (struct delta_args){cache, d->n_key_heads, d->n_value_heads, d->key_dim, d->value_dim});
+    val n = op_norm(p, o, z, w->gated_norm, (struct norm_args){.eps = (float)s->norm_eps, .group = d->value_dim});
+    return op_linear(p, n, w->mixer_out, NULL);
+}
+
+static val record_ffn(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, bool moe, val y) {
+    struct act_args act = {.act = s->activation};
+    val dense = w->down ? op_linear(p, op_glu(p, op_linear(p, y, w->gate_up, NULL), act), w->down, NULL) : NO_VAL;
+    if (!moe)
+        return dense;
+    const struct moe_spec *e = &s->moe;
+    struct routed r = op_moe_route(
+        p, op_linear(p, y, w->router, NULL), NULL, NULL,
+        (struct route_args){.how = ROUTE_SOFTMAX, .n_experts = e->n_experts, .top_k = e->top_k, .renormalise = e->renormalise, .scale = 1});
+    val out = op_moe_ffn(p, y, r, w->experts.w13, w->experts.w2, NULL, NULL, (struct moe_args){e->n_experts, e->top_k, e->ffn_size, act});
+    return val_given(dense) ? op_gated_add(p, out, dense, op_linear(p, y, w->shared_gate, NULL)) : out;
+}
+
+static void qwen3_next_record(struct program *p, const struct model_spec *s, const void *weights) {
+    const struct qwen3_next *m = weights;
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    val x = record_embed(p, s, &m->ends), d = NO_VAL;
+    for (int l = 0; l < s->n_layers; l++) {
+        const struct qwen3_next_layer *w = &m->layers[l];
+        program_section(p, "layer", l);
+        struct normed n = op_add_norm(p, x, d, w->mixer_norm, NULL, norm);
+        val a = s->layers[l].mixer == MIX_DELTA ? record_delta(p, s, w, n.y) : record_full(p, s, w, l, n.y);
+        n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
+        d = record_ffn(p, s, w, s->layers[l].moe, n.y);
+        x = n.r;
+    }
+    record_head(p, s, &m->ends, x, d, NULL, norm);
+}
+
+const struct family family_qwen3_next = {
+    .model_types = (const char *const[]){"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", NULL},
+    .bind = qwen3_next_bind,
+    .record = qwen3_next_record,
+    .unused = (const char *const[]){"mtp.*", "model.visual.*", NULL},
+};
