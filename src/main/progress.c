@@ -1,0 +1,69 @@
+/* progress.c - see progress.h. */
+#include "main/progress.h"
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "main/terminal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { QUIET_US = 500000, REDRAW_US = 100000, MAX_LINE = 1024 };
+
+void progress_begin(struct progress *p, const char *what, const char *unit, int64_t total) {
+    *p = (struct progress){.what = what, .unit = unit, .total = total, .start_us = clock_us(), .shown = terminal_is(stderr)};
+    p->drawn_us = p->start_us + QUIET_US - REDRAW_US;
+}
+
+static struct human amount(const struct progress *p, double units) { return p->unit ? human_count(units) : human_bytes(units); }
+
+static void draw_bar(double fraction, int cells, char *out) {
+    int full = (int)(fraction * cells);
+    out[0] = '[';
+    for (int i = 0; i < cells; i++)
+        out[1 + i] = i < full ? '=' : i == full ? '>' : ' ';
+    strcpy(out + 1 + cells, "]");
+}
+
+void progress_line(const struct progress *p, double elapsed, int width, char *out, int out_bytes) {
+    enum { BAR = 24 };
+    const char *space = p->unit ? " " : "", *unit = p->unit ? p->unit : "";
+    double rate = elapsed > 0 ? (double)p->done / elapsed : 0;
+    char bar[BAR + 3] = "", share[64] = "", left[48] = "";
+    if (p->total > 0) {
+        double fraction = MIN(1.0, (double)p->done / (double)p->total);
+        draw_bar(fraction, BAR, bar);
+        snprintf(share, sizeof share, "  %3d%%  ", (int)(100 * fraction));
+        snprintf(left, sizeof left, "  %s left", human_seconds(rate > 0 ? (double)(p->total - p->done) / rate : NAN).text);
+    }
+    char of[40] = "";
+    if (p->total > 0)
+        snprintf(of, sizeof of, "/%s", amount(p, (double)p->total).text);
+    snprintf(out, (size_t)out_bytes, "%s  %s%s%s%s%s%s  %s%s%s/s%s", p->what, bar, share, amount(p, (double)p->done).text, of, space, unit,
+             amount(p, rate).text, space, unit, left);
+    if ((int)strlen(out) > width) // a line that wraps could not be wiped
+        out[width] = '\0';
+}
+
+void progress_step(struct progress *p, int64_t done) {
+    p->done = done;
+    if (!p->shown)
+        return;
+    int64_t now = clock_us();
+    if (now - p->drawn_us < REDRAW_US)
+        return;
+    p->drawn_us = now;
+    char line[MAX_LINE];
+    progress_line(p, (double)(now - p->start_us) * 1e-6, MIN(terminal_width(stderr) - 1, MAX_LINE - 1), line, sizeof line);
+    fprintf(stderr, "\r\033[K%s", line);
+    fflush(stderr);
+}
+
+void progress_end(struct progress *p) {
+    if (p->shown && p->drawn_us > p->start_us + QUIET_US - REDRAW_US) {
+        fputs("\r\033[K", stderr);
+        fflush(stderr);
+    }
+    p->shown = false;
+}

@@ -1,0 +1,81 @@
+/* terminal.c - see terminal.h. */
+#include "main/terminal.h"
+
+#include "base/status.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+bool terminal_is(FILE *stream) { return isatty(fileno(stream)) == 1; }
+
+int terminal_width(FILE *stream) {
+    const char *columns = getenv("COLUMNS");
+    long width = columns ? strtol(columns, NULL, 10) : 0;
+    struct winsize size;
+    if (width <= 0 && ioctl(fileno(stream), TIOCGWINSZ, &size) == 0)
+        width = size.ws_col;
+    if (width <= 0)
+        width = 80;
+    return (int)MIN(MAX(width, 20), 1000);
+}
+
+bool terminal_colours(FILE *stream) {
+    const char *none = getenv("NO_COLOR"), *term = getenv("TERM");
+    return terminal_is(stream) && !(none && *none) && !(term && strcmp(term, "dumb") == 0);
+}
+
+const char *terminal_style(FILE *stream, enum style style) {
+    static const char *const codes[] = {
+        [STYLE_NONE] = "\033[0m",   [STYLE_BOLD] = "\033[1m",    [STYLE_DIM] = "\033[2m",   [STYLE_RED] = "\033[31m",
+        [STYLE_GREEN] = "\033[32m", [STYLE_YELLOW] = "\033[33m", [STYLE_CYAN] = "\033[36m",
+    };
+    return terminal_colours(stream) ? codes[style] : "";
+}
+
+/* Divides by `step` until three figures are left, and writes them with the unit reached. */
+static struct human three_figures(double value, double step, const char *const *units, size_t n_units) {
+    struct human h;
+    size_t u = 0;
+    // 999.5 would print as 1000 of its unit.
+    while (u + 1 < n_units && value >= (step == 1000 ? 999.5 : 1023.5)) {
+        value /= step;
+        u++;
+    }
+    int decimals = u == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+    snprintf(h.text, sizeof h.text, "%.*f%s%s", decimals, value, *units[u] ? " " : "", units[u]);
+    return h;
+}
+
+struct human human_bytes(double bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    return three_figures(bytes, 1024, units, ARRAY_LEN(units));
+}
+
+struct human human_count(double count) {
+    static const char *const units[] = {"", "k", "M", "B", "T"};
+    struct human h;
+    if (count < 10000) {
+        snprintf(h.text, sizeof h.text, "%.0f", count);
+        return h;
+    }
+    return three_figures(count, 1000, units, ARRAY_LEN(units));
+}
+
+struct human human_seconds(double seconds) {
+    struct human h;
+    if (!(seconds < 360000)) // also not a number: the rate is not known yet
+        return (struct human){"--"};
+    long whole = lround(seconds);
+    if (seconds < 0.9995)
+        snprintf(h.text, sizeof h.text, "%.0f ms", seconds * 1000);
+    else if (seconds < 59.95)
+        snprintf(h.text, sizeof h.text, "%.1f s", seconds);
+    else if (whole < 3600)
+        snprintf(h.text, sizeof h.text, "%ld:%02ld", whole / 60, whole % 60);
+    else
+        snprintf(h.text, sizeof h.text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+    return h;
+}
