@@ -18,7 +18,8 @@ struct backend;
 struct executable;
 
 struct backend_options {
-    int n_threads; // CPU; 0: one a processor
+    int n_threads;  // CPU; 0: one a processor
+    bool reference; // CPU: the plain function of every op, none of the fast ones; the oracle of the op tests
 };
 
 /* How the cache is laid out: the engine decides on counts, the backend on the memory behind them. */
@@ -34,7 +35,8 @@ struct backend_ops {
 
     enum status (*open)(const struct backend_options *options, struct backend **out, struct error *err);
 
-    /* Makes every weight of the program usable by this device (weight->placed). Once, before compile. */
+    /* Makes every weight of the program usable by this device; the backend keeps what it made of each in a table
+     * of its own, so that two backends can hold one model. Once, before compile. */
     enum status (*place_weights)(struct backend *b, const struct program *p, struct error *err);
 
     /* Memory for the caches of the program's groups, zeroed. ERR_MEMORY names what did not fit. */

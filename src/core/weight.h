@@ -35,7 +35,6 @@ struct weight {
     int64_t out, in;
     int n_parts;
     struct weight_part *parts; // [n_parts], rows in order
-    void *placed;              // the backend's own form, made by place_weight; NULL before
 };
 
 /* Rows [row, row + n) of w, dequantised, to out [n, in]. The reference for every format. */
