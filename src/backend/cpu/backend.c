@@ -1,0 +1,268 @@
+/* backend.c - the CPU as a backend: see core/backend.h.
+ *
+ * compile() lays a program's values out in one block and keeps the list of ops with their functions; run()
+ * walks that list. The whole step is one pool_run: every worker walks the list itself, doing its share of
+ * each op, and a spin barrier stands behind each op, so that no thread is woken and nothing is allocated
+ * within a step. run() returns when the step is done; collect() only hands the results over. */
+#include "backend/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 64 };
+
+struct compiled_op {
+    const struct op *op;
+    op_function *run;
+    const struct placed *weight[OP_MAX_WEIGHTS];
+};
+
+struct executable {
+    struct backend *backend;
+    const struct program *program;
+    struct bucket bucket;
+    struct compiled_op *ops; // [program->n_ops]
+    int64_t *offset;         // [n_values], bytes into memory
+    unsigned char *memory;
+    float *scratch, *shared;
+    int64_t worker_scratch;                // floats between one worker's scratch and the next's
+    struct sample_scratch *sample_scratch; // [workers]
+    float **cos_sin;                       // [n_ropes], each [max_tokens][dim]
+    int32_t *seq_of_row;                   // [max_tokens]
+    struct sample_result *results;         // [max_rows]
+    struct mat logits;
+    const struct batch_plan *plan; // of the step in flight
+};
+
+/* At least one byte; ERR_MEMORY names what for. */
+static enum status large_alloc(int64_t n_bytes, const char *what, void **out, struct error *err) {
+    *out = aligned_alloc(ALIGNMENT, (size_t)(n_bytes / ALIGNMENT + 1) * ALIGNMENT);
+    return *out ? OK : fail(err, ERR_MEMORY, "no memory for %s: %lld bytes", what, (long long)n_bytes);
+}
+
+/* ---- device ---- */
+
+static enum status cpu_open(const struct backend_options *options, struct backend **out, struct error *err) {
+    if (options->n_threads < 0)
+        return fail(err, ERR_ARG, "threads: %d is not a number of threads", options->n_threads);
+    struct backend *b = xcalloc(1, sizeof *b);
+    b->pool = pool_open(options->n_threads);
+    *out = b;
+    return OK;
+}
+
+static void cpu_free(struct backend *b) {
+    if (!b)
+        return;
+    placed_table_release(&b->placed);
+    for (int g = 0; g < b->n_caches; g++)
+        free(b->caches[g].at);
+    pool_free(b->pool);
+    free(b);
+}
+
+static enum status cpu_place_weights(struct backend *b, const struct program *p, struct error *err) {
+    return placed_table_fill(&b->placed, p, b->pool, err);
+}
+
+static int64_t cpu_cache_block_bytes(const struct program *p, int group, int block_size) {
+    return cache_block_floats(&p->groups[group], block_size) * p->groups[group].n_layers * (int64_t)sizeof(float);
+}
+
+static enum status cpu_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
+    BUG_IF(b->n_caches > 0 || p->n_groups > MAX_CACHE_GROUPS);
+    if (config->block_size < 1 || (config->block_size & (config->block_size - 1)) != 0)
+        return fail(err, ERR_ARG, "%s: a cache block of %d tokens is not a power of two", p->name, config->block_size);
+    b->block_size = config->block_size;
+    b->block_shift = __builtin_ctz((unsigned)config->block_size);
+    for (int g = 0; g < p->n_groups; g++) {
+        bool state = p->groups[g].kind == CACHE_STATE;
+        int64_t n_blocks = state ? config->n_states : config->n_blocks[g], n_bytes;
+        if (__builtin_mul_overflow(cpu_cache_block_bytes(p, g, b->block_size), n_blocks, &n_bytes))
+            return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
+        // calloc: zero pages of the system are neither written nor resident until a sequence uses them.
+        float *at = calloc(1, (size_t)MAX(n_bytes, 1));
+        if (!at)
+            return fail(err, ERR_MEMORY, "%s: no memory for a cache of %lld blocks, %lld bytes", p->name, (long long)n_blocks,
+                        (long long)n_bytes);
+        int64_t block_floats = cache_block_floats(&p->groups[g], b->block_size);
+        b->caches[b->n_caches++] = (struct cache){at, block_floats * n_blocks, block_floats};
+    }
+    return OK;
+}
+
+/* ---- compile ---- */
+
+static op_function *const reference[N_OPCODES] = {
+#define OP(code, function, n_in, n_out, n_weights) [OP_##code] = cpu_##function,
+#include "core/ops.def"
+#undef OP
+};
+
+static struct need largest_need(const struct program *p, struct bucket bucket) {
+    struct need most = {0, 0};
+    for (int i = 0; i < p->n_ops; i++) {
+        struct need need = cpu_need(&p->ops[i], bucket);
+        most.worker = MAX(most.worker, need.worker);
+        most.shared = MAX(most.shared, need.shared);
+    }
+    return most;
+}
+
+static enum status alloc_step_memory(struct executable *exe, struct error *err) {
+    const struct program *p = exe->program;
+    int n_workers = pool_size(exe->backend->pool);
+    exe->offset = xcalloc((size_t)p->n_values + 1, sizeof *exe->offset);
+    int64_t values = program_plan_memory(p, exe->bucket.max_tokens, exe->bucket.max_rows, exe->offset);
+    TRY(large_alloc(values, "activations", (void **)&exe->memory, err));
+    struct need need = largest_need(p, exe->bucket);
+    exe->worker_scratch = (need.worker + 15) / 16 * 16 + 16; // whole lines, and no two workers on one
+    TRY(large_alloc(exe->worker_scratch * n_workers * (int64_t)sizeof(float), "scratch", (void **)&exe->scratch, err));
+    TRY(large_alloc(need.shared * (int64_t)sizeof(float), "scratch", (void **)&exe->shared, err));
+    exe->cos_sin = xcalloc((size_t)p->n_ropes + 1, sizeof *exe->cos_sin);
+    for (int i = 0; i < p->n_ropes; i++)
+        exe->cos_sin[i] = xcalloc((size_t)exe->bucket.max_tokens * (size_t)p->ropes[i]->dim + 1, sizeof(float));
+    exe->seq_of_row = xcalloc((size_t)exe->bucket.max_tokens, sizeof *exe->seq_of_row);
+    exe->results = xcalloc((size_t)exe->bucket.max_rows + 1, sizeof *exe->results);
+    exe->sample_scratch = xcalloc((size_t)n_workers, sizeof *exe->sample_scratch);
+    for (int i = 0; i < n_workers; i++)
+        sample_scratch_init(&exe->sample_scratch[i], p->vocab_size);
+    return OK;
+}
+
+static void cpu_free_executable(struct executable *exe) {
+    if (!exe)
+        return;
+    for (int i = 0; exe->sample_scratch && i < pool_size(exe->backend->pool); i++)
+        sample_scratch_release(&exe->sample_scratch[i]);
+    for (int i = 0; exe->cos_sin && i < exe->program->n_ropes; i++)
+        free(exe->cos_sin[i]);
+    free(exe->sample_scratch);
+    free(exe->results);
+    free(exe->seq_of_row);
+    free(exe->cos_sin);
+    free(exe->shared);
+    free(exe->scratch);
+    free(exe->memory);
+    free(exe->offset);
+    free(exe->ops);
+    free(exe);
+}
+
+static enum status cpu_compile(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out,
+                               struct error *err) {
+    BUG_IF(bucket.max_tokens < 1 || bucket.max_seqs < 1 || bucket.max_rows < 0);
+    struct executable *exe = xcalloc(1, sizeof *exe);
+    *exe = (struct executable){.backend = b, .program = p, .bucket = bucket};
+    exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
+    for (int i = 0; i < p->n_ops; i++) {
+        exe->ops[i] = (struct compiled_op){.op = &p->ops[i], .run = reference[p->ops[i].code]};
+        for (int k = 0; k < OP_MAX_WEIGHTS; k++)
+            exe->ops[i].weight[k] = placed_find(&b->placed, p->ops[i].weights[k]);
+    }
+    enum status status = alloc_step_memory(exe, err);
+    if (status != OK) {
+        cpu_free_executable(exe);
+        return fail_within(err, status, "%s", p->name);
+    }
+    *out = exe;
+    return OK;
+}
+
+/* ---- run ---- */
+
+static struct mat value_of(const struct executable *exe, val v) {
+    if (!val_given(v))
+        return (struct mat){0};
+    const struct value *value = &exe->program->values[v.id];
+    float *at = (float *)(void *)(exe->memory + exe->offset[v.id]);
+    int64_t rows = value->rows == ROWS_TOKENS ? exe->plan->n_tokens : exe->plan->n_rows;
+    return (struct mat){at + v.col, value->width, rows, v.width};
+}
+
+static void bind_op(const struct executable *exe, const struct compiled_op *compiled, struct call *c) {
+    c->op = compiled->op;
+    for (int i = 0; i < OP_MAX_IN; i++)
+        c->in[i] = value_of(exe, compiled->op->in[i]);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        c->out[i] = value_of(exe, compiled->op->out[i]);
+    memcpy(c->weight, compiled->weight, sizeof c->weight);
+}
+
+/* The angles of a row depend on its position alone, not on the layer: computed once a step and rope. */
+static void fill_cos_sin(const struct executable *exe, int worker, int n_workers) {
+    const struct batch_plan *plan = exe->plan;
+    int64_t begin, end;
+    pool_share(plan->n_tokens, 1, worker, n_workers, &begin, &end);
+    for (int i = 0; i < exe->program->n_ropes; i++) {
+        const struct rope *rope = exe->program->ropes[i];
+        for (int64_t t = begin; t < end; t++) {
+            float *row = exe->cos_sin[i] + t * rope->dim;
+            rope_cos_sin(rope, plan->position[t], plan->n_known[exe->seq_of_row[t]], row, row + rope->dim / 2);
+        }
+    }
+}
+
+static void run_worker(void *arg, int worker, int n_workers) {
+    const struct executable *exe = arg;
+    struct call c = {
+        .program = exe->program,
+        .backend = exe->backend,
+        .plan = exe->plan,
+        .seq_of_row = exe->seq_of_row,
+        .cos_sin = exe->cos_sin,
+        .scratch = exe->scratch + worker * exe->worker_scratch,
+        .shared = exe->shared,
+        .sample_scratch = &exe->sample_scratch[worker],
+        .results = exe->results,
+        .worker = worker,
+        .n_workers = n_workers,
+    };
+    fill_cos_sin(exe, worker, n_workers);
+    for (int i = 0; i < exe->program->n_ops; i++) {
+        call_barrier(&c); // all of what this op reads has been written, by whomever
+        bind_op(exe, &exe->ops[i], &c);
+        exe->ops[i].run(&c);
+    }
+}
+
+static enum status cpu_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
+    (void)err; // a step on the CPU cannot fail
+    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
+    BUG_IF(plan->query_start[plan->n_seqs] != plan->n_tokens);
+    exe->plan = plan;
+    for (int s = 0; s < plan->n_seqs; s++)
+        for (int32_t t = plan->query_start[s]; t < plan->query_start[s + 1]; t++)
+            exe->seq_of_row[t] = s;
+    pool_run(exe->backend->pool, run_worker, exe);
+    const struct op *last = &exe->program->ops[exe->program->n_ops - 1];
+    exe->logits = last->code == OP_SAMPLE ? value_of(exe, last->in[0]) : (struct mat){0};
+    return OK;
+}
+
+static enum status cpu_collect(struct executable *exe, struct sample_result *results, struct error *err) {
+    (void)err;
+    BUG_IF(!exe->plan);
+    memcpy(results, exe->results, (size_t)exe->plan->n_rows * sizeof *results);
+    return OK;
+}
+
+static const float *cpu_logits(struct executable *exe, int row) {
+    BUG_IF(row < 0 || row >= exe->logits.rows);
+    return mat_row(exe->logits, row);
+}
+
+const struct backend_ops backend_cpu = {
+    .name = "cpu",
+    .ragged = true,
+    .open = cpu_open,
+    .place_weights = cpu_place_weights,
+    .alloc_cache = cpu_alloc_cache,
+    .cache_block_bytes = cpu_cache_block_bytes,
+    .compile = cpu_compile,
+    .run = cpu_run,
+    .collect = cpu_collect,
+    .logits = cpu_logits,
+    .free_executable = cpu_free_executable,
+    .free = cpu_free,
+};

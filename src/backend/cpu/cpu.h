@@ -1,0 +1,139 @@
+/* cpu.h - what the files of the CPU backend share: the value of an op's inputs, the caches, one call of an op.
+ *
+ * A compiled op is a function that every worker calls at the same time with its own `struct call`; each does
+ * its share (pool_share over rows, columns or heads) and the executor puts a barrier behind the op. An op of
+ * several passes puts barriers of its own between them, and every worker takes the same path to each.
+ *
+ * Each op has a plain function, cpu_NAME, written to be read: the reference. Ops where time is spent have a
+ * second one, fast_NAME, over the vector kernels of kernels.h. */
+#pragma once
+
+#include "base/pool.h"
+#include "core/backend.h"
+
+struct kernels;
+
+/* A value in a step: `rows` rows of `width` floats, `stride` floats apart. */
+struct mat {
+    float *at;
+    int64_t stride, rows, width;
+};
+
+static inline float *mat_row(struct mat m, int64_t row) { return m.at + row * m.stride; }
+static inline int32_t *mat_ids(struct mat m, int64_t row) { return (int32_t *)(void *)m.at + row * m.stride; }
+
+/* A weight made ready: small ones (vectors, convolutions) as floats; matrices as parts whose rows are
+ * contiguous. Only a part that is stored transposed is copied (see place.c). */
+struct placed {
+    const struct weight *weight; // as bound
+    float *floats;               // all elements [out, in], of weights that an op reads whole; else NULL
+    struct weight_part *parts;   // of matrices: n_parts, col_stride 1; else NULL
+    int64_t *first_row;          // [n_parts + 1]: where each part begins in the weight
+};
+
+struct placed_table {
+    struct placed *slots; // open addressing by the weight's address
+    int n_slots;
+    void **blocks; // repacked copies
+    int n_blocks;
+};
+
+enum status placed_table_fill(struct placed_table *table, const struct program *p, struct pool *pool, struct error *err);
+void placed_table_release(struct placed_table *table);
+const struct placed *placed_find(const struct placed_table *table, const struct weight *w); // NULL for NULL
+
+/* The longest run of rows from `row` on that lie in one part: the part, the row within it; returns their number. */
+int64_t placed_run(const struct placed *w, int64_t row, const struct weight_part **part, int64_t *row_in_part);
+
+/* Cache memory of a group, layer after layer. In a block of block_size slots:
+ *
+ *   KV      k [head][k_dim][slot]    slot innermost: the scores of neighbouring keys are a vector, with no sum across lanes
+ *           v [head][slot][v_dim]
+ *   LATENT  [slot][k_dim]
+ *   STATE   state_floats a slot: conv inputs [kernel-1][channels] oldest first, then [value head][key_dim][value_dim] */
+struct cache {
+    float *at;
+    int64_t layer_floats, block_floats;
+};
+
+struct backend {
+    struct pool *pool;
+    const struct kernels *kernels; // NULL: reference functions only
+    struct placed_table placed;
+    struct cache caches[MAX_CACHE_GROUPS];
+    int n_caches, block_size, block_shift;
+};
+
+/* What one worker sees of one op in one step. */
+struct call {
+    const struct op *op;
+    struct mat in[OP_MAX_IN], out[OP_MAX_OUT]; // at == NULL: absent
+    const struct placed *weight[OP_MAX_WEIGHTS];
+    const struct program *program;
+    const struct backend *backend;
+    const struct batch_plan *plan;
+    const int32_t *seq_of_row; // [T]
+    float *const *cos_sin;     // [n_ropes][T][dim]: cos [dim/2], then sin [dim/2]
+    float *scratch;            // this worker's: as many floats as the op's need says
+    float *shared;             // all workers'
+    struct sample_scratch *sample_scratch;
+    struct sample_result *results; // [R]
+    int worker, n_workers;
+};
+
+/* Floats of scratch that an op wants: each worker's own, and together. */
+struct need {
+    int64_t worker, shared;
+};
+
+typedef void op_function(const struct call *c);
+
+#define OP(code, function, n_in, n_out, n_weights) op_function cpu_##function;
+#include "core/ops.def"
+#undef OP
+struct need cpu_need(const struct op *op, struct bucket bucket);
+
+static inline void call_barrier(const struct call *c) { pool_barrier(c->backend->pool); }
+
+/* This worker's part of n items. */
+static inline void call_share(const struct call *c, int64_t n, int64_t grain, int64_t *begin, int64_t *end) {
+    pool_share(n, grain, c->worker, c->n_workers, begin, end);
+}
+
+static inline const float *call_floats(const struct call *c, int weight) { return c->weight[weight] ? c->weight[weight]->floats : NULL; }
+
+/* ---- cache addresses (cpu_cache.c) ---- */
+
+struct kv_block {
+    float *k, *v; // of one head: k [k_dim][block_size], v [block_size][v_dim]
+};
+struct kv_block kv_block(const struct call *c, int cache, int seq, int64_t position, int head);
+
+/* The latent row of a position; rows of the block follow it. */
+float *latent_row(const struct call *c, int cache, int seq, int64_t position);
+
+/* The recurrent state of a sequence in a layer: conv inputs, then the delta state. */
+float *conv_state(const struct call *c, int cache, int seq);
+float *delta_state(const struct call *c, int cache, int seq);
+int64_t cache_block_floats(const struct cache_group *g, int block_size); // of one layer
+
+/* Keys [first, position] that a query sees; the causal rule of ops.def ATTENTION. */
+static inline int64_t first_visible(int64_t position, int window, int chunk) {
+    int64_t first = window > 0 && position >= window ? position - window + 1 : 0;
+    int64_t chunk_start = chunk > 0 ? position / chunk * chunk : 0;
+    return first > chunk_start ? first : chunk_start;
+}
+
+/* ---- small mathematics that several ops share (cpu_math.c) ---- */
+
+float sigmoid_f32(float x);
+float silu_f32(float x);
+float activate(struct act_args act, float gate, float up); // ops.def GATED_ACT
+float dot_f32(const float *a, const float *b, int64_t n);
+/* y = x / rms(x) * w (1 + w with plus_one); w may be NULL, y may be x. */
+void rms_norm_row(const float *x, const float *w, int64_t n, float eps, bool plus_one, float *y);
+/* Rotates a head in place. cos_sin: cos [dim/2], sin [dim/2]. */
+void rotate_head(const struct rope *rope, const float *cos_sin, float *head);
+static inline const float *call_cos_sin(const struct call *c, int rope, int64_t row) {
+    return c->cos_sin[rope] + row * c->program->ropes[rope]->dim;
+}

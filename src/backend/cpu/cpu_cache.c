@@ -1,0 +1,48 @@
+/* cpu_cache.c - where a token's keys, values and states lie; the layout is drawn in cpu.h. */
+#include "backend/cpu/cpu.h"
+
+int64_t cache_block_floats(const struct cache_group *g, int block_size) {
+    switch (g->kind) {
+    case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim) * block_size;
+    case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
+    case CACHE_STATE: return g->state_floats;
+    }
+    bug(__FILE__, __LINE__, "a cache kind without a size");
+}
+
+static float *block_at(const struct call *c, const struct cache_layer *layer, int64_t block) {
+    const struct cache *cache = &c->backend->caches[layer->group];
+    return cache->at + layer->index * cache->layer_floats + block * cache->block_floats;
+}
+
+static int64_t block_of(const struct call *c, const struct cache_layer *layer, int seq, int64_t position) {
+    const struct batch_plan *plan = c->plan;
+    int64_t entry = position >> c->backend->block_shift;
+    BUG_IF(entry >= plan->table_width[layer->group]);
+    int64_t block = plan->block_table[layer->group][(int64_t)seq * plan->table_width[layer->group] + entry];
+    BUG_IF(block < 0); // a visible position must have a block
+    return block;
+}
+
+struct kv_block kv_block(const struct call *c, int cache, int seq, int64_t position, int head) {
+    const struct cache_layer *layer = &c->program->caches[cache];
+    const struct cache_group *g = &c->program->groups[layer->group];
+    int64_t slots = c->backend->block_size;
+    float *block = block_at(c, layer, block_of(c, layer, seq, position));
+    float *k = block, *v = block + g->n_heads * g->k_dim * slots;
+    return (struct kv_block){k + head * g->k_dim * slots, v + head * g->v_dim * slots};
+}
+
+float *latent_row(const struct call *c, int cache, int seq, int64_t position) {
+    const struct cache_layer *layer = &c->program->caches[cache];
+    int64_t slot = position & (c->backend->block_size - 1);
+    return block_at(c, layer, block_of(c, layer, seq, position)) + slot * c->program->groups[layer->group].k_dim;
+}
+
+float *conv_state(const struct call *c, int cache, int seq) { return block_at(c, &c->program->caches[cache], c->plan->state_slot[seq]); }
+
+float *delta_state(const struct call *c, int cache, int seq) {
+    const struct delta_args *a = &c->op->args.delta_rule;
+    const struct cache_group *g = &c->program->groups[c->program->caches[cache].group];
+    return conv_state(c, cache, seq) + (g->state_floats - (int64_t)a->n_value_heads * a->key_dim * a->value_dim);
+}

@@ -1,0 +1,29 @@
+/* cpu_rows.c - EMBED, TAKE_ROWS, SAMPLE: tokens to rows, rows to outputs, rows to tokens. */
+#include "backend/cpu/cpu.h"
+
+#include <string.h>
+
+void cpu_embed(const struct call *c) {
+    struct mat y = c->out[0];
+    int64_t begin, end;
+    call_share(c, y.rows, 1, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        weight_rows_f32(c->weight[0]->weight, c->plan->token_id[t], 1, mat_row(y, t));
+        for (int64_t i = 0; i < y.width; i++)
+            mat_row(y, t)[i] *= c->op->args.embed.scale;
+    }
+}
+
+void cpu_take_rows(const struct call *c) {
+    struct mat x = c->in[0], y = c->out[0];
+    int64_t begin, end;
+    call_share(c, y.rows, 1, &begin, &end);
+    for (int64_t r = begin; r < end; r++)
+        memcpy(mat_row(y, r), mat_row(x, c->plan->out_row[r]), (size_t)y.width * sizeof(float));
+}
+
+void cpu_sample(const struct call *c) {
+    struct mat x = c->in[0];
+    for (int64_t r = c->worker; r < x.rows; r += c->n_workers)
+        sample_row(mat_row(x, r), x.width, &c->plan->sample[r], c->sample_scratch, &c->results[r]);
+}
