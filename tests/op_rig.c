@@ -1,0 +1,398 @@
+/* op_rig.c - see op_rig.h. */
+#include "op_rig.h"
+
+#include "base/random.h"
+
+#include <math.h>
+
+/* ---- random numbers and memory ---- */
+
+uint64_t rig_bits(struct rig *rig) {
+    struct philox r = philox4x32(test_seed(), rig->random++, 1);
+    return (uint64_t)r.v[0] << 32 | r.v[1];
+}
+
+double rig_uniform(struct rig *rig, double low, double high) { return low + (high - low) * (double)(rig_bits(rig) >> 11) * 0x1p-53; }
+
+int rig_between(struct rig *rig, int low, int high) { return low + (int)(rig_bits(rig) % (uint64_t)(high - low + 1)); }
+
+double *rig_doubles(struct rig *rig, int64_t n) { return arena_calloc(&rig->arena, (size_t)n, sizeof(double)); }
+
+/* ---- the rig ---- */
+
+struct rig *rig_new(struct rig_options o) {
+    struct rig *rig = xcalloc(1, sizeof *rig);
+    static uint64_t next_stream;
+    o.block_size = o.block_size ? o.block_size : 16;
+    o.n_threads = o.n_threads ? o.n_threads : 2;
+    o.spread = o.spread > 0 ? o.spread : 1;
+    *rig = (struct rig){.o = o, .ops = &backend_cpu, .random = next_stream};
+    next_stream += 1ull << 40;
+    for (int s = 0; s < o.n_seqs; s++)
+        rig->n_rows += o.lens[s];
+    for (int i = 0; i < RIG_MAX_IN; i++)
+        rig->width += o.widths[i];
+    int64_t n = (int64_t)rig->n_rows * rig->width;
+    rig->table = arena_calloc(&rig->arena, (size_t)(n + rig->width), sizeof(float));
+    for (int64_t i = 0; i < n + rig->width; i++)
+        rig->table[i] = i < n ? (float)rig_uniform(rig, -o.spread, o.spread) : NAN; // the last row is poison
+    struct weight *w = arena_alloc(&rig->arena, sizeof *w);
+    w->parts = arena_alloc(&rig->arena, sizeof *w->parts);
+    *w->parts = (struct weight_part){.format = &qformat_plain,
+                                     .dtype = DT_F32,
+                                     .data = rig->table,
+                                     .n_rows = rig->n_rows + 1,
+                                     .row_stride = rig->width,
+                                     .col_stride = 1};
+    w->name = "rig.table";
+    w->out = rig->n_rows + 1;
+    w->in = rig->width;
+    w->n_parts = 1;
+    rig->p = program_new("rig");
+    val all = op_embed(rig->p, w, 1);
+    for (int i = 0, col = 0; i < RIG_MAX_IN && o.widths[i]; col += o.widths[i++])
+        rig->in[i] = val_cols(all, col, o.widths[i]);
+    return rig;
+}
+
+void rig_free(struct rig *rig) {
+    if (rig->exe)
+        rig->ops->free_executable(rig->exe);
+    if (rig->backend)
+        rig->ops->free(rig->backend);
+    program_free(rig->p);
+    arena_release(&rig->arena);
+    free(rig);
+}
+
+int rig_row(const struct rig *rig, int seq, int row) {
+    for (int s = 0; s < seq; s++)
+        row += rig->o.lens[s];
+    return row;
+}
+
+const float *rig_input(const struct rig *rig, int i, int seq, int row) {
+    const float *at = rig->table + (int64_t)rig_row(rig, seq, row) * rig->width;
+    for (int k = 0; k < i; k++)
+        at += rig->o.widths[k];
+    return at;
+}
+
+/* ---- weights ---- */
+
+static const struct stored {
+    const char *name;
+    enum dtype dtype;
+    int bits;
+    const struct qformat *format;
+    int block_rows, block_cols; // of scales; 0: all
+    enum dtype scale;
+} stored[N_FORMATS] = {
+    [FORMAT_F32] = {"f32", DT_F32, 32, &qformat_plain, 0, 0, 0},
+    [FORMAT_F16] = {"f16", DT_F16, 16, &qformat_plain, 0, 0, 0},
+    [FORMAT_BF16] = {"bf16", DT_BF16, 16, &qformat_plain, 0, 0, 0},
+    [FORMAT_BF16_SPLIT] = {"bf16 split", DT_BF16, 16, &qformat_plain, 0, 0, 0},
+    [FORMAT_BF16_INTERLEAVED] = {"bf16 interleaved", DT_BF16, 16, &qformat_plain, 0, 0, 0},
+    [FORMAT_BF16_TURNED] = {"bf16 turned", DT_BF16, 16, &qformat_plain, 0, 0, 0},
+    [FORMAT_F8_CHANNEL] = {"f8 channel", DT_F8_E4M3, 8, &qformat_scaled, 1, 0, DT_BF16},
+    [FORMAT_F8_BLOCK] = {"f8 block", DT_F8_E4M3, 8, &qformat_scaled, 32, 16, DT_F32},
+    [FORMAT_I8_TENSOR] = {"i8 tensor", DT_I8, 8, &qformat_scaled, 0, 0, DT_F32},
+    [FORMAT_MXFP4] = {"mxfp4", DT_U8, 4, &qformat_mxfp4, 1, 32, DT_F8_E8M0},
+    [FORMAT_NVFP4] = {"nvfp4", DT_U8, 4, &qformat_nvfp4, 1, 16, DT_F8_E4M3},
+};
+
+const char *rig_format_name(enum rig_format format) { return stored[format].name; }
+
+/* Sign, exponent and mantissa by hand. The rig makes no codes for infinity and NaN. */
+static double decode(uint32_t code, int exponent_bits, int mantissa_bits, int bias) {
+    int exponent = (int)(code >> mantissa_bits & ((1u << exponent_bits) - 1));
+    double fraction = ldexp((double)(code & ((1u << mantissa_bits) - 1)), -mantissa_bits);
+    double value = exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias);
+    return code >> (exponent_bits + mantissa_bits) & 1 ? -value : value;
+}
+
+/* A random element of about the size of 1, its code at `at` (for 4 bits: in the nibble of column col). */
+static double random_element(struct rig *rig, enum dtype dtype, int bits, unsigned char *at, int64_t col) {
+    double x = rig_uniform(rig, -1, 1);
+    uint32_t sign = (uint32_t)(rig_bits(rig) & 1);
+    uint16_t code16;
+    uint32_t code = 0;
+    switch (dtype) {
+    case DT_F32: {
+        float f = (float)x;
+        memcpy(at, &f, 4);
+        return f;
+    }
+    case DT_F16:
+        code16 = (uint16_t)(sign << 15 | (uint32_t)rig_between(rig, 0, 15 << 10)); // subnormals included
+        memcpy(at, &code16, 2);
+        return decode(code16, 5, 10, 15);
+    case DT_BF16:
+        code16 = (uint16_t)(sign << 15 | (uint32_t)rig_between(rig, 118 << 7, 127 << 7));
+        memcpy(at, &code16, 2);
+        return decode(code16, 8, 7, 127);
+    case DT_F8_E4M3: *at = (unsigned char)(sign << 7 | (uint32_t)rig_between(rig, 0, 8 << 3)); return decode(*at, 4, 3, 7);
+    case DT_I8: *at = (unsigned char)rig_between(rig, 0, 255); return (double)(int8_t)*at / 128;
+    default:
+        BUG_IF(bits != 4);
+        code = (uint32_t)rig_between(rig, 0, 15);
+        *at = (unsigned char)(col & 1 ? (*at & 15) | code << 4 : (*at & 0xF0) | code);
+        return decode(code, 2, 1, 1);
+    }
+}
+
+static double random_scale(struct rig *rig, enum dtype dtype, unsigned char *at) {
+    uint16_t code16;
+    float f;
+    switch (dtype) {
+    case DT_F32:
+        f = (float)rig_uniform(rig, 0.5, 2);
+        memcpy(at, &f, 4);
+        return f;
+    case DT_BF16:
+        code16 = (uint16_t)rig_between(rig, 126 << 7, 128 << 7);
+        memcpy(at, &code16, 2);
+        return decode(code16, 8, 7, 127);
+    case DT_F8_E8M0: *at = (unsigned char)rig_between(rig, 125, 128); return ldexp(1, *at - 127);
+    default: *at = (unsigned char)rig_between(rig, 6 << 3, 8 << 3); return decode(*at, 4, 3, 7);
+    }
+}
+
+/* One stored tensor [out, in] as a part; want[o * in + i] gets its meaning. */
+static struct weight_part random_part(struct rig *rig, enum rig_format format, int64_t out, int64_t in, double *want) {
+    const struct stored *s = &stored[format];
+    bool turned = format == FORMAT_BF16_TURNED;
+    int64_t row_bytes = (in * s->bits + 7) / 8, element = MAX(s->bits / 8, 1);
+    unsigned char *data = arena_alloc(&rig->arena, (size_t)(out * row_bytes));
+    int64_t block_rows = s->block_rows ? s->block_rows : out, block_cols = s->block_cols ? s->block_cols : in;
+    int64_t n_col_blocks = (in + block_cols - 1) / block_cols, n_row_blocks = (out + block_rows - 1) / block_rows;
+    bool scaled = s->format != &qformat_plain;
+    double *scale = rig_doubles(rig, n_row_blocks * n_col_blocks), tensor_scale = format == FORMAT_NVFP4 ? 0.75 : 1;
+    size_t scale_bytes = scaled ? dtype_bytes(s->scale) : 0;
+    unsigned char *scales = arena_alloc(&rig->arena, (size_t)(n_row_blocks * n_col_blocks) * scale_bytes + 1);
+    for (int64_t i = 0; i < n_row_blocks * n_col_blocks; i++)
+        scale[i] = scaled ? random_scale(rig, s->scale, scales + (size_t)i * scale_bytes) : 1;
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t i = 0; i < in; i++) {
+            int64_t at = turned ? (i * out + o) * element : s->bits == 4 ? o * row_bytes + i / 2 : o * row_bytes + i * element;
+            double x = random_element(rig, s->dtype, s->bits, data + at, i);
+            if (s->dtype == DT_I8)
+                x *= 128; // the tensor's scale below is meant for the integer
+            want[o * in + i] = x * scale[o / block_rows * n_col_blocks + i / block_cols] * tensor_scale;
+        }
+    struct weight_part part = {.format = s->format,
+                               .dtype = s->dtype,
+                               .data = data,
+                               .n_rows = out,
+                               .row_stride = turned         ? 1
+                                             : s->bits == 4 ? row_bytes
+                                                            : in,
+                               .col_stride = turned ? out : 1};
+    if (scaled)
+        part.scale = (struct qscale){scales, s->scale, s->block_rows, s->block_cols, n_col_blocks, (float)tensor_scale};
+    return part;
+}
+
+static void add_part(struct rig *rig, struct weight *w, enum rig_format format, int64_t n_rows, double *want) {
+    w->parts[w->n_parts++] = random_part(rig, format, n_rows, w->in, want);
+}
+
+const struct weight *rig_weight(struct rig *rig, enum rig_format format, int64_t out, int64_t in, double **values) {
+    double *want = rig_doubles(rig, out * in);
+    struct weight *w = arena_alloc(&rig->arena, sizeof *w);
+    *w = (struct weight){.name = stored[format].name, .out = out, .in = in};
+    w->parts = arena_calloc(&rig->arena, 3, sizeof *w->parts);
+    if (format == FORMAT_BF16_SPLIT && out >= 3) {
+        int64_t a = out / 3, b = out / 2;
+        add_part(rig, w, format, a, want);
+        add_part(rig, w, format, b, want + a * in);
+        add_part(rig, w, format, out - a - b, want + (a + b) * in);
+    } else if (format == FORMAT_BF16_INTERLEAVED && out % 2 == 0) {
+        double *tensor = rig_doubles(rig, out * in);
+        struct weight_part whole = random_part(rig, format, out, in, tensor);
+        for (int k = 0; k < 2; k++) {
+            struct weight_part *part = &w->parts[w->n_parts++];
+            *part = whole;
+            part->n_rows = out / 2;
+            part->row_stride = 2 * in;
+            part->data = (const uint16_t *)whole.data + k * in;
+            for (int64_t o = 0; o < out / 2; o++)
+                memcpy(want + (k * out / 2 + o) * in, tensor + (2 * o + k) * in, (size_t)in * sizeof *want);
+        }
+    } else {
+        add_part(rig, w, format, out, want);
+    }
+    if (values)
+        *values = want;
+    return w;
+}
+
+const struct weight *rig_vector(struct rig *rig, int64_t n, double low, double high, double **values) {
+    uint16_t *data = arena_calloc(&rig->arena, (size_t)n, sizeof *data);
+    double *want = rig_doubles(rig, n);
+    for (int64_t i = 0; i < n; i++) {
+        data[i] = f32_to_bf16((float)rig_uniform(rig, low, high));
+        want[i] = decode(data[i], 8, 7, 127);
+    }
+    struct weight *w = arena_alloc(&rig->arena, sizeof *w);
+    *w = (struct weight){.name = "rig.vector", .out = n, .in = 1, .n_parts = 1};
+    w->parts = arena_alloc(&rig->arena, sizeof *w->parts);
+    *w->parts =
+        (struct weight_part){.format = &qformat_plain, .dtype = DT_BF16, .data = data, .n_rows = n, .row_stride = 1, .col_stride = 1};
+    if (values)
+        *values = want;
+    return w;
+}
+
+/* ---- running ---- */
+
+static int table_width(const struct rig *rig) {
+    int longest = 1;
+    for (int s = 0; s < rig->o.n_seqs; s++)
+        longest = MAX(longest, rig->o.lens[s]);
+    return (longest + rig->o.block_size - 1) / rig->o.block_size;
+}
+
+void rig_result(struct rig *rig, val out) {
+    struct program *p = rig->p;
+    struct error err;
+    rig->out = out;
+    op_sample(p, op_take_rows(p, out));
+    EXPECT_OK(rig->ops->open(&(struct backend_options){.n_threads = rig->o.n_threads, .reference = rig->o.reference}, &rig->backend, &err),
+              err);
+    EXPECT_OK(rig->ops->place_weights(rig->backend, p, &err), err);
+    struct cache_config config = {.block_size = rig->o.block_size, .n_states = rig->o.n_seqs};
+    for (int g = 0; g < p->n_groups; g++)
+        config.n_blocks[g] = rig->o.n_seqs * table_width(rig);
+    EXPECT_OK(rig->ops->alloc_cache(rig->backend, p, &config, &err), err);
+    int n_tokens = rig->o.n_seqs * table_width(rig) * rig->o.block_size; // the poison fills every slot
+    struct bucket bucket = {n_tokens, rig->o.n_seqs, n_tokens};
+    EXPECT_OK(rig->ops->compile(rig->backend, p, bucket, &rig->exe, &err), err);
+}
+
+static void shuffle(struct rig *rig, int32_t *x, int n) {
+    for (int i = 0; i < n; i++)
+        x[i] = i;
+    for (int i = n - 1; i > 0; i--) {
+        int j = rig_between(rig, 0, i);
+        int32_t t = x[i];
+        x[i] = x[j];
+        x[j] = t;
+    }
+}
+
+/* A plan whose tables and slots are random permutations of all there is. */
+static void make_plan(struct rig *rig, struct batch_plan *plan) {
+    int widths[MAX_CACHE_GROUPS], n = rig->o.n_seqs * table_width(rig);
+    for (int g = 0; g < MAX_CACHE_GROUPS; g++)
+        widths[g] = table_width(rig);
+    int n_tokens = n * rig->o.block_size;
+    batch_plan_init(plan, (struct bucket){n_tokens, rig->o.n_seqs, n_tokens}, rig->p->n_groups, widths);
+    for (int g = 0; g < rig->p->n_groups; g++)
+        shuffle(rig, plan->block_table[g], n);
+    shuffle(rig, plan->state_slot, rig->o.n_seqs);
+}
+
+/* Rows [done, done + count) of the sequences with count > 0, in one step. Only they have a place in the plan. */
+struct piece {
+    int done[RIG_MAX_SEQS], count[RIG_MAX_SEQS];
+};
+
+static void run_piece(struct rig *rig, const struct batch_plan *home, const struct piece *piece, bool poison, double *out) {
+    struct batch_plan plan;
+    struct error err;
+    make_plan(rig, &plan);
+    int rows[4096];
+    for (int s = 0; s < rig->o.n_seqs; s++) {
+        if (!piece->count[s])
+            continue;
+        int at = plan.n_seqs++;
+        for (int i = 0; i < piece->count[s]; i++) {
+            int t = plan.n_tokens++;
+            BUG_IF(t >= (int)ARRAY_LEN(rows));
+            rows[t] = poison ? 0 : rig_row(rig, s, piece->done[s] + i);
+            plan.token_id[t] = poison ? rig->n_rows : rows[t];
+            plan.position[t] = piece->done[s] + i;
+            plan.out_row[t] = t;
+            plan.sample[t] = sample_params_default();
+            plan.sample[t].want_logits = true;
+        }
+        plan.query_start[at + 1] = plan.n_tokens;
+        plan.seq_len[at] = piece->done[s] + piece->count[s];
+        plan.n_known[at] = rig->o.lens[s];
+        plan.state_slot[at] = home->state_slot[s];
+        for (int g = 0; g < rig->p->n_groups; g++)
+            memcpy(plan.block_table[g] + at * table_width(rig), home->block_table[g] + s * table_width(rig),
+                   (size_t)table_width(rig) * sizeof(int32_t));
+    }
+    plan.n_rows = plan.n_tokens;
+    struct sample_result *results = xcalloc((size_t)plan.n_rows, sizeof *results);
+    EXPECT_OK(rig->ops->run(rig->exe, &plan, &err), err);
+    EXPECT_OK(rig->ops->collect(rig->exe, results, &err), err);
+    for (int r = 0; !poison && r < plan.n_rows; r++)
+        for (int i = 0; i < rig->out.width; i++)
+            out[(int64_t)rows[r] * rig->out.width + i] = (double)rig->ops->logits(rig->exe, r)[i];
+    free(results);
+    batch_plan_release(&plan);
+}
+
+/* How many rows of each sequence the next step takes. */
+static void next_counts(struct rig *rig, enum rig_schedule schedule, struct piece *piece) {
+    bool taken = false;
+    for (int s = 0; s < rig->o.n_seqs; s++) {
+        int left = rig->o.lens[s] - piece->done[s], want = left;
+        switch (schedule) {
+        case SCHEDULE_ONE_BY_ONE: want = taken ? 0 : left; break;
+        case SCHEDULE_CHUNK_1: want = 1; break;
+        case SCHEDULE_CHUNK_7: want = 7; break;
+        case SCHEDULE_CHUNK_64: want = 64; break;
+        case SCHEDULE_RAGGED: want = rig_between(rig, 0, 2) ? rig_between(rig, 1, 9) : 0; break;
+        default: break;
+        }
+        piece->count[s] = MIN(want, left);
+        taken = taken || piece->count[s] > 0;
+    }
+}
+
+static int rows_taken(const struct rig *rig, const struct piece *piece) {
+    int n = 0;
+    for (int s = 0; s < rig->o.n_seqs; s++)
+        n += piece->count[s];
+    return n;
+}
+
+double *rig_run(struct rig *rig, enum rig_schedule schedule) {
+    double *out = rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width);
+    struct batch_plan home;
+    make_plan(rig, &home);
+    struct piece piece = {0};
+    for (int s = 0; s < rig->o.n_seqs; s++)
+        piece.count[s] = table_width(rig) * rig->o.block_size;
+    run_piece(rig, &home, &piece, true, NULL);
+    memset(&piece, 0, sizeof piece);
+    for (int left = rig->n_rows; left > 0;) {
+        next_counts(rig, schedule, &piece);
+        if (rows_taken(rig, &piece) == 0)
+            continue;
+        run_piece(rig, &home, &piece, false, out);
+        for (int s = 0; s < rig->o.n_seqs; s++)
+            piece.done[s] += piece.count[s];
+        left -= rows_taken(rig, &piece);
+    }
+    batch_plan_release(&home);
+    return out;
+}
+
+double rig_error(const struct rig *rig, const double *got, const double *want) {
+    double worst = 0;
+    for (int r = 0; r < rig->n_rows; r++) {
+        const double *g = got + (int64_t)r * rig->out.width, *w = want + (int64_t)r * rig->out.width;
+        double size = rig->floor, error = 0;
+        for (int i = 0; i < rig->out.width; i++) {
+            size = fmax(size, fabs(w[i]));
+            error = g[i] == g[i] ? fmax(error, fabs(g[i] - w[i])) : INFINITY;
+        }
+        worst = fmax(worst, error / fmax(size, 1e-30));
+    }
+    return worst;
+}

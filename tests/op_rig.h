@@ -1,0 +1,94 @@
+/* op_rig.h - runs one op (or a few) on a backend and gives back its rows, through core/backend.h alone.
+ *
+ * Inputs enter as rows of an embedding table, token i being row i, and results leave as the logits of a
+ * SAMPLE, so that a rig works on any backend. Before the step that counts, a step of NaN tokens is run over
+ * every block, state slot and activation: whoever reads what was not written shows it.
+ *
+ *     struct rig *rig = rig_new((struct rig_options){.lens = {5, 9}, .n_seqs = 2, .widths = {64}});
+ *     rig_result(rig, op_linear(rig->p, rig->in[0], rig_weight(rig, FORMAT_BF16, 32, 64), NULL));
+ *     double *y = rig_run(rig, SCHEDULE_CHUNK_7);        // [sum of lens][32]
+ *     rig_free(rig);                                     // y too */
+#pragma once
+
+#include "check.h"
+#include "core/backend.h"
+
+enum { RIG_MAX_SEQS = 6, RIG_MAX_IN = 3 };
+
+/* How a weight is stored; each is decoded by the rig's own arithmetic for the oracle. */
+enum rig_format {
+    FORMAT_F32,
+    FORMAT_F16,
+    FORMAT_BF16,
+    FORMAT_BF16_SPLIT,       // three parts from three tensors
+    FORMAT_BF16_INTERLEAVED, // two parts of rows 0, 2, 4 .. and 1, 3, 5 .. of one tensor
+    FORMAT_BF16_TURNED,      // stored [in, out]
+    FORMAT_F8_CHANNEL,       // e4m3, a bf16 scale a row
+    FORMAT_F8_BLOCK,         // e4m3, an f32 scale a block of 32 x 16
+    FORMAT_I8_TENSOR,        // one scale
+    FORMAT_MXFP4,
+    FORMAT_NVFP4,
+    N_FORMATS,
+};
+const char *rig_format_name(enum rig_format format);
+
+/* In which steps the sequences are computed. */
+enum rig_schedule {
+    SCHEDULE_WHOLE,      // every sequence in one step
+    SCHEDULE_ONE_BY_ONE, // one sequence after the other
+    SCHEDULE_CHUNK_1,    // one token of every sequence a step
+    SCHEDULE_CHUNK_7,
+    SCHEDULE_CHUNK_64,
+    SCHEDULE_RAGGED, // random pieces, some sequences sitting out
+    N_SCHEDULES,
+};
+
+struct rig_options {
+    int n_seqs, lens[RIG_MAX_SEQS];
+    int widths[RIG_MAX_IN]; // of the inputs; 0 ends
+    float spread;           // inputs are uniform in (-spread, spread); 0: 1
+    int block_size;         // 0: 16
+    bool reference;         // the plain functions only
+    int n_threads;          // 0: 2
+};
+
+struct rig {
+    struct rig_options o;
+    struct program *p;
+    val in[RIG_MAX_IN];
+    struct arena arena;
+    int n_rows; // sum of lens
+    float *table;
+    int width; // of the table
+    val out;
+    double floor; // smallest size that rig_error relates an error to
+    uint64_t random;
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct executable *exe;
+};
+
+struct rig *rig_new(struct rig_options options);
+void rig_free(struct rig *rig);
+
+uint64_t rig_bits(struct rig *rig);
+double rig_uniform(struct rig *rig, double low, double high);
+int rig_between(struct rig *rig, int low, int high); // both included
+
+/* A weight of random values with about unit rows; values (may be NULL) get what the stored numbers mean. */
+const struct weight *rig_weight(struct rig *rig, enum rig_format format, int64_t out, int64_t in, double **values);
+/* A vector of bf16 uniform in (low, high). */
+const struct weight *rig_vector(struct rig *rig, int64_t n, double low, double high, double **values);
+
+/* Input i of row `row` of sequence `seq`. */
+const float *rig_input(const struct rig *rig, int i, int seq, int row);
+int rig_row(const struct rig *rig, int seq, int row); // index among the results
+
+/* Ends the program with the value whose rows are wanted, places and compiles. */
+void rig_result(struct rig *rig, val out);
+double *rig_run(struct rig *rig, enum rig_schedule schedule); // [n_rows][out.width], lives as long as the rig
+
+/* Largest error of a row, relative to the largest value wanted in that row, over all rows. */
+double rig_error(const struct rig *rig, const double *got, const double *want);
+
+double *rig_doubles(struct rig *rig, int64_t n);
