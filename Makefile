@@ -73,10 +73,15 @@ ifeq ($(shell uname -m),x86_64)
 $(BUILD)/%_avx2.o:   CFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
-$(BUILD)/src/main/version.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
-$(BUILD)/src/main/version.o: Makefile
+$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
+$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o: Makefile
 
-$(BUILD)/%.o: %.c | build/.setup-build
+# Other flags are other objects: this file changes only when the command line of the compiler does.
+FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
+$(BUILD)/.flags: FORCE
+	@mkdir -p $(@D) && echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
+
+$(BUILD)/%.o: %.c $(BUILD)/.flags | build/.setup-build
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 

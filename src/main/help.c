@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOPICS = 32, HELP_COLUMN = 30, HELP_WIDTH = 110 };
+enum { HELP_COLUMN = 30, HELP_WIDTH = 110 };
 
 // ---- one flag -----------------------------------------------------------------------------------------------------
 
@@ -84,13 +84,13 @@ void help_flag_limits(const struct flag *f, char *out, size_t out_bytes) {
 
 // ---- one verb -----------------------------------------------------------------------------------------------------
 
-size_t help_topics(const struct verb_spec *verb, const char **topics, size_t max) {
+size_t help_topics(const struct verb_spec *verb, const char **topics) {
     size_t n = 0;
     for (size_t i = 0; i < verb->n_flags; i++) {
         size_t k = 0;
         while (k < n && strcmp(topics[k], verb->flags[i].topic) != 0)
             k++;
-        BUG_IF(k == max);
+        BUG_IF(k == HELP_MAX_TOPICS);
         topics[k] = verb->flags[i].topic;
         n = MAX(n, k + 1);
     }
@@ -136,8 +136,8 @@ static void print_flag(const struct flag *f, FILE *out) {
 void help_verb(const struct verb_spec *verb, FILE *out) {
     help_usage(verb, out);
     fprintf(out, "gyre %s: %s.\n", verb->name, verb->summary);
-    const char *topics[MAX_TOPICS];
-    size_t n = help_topics(verb, topics, MAX_TOPICS);
+    const char *topics[HELP_MAX_TOPICS];
+    size_t n = help_topics(verb, topics);
     for (size_t t = 0; t < n; t++) {
         fprintf(out, "\n%s:\n", topics[t]);
         for (size_t i = 0; i < verb->n_flags; i++)
@@ -163,18 +163,41 @@ void help_overview(FILE *out) {
     fprintf(out, "\nA verb's flags are listed by: gyre VERB --help\n");
 }
 
-static int run(const struct verb_args *args) {
-    if (args->n == 0) {
-        help_overview(stdout);
-        return 0;
+static struct { const char *format; } opt = {.format = "text"};
+
+static const struct flag flags[] = {
+    {"format", 0, FLAG_CHOICE, &opt.format, "text|man|bash|zsh|fish", "Output",
+     "man: the manual page; bash, zsh, fish: a completion script"},
+};
+
+static int help_about(const struct verb_args *args, const char *name) {
+    const struct verb_spec *verb = verb_find(name);
+    if (!verb) {
+        const char *near = verb_nearest(name);
+        return near ? verb_misused(args->spec, "there is no verb %s; did you mean %s?", name, near)
+                    : verb_misused(args->spec, "there is no verb %s", name);
     }
-    const struct verb_spec *verb = verb_find(args->operands[0]);
-    const char *near = verb_nearest(args->operands[0]);
-    if (!verb)
-        return near ? verb_misused(args->spec, "there is no verb %s; did you mean %s?", args->operands[0], near)
-                    : verb_misused(args->spec, "there is no verb %s", args->operands[0]);
     help_verb(verb, stdout);
     return 0;
 }
 
-const struct verb_spec verb_help = {"help", "[VERB]", "lists the verbs, or tells all about one", .max_args = 1, .run = run};
+static int run(const struct verb_args *args) {
+    static const struct {
+        const char *format;
+        void (*print)(FILE *out);
+    } whole[] = {
+        {"man", manual_page}, {"bash", completion_bash}, {"zsh", completion_zsh}, {"fish", completion_fish}, {"text", help_overview}};
+    const char *format = opt.format;
+    opt.format = "text"; // what is printed tells defaults
+    if (args->n > 0 && strcmp(format, "text") != 0)
+        return verb_misused(args->spec, "--format %s is about all verbs, not about one", format);
+    if (args->n > 0)
+        return help_about(args, args->operands[0]);
+    for (size_t i = 0; i < ARRAY_LEN(whole); i++)
+        if (strcmp(format, whole[i].format) == 0)
+            whole[i].print(stdout);
+    return 0;
+}
+
+const struct verb_spec verb_help = {"help",        "[VERB]",  "lists the verbs, or tells all about one", flags, ARRAY_LEN(flags),
+                                    .max_args = 1, .run = run};

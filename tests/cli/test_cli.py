@@ -1,5 +1,5 @@
 """The command line as a whole: verbs, help, exit codes; and what the build promises about the sources."""
-import os, subprocess, sys, tempfile, unittest
+import os, shutil, subprocess, sys, tempfile, unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -46,6 +46,44 @@ class Verbs(unittest.TestCase):
             p = subprocess.run([GYRE, "version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(p.returncode, 1)
         self.assertEqual(p.stderr, "gyre: standard output: cannot write: No space left on device\n")
+
+
+class Written(unittest.TestCase):
+    """The manual page and the completions, which gyre writes about itself."""
+
+    def test_the_manual_names_every_verb_and_flag(self):
+        page = gyre("help", "--format", "man").stdout.replace("\\-", "-")
+        for verb in VERBS:
+            self.assertIn(".SS gyre " + verb, page)
+            for line in gyre(verb, "--help").stdout.splitlines():
+                if line.startswith(("  -", "      --")):
+                    self.assertIn(line.split("--")[1].split()[0], page)
+
+    def test_the_environment_does_not_change_the_manual(self):
+        self.assertEqual(gyre("help", "--format", "man").stdout, gyre("help", env={"GYRE_FORMAT": "man"}).stdout)
+
+    def complete(self, *words):
+        script = gyre("help", "--format", "bash").stdout + "\nCOMP_WORDS=(%s) COMP_CWORD=%d\n_gyre\nprintf '%%s\\n' \"${COMPREPLY[@]}\"\n" % (
+            " ".join("'%s'" % w for w in words), len(words) - 1)
+        p = subprocess.run(["bash"], input=script, capture_output=True, text=True, timeout=60, cwd=ROOT)
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        return p.stdout.split()
+
+    def test_bash_completes_verbs_flags_choices_and_files(self):
+        self.assertEqual(sorted(self.complete("gyre", "")), sorted(VERBS))
+        self.assertEqual(self.complete("gyre", "vers"), ["version"])
+        self.assertEqual(sorted(self.complete("gyre", "help", "--")), ["--format", "--help"])
+        self.assertEqual(self.complete("gyre", "help", "--format", "z"), ["zsh"])
+        self.assertEqual(self.complete("gyre", "help", "LIC"), ["LICENSE"])
+
+    def test_zsh_and_fish_can_read_their_scripts(self):
+        for shell in ("zsh", "fish"):
+            script = gyre("help", "--format", shell).stdout
+            for verb in VERBS:
+                self.assertIn(verb, script)
+            if shutil.which(shell):
+                p = subprocess.run([shell, "-n", "/dev/stdin"], input=script, capture_output=True, text=True, timeout=60)
+                self.assertEqual((p.returncode, p.stderr), (0, ""))
 
 
 class Rooms(unittest.TestCase):
