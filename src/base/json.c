@@ -7,6 +7,10 @@
 
 enum status jv_parse(struct str text, const char *where, int flags, json_t **out, struct error *err) {
     json_error_t je;
+    *out = NULL;
+    // jansson takes a NUL right after a number for the end of the text.
+    if (text.len && memchr(text.ptr, '\0', text.len))
+        return fail(err, ERR_FORMAT, "%s: not valid JSON: it holds a NUL byte", where);
     size_t jansson_flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
     if (!(flags & JV_ALLOW_DUPLICATES))
         jansson_flags |= JSON_REJECT_DUPLICATES;

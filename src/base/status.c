@@ -1,6 +1,8 @@
 /* status.c - see status.h. */
 #include "base/status.h"
 
+#include "base/str.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +20,14 @@ static void clean_sentence(char *text) {
         if (want > back + 1)
             text[n - 1 - back] = '\0';
     }
-    for (char *p = text; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7F)
-            *p = '?';
+    // Bytes of a broken file are quoted in sentences; these go into logs, terminals and JSON all the same.
+    for (size_t i = 0, length = strlen(text); i < length;) {
+        int32_t cp;
+        int step = utf8_decode(text + i, length - i, &cp);
+        if (cp < 0x20 || cp == 0x7F)
+            text[i] = '?';
+        i += (size_t)step;
+    }
 }
 
 /* Appends what fits; a sentence that loses its end is still better than none. */

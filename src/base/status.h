@@ -33,7 +33,7 @@ struct error {
     char text[768]; // one sentence, no newline, UTF-8; empty when status is OK
 };
 
-/* Writes the sentence (truncated to fit on a UTF-8 boundary, control characters replaced by '?') and
+/* Writes the sentence (truncated to fit on a UTF-8 boundary; control characters and what is not UTF-8 become '?') and
  * returns `status`. err may be NULL. */
 enum status fail(struct error *err, enum status status, const char *format, ...) __attribute__((format(printf, 3, 4), cold));
 

@@ -1,0 +1,128 @@
+/* test_json.c - which texts are JSON: JSONTestSuite's answers, and the bounds that are ours. */
+#include "check.h"
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/json.h"
+
+#include <dirent.h>
+
+#define SUITE "tests/data/json/JSONTestSuite"
+
+/* Loads every file of the suite whose name begins with `kind` and checks that the answer is `wanted`, or any
+ * at all when wanted is negative. A refusal must be one sentence in UTF-8 that begins with the file's path. */
+static void check_suite(char kind, int wanted, int at_least) {
+    DIR *dir = opendir(SUITE);
+    EXPECT(dir != NULL);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(dir));) {
+        if (e->d_name[0] != kind)
+            continue;
+        char path[512];
+        snprintf(path, sizeof path, SUITE "/%.400s", e->d_name);
+        struct error err = {0};
+        json_t *value;
+        bool accepted = jv_load(path, 1 << 20, JV_ALLOW_DUPLICATES, &value, &err) == OK;
+        if (wanted >= 0 && accepted != (bool)wanted)
+            fail_msg("%s is %s: %s", path, accepted ? "accepted" : "refused", err.text);
+        if (accepted)
+            json_decref(value);
+        else if (!utf8_valid(str_of(err.text)) || !str_starts(str_of(err.text), str_of(path)) || err.status != ERR_FORMAT)
+            fail_msg("%s is refused with: %s", path, err.text);
+        n++;
+    }
+    closedir(dir);
+    EXPECT(n >= at_least);
+}
+
+static void what_must_be_accepted_is(void **state) {
+    (void)state;
+    check_suite('y', 1, 50);
+}
+
+static void what_must_be_refused_is(void **state) {
+    (void)state;
+    check_suite('n', 0, 90);
+}
+
+static void what_may_be_either_ends_well(void **state) {
+    (void)state;
+    check_suite('i', -1, 20);
+}
+
+static enum status parse(const char *text, int flags, struct error *err) {
+    json_t *value;
+    enum status st = jv_parse(str_of(text), "x", flags, &value, err);
+    if (st == OK)
+        json_decref(value);
+    return st;
+}
+
+static void equal_keys_are_refused_unless_allowed(void **state) {
+    (void)state;
+    struct error err = {0};
+    EXPECT_EQ(parse("{\"a\":1,\"a\":2}", 0, &err), ERR_FORMAT);
+    EXPECT_OK(parse("{\"a\":1,\"a\":2}", JV_ALLOW_DUPLICATES, &err), err);
+    json_t *value;
+    EXPECT_OK(jv_parse(STR("{\"a\":1,\"a\":2}"), "x", JV_ALLOW_DUPLICATES, &value, &err), err);
+    EXPECT_EQ(json_integer_value(json_object_get(value, "a")), 2);
+    json_decref(value);
+}
+
+static void depth_is_bounded(void **state) {
+    (void)state;
+    struct error err = {0};
+    enum { N = 200000 };
+    char *text = xmalloc(2 * N);
+    for (int depth = 2000; depth <= N; depth += N - 2000) {
+        memset(text, '[', (size_t)depth);
+        memset(text + depth, ']', (size_t)depth);
+        json_t *value = NULL;
+        enum status st = jv_parse((struct str){text, 2 * (size_t)depth}, "x", 0, &value, &err);
+        EXPECT_EQ(st, depth == 2000 ? OK : ERR_FORMAT);
+        json_decref(value);
+    }
+    free(text);
+}
+
+static void an_oversized_file_is_refused_unread(void **state) {
+    (void)state;
+    struct error err = {0};
+    json_t *value;
+    EXPECT_EQ(jv_load(SUITE "/i_structure_500_nested_arrays.json", 999, 0, &value, &err), ERR_LIMIT);
+    EXPECT_OK(jv_load(SUITE "/i_structure_500_nested_arrays.json", 1000, 0, &value, &err), err);
+    json_decref(value);
+}
+
+static void every_string_survives_writing_and_reading(void **state) {
+    (void)state;
+    for (uint32_t cp = 0; cp <= 0x10FFFF; cp += cp < 0x3000 ? 1 : 97) {
+        if (cp >= 0xD800 && cp <= 0xDFFF)
+            continue;
+        char utf8[4];
+        struct str s = {utf8, (size_t)utf8_encode(cp, utf8)};
+        struct buf b = {0};
+        buf_json_string(&b, s);
+        struct error err = {0};
+        json_t *value;
+        EXPECT_OK(jv_parse(buf_view(&b), "x", 0, &value, &err), err);
+        struct str back = {json_string_value(value), json_string_length(value)};
+        if (!str_eq(back, s))
+            fail_msg("U+%04X comes back as %s", cp, b.ptr);
+        json_decref(value);
+        buf_release(&b);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_must_be_accepted_is),
+        cmocka_unit_test(what_must_be_refused_is),
+        cmocka_unit_test(what_may_be_either_ends_well),
+        cmocka_unit_test(equal_keys_are_refused_unless_allowed),
+        cmocka_unit_test(depth_is_bounded),
+        cmocka_unit_test(an_oversized_file_is_refused_unread),
+        cmocka_unit_test(every_string_survives_writing_and_reading),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
