@@ -396,3 +396,48 @@ double rig_error(const struct rig *rig, const double *got, const double *want) {
     }
     return worst;
 }
+
+/* ---- checks and pieces of formulas ---- */
+
+void rig_expect(struct rig *rig, const double *want, double bound, enum rig_schedule schedule, const char *what) {
+    double error = rig_error(rig, rig_run(rig, schedule), want);
+    if (!(error <= bound))
+        fail_msg("%s, schedule %d, %s: error %.3g over %.3g", what, schedule, rig->o.reference ? "reference" : "fast", error, bound);
+}
+
+void rig_expect_in_every_schedule(struct rig *rig, const double *want, double bound, const char *what) {
+    for (enum rig_schedule s = 0; s < N_SCHEDULES; s++)
+        rig_expect(rig, want, bound, s, what);
+}
+
+double rig_multiply(const double *w, int64_t out, int64_t in, const double *x, double *y) {
+    double largest = 0;
+    for (int64_t o = 0; o < out; o++) {
+        double squares = 0;
+        y[o] = 0;
+        for (int64_t i = 0; i < in; i++) {
+            y[o] += w[o * in + i] * x[i];
+            squares += pow(w[o * in + i] * x[i], 2);
+        }
+        largest = fmax(largest, sqrt(squares));
+    }
+    return largest;
+}
+
+double *rig_wide_input(struct rig *rig, int i, int seq, int row) {
+    double *x = rig_doubles(rig, rig->o.widths[i]);
+    for (int k = 0; k < rig->o.widths[i]; k++)
+        x[k] = (double)rig_input(rig, i, seq, row)[k];
+    return x;
+}
+
+double rig_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+void rig_rms_norm(const double *x, const double *w, int n, double eps, bool plus_one, double *y) {
+    double squares = 0;
+    for (int i = 0; i < n; i++)
+        squares += x[i] * x[i];
+    double scale = 1 / sqrt(squares / n + eps);
+    for (int i = 0; i < n; i++)
+        y[i] = x[i] * scale * (w ? w[i] + plus_one : 1);
+}

@@ -92,3 +92,24 @@ double *rig_run(struct rig *rig, enum rig_schedule schedule); // [n_rows][out.wi
 double rig_error(const struct rig *rig, const double *got, const double *want);
 
 double *rig_doubles(struct rig *rig, int64_t n);
+
+/* Fails the test unless rig_error of a run under the schedule (under each) is within the bound. */
+void rig_expect(struct rig *rig, const double *want, double bound, enum rig_schedule schedule, const char *what);
+void rig_expect_in_every_schedule(struct rig *rig, const double *want, double bound, const char *what);
+
+/* ---- pieces of formulas, in double ---- */
+
+#define EPS 0x1p-24 // half a unit of float32
+
+double *rig_wide_input(struct rig *rig, int i, int seq, int row);
+double rig_sigmoid(double x);
+
+/* y [out] = W [out, in] x. Returns the largest root of a sum of squared terms: the size that a sum without
+ * cancellation would have. */
+double rig_multiply(const double *w, int64_t out, int64_t in, const double *x, double *y);
+
+/* y = x / rms(x) * w (+ 1 with plus_one); w NULL: 1 */
+void rig_rms_norm(const double *x, const double *w, int n, double eps, bool plus_one, double *y);
+
+/* Values of .reference: both functions of an op are tested by looping over this. */
+static const bool rig_both[2] = {true, false};

@@ -1,0 +1,277 @@
+/* test_ops_attention.c - QKV_PREP and ATTENTION, MLA_PREP and MLA_ATTENTION against softmax attention written
+ * out in double precision; how the tests are run is said in test_ops.c. */
+#include "op_rig.h"
+
+#include <math.h>
+
+struct attention_case {
+    const char *name;
+    int n_heads, n_kv_heads, head_dim, v_head_dim;
+    bool q_norm, plus_one, v_norm, v_from_k, sinks, paired;
+    int rope_dim;
+    enum rope_pairing pairing;
+    float softcap;
+    int window, chunk, block_size;
+};
+
+static const struct attention_case attention_cases[] = {
+    {.name = "gqa", .n_heads = 14, .n_kv_heads = 2, .head_dim = 64, .v_head_dim = 64, .rope_dim = 64},
+    {.name = "mha odd dims", .n_heads = 3, .n_kv_heads = 3, .head_dim = 20, .v_head_dim = 12, .rope_dim = 8},
+    {.name = "qk norm", .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .v_head_dim = 32, .q_norm = true, .rope_dim = 32},
+    {.name = "gemma",
+     .n_heads = 4,
+     .n_kv_heads = 1,
+     .head_dim = 32,
+     .v_head_dim = 32,
+     .q_norm = true,
+     .plus_one = true,
+     .rope_dim = 32,
+     .softcap = 3,
+     .window = 5},
+    {.name = "k is v",
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 48,
+     .v_head_dim = 48,
+     .q_norm = true,
+     .v_norm = true,
+     .v_from_k = true,
+     .rope_dim = 48},
+    {.name = "sinks", .n_heads = 8, .n_kv_heads = 1, .head_dim = 16, .v_head_dim = 16, .sinks = true, .rope_dim = 16, .window = 17},
+    {.name = "paired", .n_heads = 8, .n_kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .paired = true, .rope_dim = 16},
+    {.name = "chunk", .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .chunk = 8},
+    {.name = "interleaved", .n_heads = 2, .n_kv_heads = 1, .head_dim = 24, .v_head_dim = 24, .rope_dim = 16, .pairing = ROPE_INTERLEAVED},
+    {.name = "blocks of 4", .n_heads = 6, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 40, .rope_dim = 16, .block_size = 4},
+    {.name = "blocks of 1", .n_heads = 2, .n_kv_heads = 2, .head_dim = 8, .v_head_dim = 8, .block_size = 1, .window = 3},
+    {.name = "blocks of 64", .n_heads = 16, .n_kv_heads = 2, .head_dim = 128, .v_head_dim = 128, .rope_dim = 32, .block_size = 64},
+};
+
+static void rotate(const struct attention_case *a, const float *freq, int position, double *x) {
+    for (int i = 0; i < a->rope_dim / 2; i++) {
+        int one = a->pairing == ROPE_HALF ? i : 2 * i, two = a->pairing == ROPE_HALF ? i + a->rope_dim / 2 : 2 * i + 1;
+        double angle = (double)((float)position * freq[i]), p = x[one], q = x[two];
+        x[one] = p * cos(angle) - q * sin(angle);
+        x[two] = q * cos(angle) + p * sin(angle);
+    }
+}
+
+/* A case's queries, keys and values of every row, by part (0, 1, 2). */
+struct attention_oracle {
+    const struct attention_case *a;
+    struct rig *rig;
+    const float *freq;
+    double *q_norm, *k_norm, *sinks;
+    double *heads[3]; // [n_rows][n_heads or n_kv_heads][head_dim or v_head_dim]
+};
+
+static int part_dim(const struct attention_case *a, int part) { return part == 2 ? a->v_head_dim : a->head_dim; }
+
+static double *projected(const struct attention_oracle *o, int part, int h, int seq, int t) {
+    int n = part == 0 ? o->a->n_heads : o->a->n_kv_heads;
+    return o->heads[part] + ((int64_t)rig_row(o->rig, seq, t) * n + h) * part_dim(o->a, part);
+}
+
+static void project(const struct attention_oracle *o, int part, int h, int seq, int t) {
+    const struct attention_case *a = o->a;
+    int first[3] = {0, a->n_heads * a->head_dim, (a->n_heads + (a->v_from_k ? 0 : a->n_kv_heads)) * a->head_dim};
+    int dim = part_dim(a, part);
+    const double *input = rig_wide_input(o->rig, 0, seq, t) + first[part] + h * dim;
+    double *x = projected(o, part, h, seq, t);
+    memcpy(x, input, (size_t)dim * sizeof *x);
+    if (part < 2 && a->q_norm)
+        rig_rms_norm(x, part == 0 ? o->q_norm : o->k_norm, dim, (double)1e-6f, a->plus_one, x);
+    if (part == 2 && a->v_norm)
+        rig_rms_norm(x, NULL, dim, (double)1e-6f, false, x);
+    if (part < 2)
+        rotate(a, o->freq, t, x);
+}
+
+static void project_all(struct attention_oracle *o) {
+    int n_heads[3] = {o->a->n_heads, o->a->n_kv_heads, o->a->n_kv_heads};
+    for (int part = 0; part < 3; part++) {
+        o->heads[part] = rig_doubles(o->rig, (int64_t)o->rig->n_rows * n_heads[part] * part_dim(o->a, part));
+        for (int s = 0; s < o->rig->o.n_seqs; s++)
+            for (int t = 0; t < o->rig->o.lens[s]; t++)
+                for (int h = 0; h < n_heads[part]; h++)
+                    project(o, part, h, s, t);
+    }
+}
+
+/* Softmax over all keys with minus infinity where the rule hides them, in two passes. */
+static void attend(const struct attention_oracle *o, int seq, int t, int h, double *out) {
+    const struct attention_case *a = o->a;
+    int group = a->n_heads / a->n_kv_heads, half = a->n_heads / 2;
+    double *q = projected(o, 0, h, seq, t), *s = rig_doubles(o->rig, t + 2), max = -INFINITY, sum = 0;
+    for (int j = 0; j <= t; j++) {
+        double *k = projected(o, 1, h / group, seq, j);
+        for (int i = 0; i < a->head_dim; i++)
+            s[j] += q[i] * k[i];
+        s[j] *= (double)0.3f;
+        if (a->softcap > 0)
+            s[j] = (double)a->softcap * tanh(s[j] / (double)a->softcap);
+        bool visible = (a->window == 0 || j > t - a->window) && (a->chunk == 0 || j / a->chunk == t / a->chunk);
+        if (!visible)
+            s[j] = -INFINITY;
+    }
+    s[t + 1] = a->sinks ? o->sinks[h] : -INFINITY;
+    for (int j = 0; j <= t + 1; j++)
+        max = fmax(max, s[j]);
+    for (int j = 0; j <= t + 1; j++)
+        sum += s[j] = exp(s[j] - max);
+    for (int part = 0; part < (a->paired ? 2 : 1); part++) {
+        int value_head = !a->paired ? h / group : (h % half + part * half) / group;
+        for (int j = 0; j <= t; j++) {
+            double *v = projected(o, 2, value_head, seq, j);
+            for (int i = 0; i < a->v_head_dim; i++)
+                out[part * a->v_head_dim + i] += s[j] / sum * v[i];
+        }
+    }
+}
+
+static void attention_case(const struct attention_case *a, const int *lens, bool reference) {
+    int kv = a->n_kv_heads * (a->head_dim + (a->v_from_k ? 0 : a->v_head_dim));
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
+                                                   .lens = {lens[0], lens[1], lens[2]},
+                                                   .spread = 2,
+                                                   .widths = {a->n_heads * a->head_dim + kv},
+                                                   .block_size = a->block_size,
+                                                   .reference = reference});
+    float freq[64];
+    for (int i = 0; i < a->rope_dim / 2; i++)
+        freq[i] = (float)rig_uniform(rig, 0, 1);
+    struct rope rope = {.pairing = a->pairing, .dim = a->rope_dim, .inv_freq = freq, .factor = 1};
+    struct attention_oracle o = {.a = a, .rig = rig, .freq = freq};
+    const struct weight *q_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, 1, &o.q_norm) : NULL;
+    const struct weight *k_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, 1, &o.k_norm) : NULL;
+    const struct weight *sinks = a->sinks ? rig_vector(rig, a->n_heads, -2, 2, &o.sinks) : NULL;
+    struct qkv_args prep = {.cache = program_cache_kv(rig->p, a->n_kv_heads, a->head_dim, a->v_head_dim, a->window),
+                            .rope = a->rope_dim ? program_rope(rig->p, &rope) : -1,
+                            .n_heads = a->n_heads,
+                            .n_kv_heads = a->n_kv_heads,
+                            .head_dim = a->head_dim,
+                            .v_head_dim = a->v_head_dim,
+                            .eps = 1e-6f,
+                            .plus_one = a->plus_one,
+                            .v_norm = a->v_norm,
+                            .v_from_k = a->v_from_k};
+    struct attention_args args = {.cache = prep.cache,
+                                  .n_heads = a->n_heads,
+                                  .n_kv_heads = a->n_kv_heads,
+                                  .head_dim = a->head_dim,
+                                  .v_head_dim = a->v_head_dim,
+                                  .scale = 0.3f,
+                                  .softcap = a->softcap,
+                                  .window = a->window,
+                                  .chunk = a->chunk,
+                                  .paired_values = a->paired};
+    rig_result(rig, op_attention(rig->p, op_qkv_prep(rig->p, rig->in[0], q_norm, k_norm, prep), sinks, args));
+    project_all(&o);
+    double *want = rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width);
+    for (int s = 0; s < 3; s++)
+        for (int t = 0; t < lens[s]; t++)
+            for (int h = 0; h < a->n_heads; h++)
+                attend(&o, s, t, h, want + (int64_t)rig_row(rig, s, t) * rig->out.width + h * (rig->out.width / a->n_heads));
+    // A score's error, sqrt(head_dim) roundings of values up to some 40, goes into the exponent.
+    rig_expect_in_every_schedule(rig, want, 40 * sqrt(a->head_dim) * EPS, a->name);
+    rig_free(rig);
+}
+
+static void attention_is_a_softmax_over_what_is_visible(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < ARRAY_LEN(attention_cases); i++) {
+            attention_case(&attention_cases[i], (int[]){21, 1, 6}, rig_both[k]);
+            attention_case(&attention_cases[i], (int[]){3, 40, 17}, rig_both[k]);
+        }
+}
+
+/* ---- MLA ---- */
+
+/* The expanded form: keys [Wuk_h c | kr] and values Wuv_h c made for every position, nothing absorbed. */
+struct mla_oracle {
+    struct rig *rig;
+    const struct mla_args *a;
+    const float *freq;
+    double *norm, *w_uk, *w_uv;
+};
+
+static void rotate_pairs(const struct mla_oracle *o, int position, double *x) {
+    struct attention_case like = {.rope_dim = o->a->rope_dim, .pairing = ROPE_INTERLEAVED};
+    rotate(&like, o->freq, position, x);
+}
+
+static void expand_latent(const struct mla_oracle *o, int seq, int t, int h, double *key, double *value) {
+    const struct mla_args *a = o->a;
+    double *kva = rig_wide_input(o->rig, 1, seq, t);
+    rig_rms_norm(kva, o->norm, a->rank, (double)a->eps, false, kva);
+    rig_multiply(o->w_uk + (int64_t)h * a->nope_dim * a->rank, a->nope_dim, a->rank, kva, key);
+    rig_multiply(o->w_uv + (int64_t)h * a->v_dim * a->rank, a->v_dim, a->rank, kva, value);
+    memcpy(key + a->nope_dim, kva + a->rank, (size_t)a->rope_dim * sizeof *key);
+    rotate_pairs(o, t, key + a->nope_dim);
+}
+
+static void mla_row(const struct mla_oracle *o, int seq, int t, int h, double *out) {
+    const struct mla_args *a = o->a;
+    int dim = a->nope_dim + a->rope_dim;
+    double *q = rig_wide_input(o->rig, 0, seq, t) + h * dim, *key = rig_doubles(o->rig, dim), *value = rig_doubles(o->rig, a->v_dim),
+           sum = 0;
+    rotate_pairs(o, t, q + a->nope_dim);
+    for (int j = 0; j <= t; j++) {
+        double s = 0;
+        expand_latent(o, seq, j, h, key, value);
+        for (int i = 0; i < dim; i++)
+            s += q[i] * key[i];
+        double p = exp(s * (double)a->scale); // scores are small enough here to go without their maximum
+        sum += p;
+        for (int i = 0; i < a->v_dim; i++)
+            out[i] += p * value[i];
+    }
+    for (int i = 0; i < a->v_dim; i++)
+        out[i] /= sum;
+}
+
+static void mla_case(struct mla_args a, enum rig_format format, int block_size, bool reference) {
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
+                                                   .lens = {23, 1, 9},
+                                                   .block_size = block_size,
+                                                   .reference = reference,
+                                                   .widths = {a.n_heads * (a.nope_dim + a.rope_dim), a.rank + a.rope_dim}});
+    float freq[32];
+    for (int i = 0; i < a.rope_dim / 2; i++)
+        freq[i] = (float)rig_uniform(rig, 0, 1);
+    struct rope rope = {.pairing = ROPE_INTERLEAVED, .dim = a.rope_dim, .inv_freq = freq, .factor = 1};
+    struct mla_oracle o = {.rig = rig, .a = &a, .freq = freq};
+    const struct weight *norm = rig_vector(rig, a.rank, -0.5, 0.5, &o.norm);
+    const struct weight *w_uk = rig_weight(rig, format, (int64_t)a.n_heads * a.nope_dim, a.rank, &o.w_uk);
+    const struct weight *w_uv = rig_weight(rig, format, (int64_t)a.n_heads * a.v_dim, a.rank, &o.w_uv);
+    a.cache = program_cache_latent(rig->p, a.rank + a.rope_dim);
+    a.rope = program_rope(rig->p, &rope);
+    rig_result(rig, op_mla_attention(rig->p, op_mla_prep(rig->p, rig->in[0], rig->in[1], norm, w_uk, a), w_uv, a));
+    double *want = rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width);
+    for (int s = 0; s < rig->o.n_seqs; s++)
+        for (int t = 0; t < rig->o.lens[s]; t++)
+            for (int h = 0; h < a.n_heads; h++)
+                mla_row(&o, s, t, h, want + (int64_t)rig_row(rig, s, t) * rig->out.width + h * a.v_dim);
+    rig_expect_in_every_schedule(rig, want, 20 * sqrt(a.rank + a.nope_dim) * EPS, "mla");
+    rig_free(rig);
+}
+
+static void absorbed_latent_attention_equals_the_expanded_form(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct mla_args small = {.n_heads = 3, .rank = 24, .nope_dim = 12, .rope_dim = 8, .v_dim = 10, .eps = 1e-6f, .scale = 0.1f};
+        struct mla_args wide = {.n_heads = 16, .rank = 64, .nope_dim = 32, .rope_dim = 16, .v_dim = 32, .eps = 1e-6f, .scale = 0.05f};
+        mla_case(small, FORMAT_F32, 16, rig_both[k]);
+        mla_case(small, FORMAT_BF16_SPLIT, 4, rig_both[k]);
+        mla_case(wide, FORMAT_BF16_INTERLEAVED, 16, rig_both[k]);
+        mla_case(wide, FORMAT_F8_BLOCK, 32, rig_both[k]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_is_a_softmax_over_what_is_visible),
+        cmocka_unit_test(absorbed_latent_attention_equals_the_expanded_form),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

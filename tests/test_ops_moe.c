@@ -1,0 +1,157 @@
+/* test_ops_moe.c - MOE_ROUTE and MOE_FFN; how the tests are run is said in test_ops.c. */
+#include "op_rig.h"
+
+#include <math.h>
+
+/* Experts of one token: ids by falling weight. */
+struct routing_result {
+    int ids[64];
+    double weights[64];
+};
+
+/* By the words of ops.def, with full sorts where the engine selects. */
+static struct routing_result route(const struct route_args *a, const double *logits, const double *bias, const double *expert_scale) {
+    struct routing_result r = {0};
+    double score[64], choice[64], sum = 0;
+    bool taken[64] = {false};
+    int n = a->n_experts, size = a->n_groups > 1 ? n / a->n_groups : n;
+    double all = 0;
+    for (int i = 0; i < n; i++)
+        all += exp(logits[i]);
+    for (int i = 0; i < n; i++) {
+        score[i] = a->how == ROUTE_SIGMOID ? rig_sigmoid(logits[i]) : a->how == ROUTE_SOFTMAX_TOPK ? exp(logits[i]) : exp(logits[i]) / all;
+        choice[i] = score[i] + (a->how == ROUTE_SIGMOID && bias ? bias[i] : 0);
+    }
+    // A group is dropped when top_groups others are better; lower groups win ties.
+    double worth[64];
+    for (int g = 0; g < n / size; g++) {
+        double *best = &choice[g * size], first = -INFINITY, second = -INFINITY;
+        for (int i = 0; i < size; i++) {
+            second = fmax(second, fmin(first, best[i]));
+            first = fmax(first, best[i]);
+        }
+        worth[g] = a->how == ROUTE_SIGMOID && size > 1 ? first + second : first;
+    }
+    for (int g = 0; a->n_groups > 1 && g < a->n_groups; g++) {
+        int better = 0;
+        for (int o = 0; o < a->n_groups; o++)
+            better += worth[o] > worth[g] || (worth[o] == worth[g] && o < g);
+        for (int i = 0; better >= a->top_groups && i < size; i++)
+            choice[g * size + i] = a->how == ROUTE_SIGMOID ? -INFINITY : 0;
+    }
+    for (int k = 0; k < a->top_k; k++) {
+        int best = -1;
+        for (int i = 0; i < n; i++)
+            if (!taken[i] && (best < 0 || choice[i] > choice[best]))
+                best = i;
+        taken[best] = true;
+        r.ids[k] = best;
+        sum += r.weights[k] = score[best];
+    }
+    for (int k = 0; k < a->top_k; k++) {
+        if (a->how == ROUTE_SOFTMAX_TOPK || a->renormalise)
+            r.weights[k] /= sum;
+        r.weights[k] *= (double)a->scale * (expert_scale ? expert_scale[r.ids[k]] : 1);
+    }
+    return r;
+}
+
+static double activated(struct act_args act, double g, double u) {
+    if (act.act == ACT_SILU)
+        return g * rig_sigmoid(g) * u;
+    g = fmin(g, (double)act.limit);
+    return (fmax(fmin(u, (double)act.limit), -(double)act.limit) + 1) * g * rig_sigmoid(1.702 * g);
+}
+
+struct moe_case {
+    const char *name;
+    struct route_args route;
+    struct act_args act;
+    int width, ffn;
+    enum rig_format format;
+    bool biased, expert_scaled;
+};
+
+static const struct moe_case moe_cases[] = {
+    {"mixtral", {ROUTE_SOFTMAX, 8, 2, 0, 0, true, 1}, {ACT_SILU, 0}, 64, 96, FORMAT_BF16, false, false},
+    {"qwen2 moe", {ROUTE_SOFTMAX, 12, 3, 0, 0, false, 1}, {ACT_SILU, 0}, 40, 24, FORMAT_BF16_SPLIT, false, false},
+    {"gpt-oss", {ROUTE_SOFTMAX_TOPK, 8, 4, 0, 0, false, 1}, {ACT_SWIGLU_CLAMPED, 2}, 64, 32, FORMAT_BF16_TURNED, true, false},
+    {"gpt-oss packed", {ROUTE_SOFTMAX_TOPK, 8, 4, 0, 0, false, 1}, {ACT_SWIGLU_CLAMPED, 2}, 64, 32, FORMAT_MXFP4, true, false},
+    {"deepseek v3", {ROUTE_SIGMOID, 16, 4, 4, 2, true, 2.5f}, {ACT_SILU, 0}, 48, 32, FORMAT_F8_CHANNEL, true, false},
+    {"deepseek v2", {ROUTE_SOFTMAX_GROUP, 16, 3, 4, 2, false, 4}, {ACT_SILU, 0}, 32, 48, FORMAT_BF16_INTERLEAVED, false, false},
+    {"gemma 4", {ROUTE_SOFTMAX, 8, 2, 0, 0, true, 1}, {ACT_SILU, 0}, 33, 17, FORMAT_F32, false, true},
+    {"one expert", {ROUTE_SOFTMAX, 1, 1, 0, 0, true, 1}, {ACT_SILU, 0}, 16, 16, FORMAT_F16, false, false},
+};
+
+static void moe_case(const struct moe_case *m, int len, bool reference) {
+    const struct route_args *a = &m->route;
+    int e = a->n_experts, d = m->width, f = m->ffn;
+    struct rig *rig =
+        rig_new((struct rig_options){.n_seqs = 3, .lens = {len, 1, 9}, .widths = {d, e}, .spread = 2, .reference = reference});
+    double *w13, *w2, *b13 = NULL, *b2 = NULL, *bias = NULL, *scale = NULL;
+    const struct weight *gate_up = rig_weight(rig, m->format, (int64_t)e * 2 * f, d, &w13);
+    const struct weight *down = rig_weight(rig, m->format, (int64_t)e * d, f, &w2);
+    const struct weight *bias13 = m->biased ? rig_vector(rig, (int64_t)e * 2 * f, -1, 1, &b13) : NULL;
+    const struct weight *bias2 = m->biased ? rig_vector(rig, (int64_t)e * d, -1, 1, &b2) : NULL;
+    const struct weight *choice_bias = a->how == ROUTE_SIGMOID ? rig_vector(rig, e, -1, 1, &bias) : NULL;
+    const struct weight *expert_scale = m->expert_scaled ? rig_vector(rig, e, 0.5, 2, &scale) : NULL;
+    struct routed routed = op_moe_route(rig->p, rig->in[1], choice_bias, expert_scale, *a);
+    struct moe_args args = {.n_experts = e, .top_k = a->top_k, .ffn_size = f, .act = m->act};
+    rig_result(rig, op_moe_ffn(rig->p, rig->in[0], routed, gate_up, down, bias13, bias2, args));
+    double *want = rig_doubles(rig, (int64_t)rig->n_rows * d), *gu = rig_doubles(rig, 2 * f), *y = rig_doubles(rig, d);
+    for (int s = 0; s < rig->o.n_seqs; s++)
+        for (int t = 0; t < rig->o.lens[s]; t++) {
+            struct routing_result r = route(a, rig_wide_input(rig, 1, s, t), bias, scale);
+            for (int k = 0; k < a->top_k; k++) {
+                int64_t id = r.ids[k];
+                rig_multiply(w13 + id * 2 * f * d, 2 * f, d, rig_wide_input(rig, 0, s, t), gu);
+                for (int i = 0; i < 2 * f; i++)
+                    gu[i] += b13 ? b13[id * 2 * f + i] : 0;
+                for (int i = 0; i < f; i++)
+                    gu[i] = activated(m->act, gu[i], gu[f + i]);
+                double size = rig_multiply(w2 + id * d * f, d, f, gu, y);
+                rig->floor = fmax(rig->floor, size * r.weights[k]);
+                for (int i = 0; i < d; i++)
+                    want[(int64_t)rig_row(rig, s, t) * d + i] += r.weights[k] * (y[i] + (b2 ? b2[id * d + i] : 0));
+            }
+        }
+    rig_expect_in_every_schedule(rig, want, 8 * sqrt(d + f) * EPS, m->name);
+    rig_free(rig);
+}
+
+static void experts_are_chosen_weighted_and_summed(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < ARRAY_LEN(moe_cases); i++) {
+            moe_case(&moe_cases[i], 20, rig_both[k]);
+            if (!rig_both[k])
+                moe_case(&moe_cases[i], 90, false);
+        }
+}
+
+static void the_weights_of_a_token_come_in_falling_order_and_sum_as_asked(void **state) {
+    (void)state;
+    for (enum routing how = 0; how <= ROUTE_SOFTMAX_GROUP; how++) {
+        struct route_args a = {how, 16, 5, how >= ROUTE_SIGMOID ? 4 : 0, 2, true, 1};
+        struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {30, 7}, .widths = {16}, .spread = 4});
+        rig_result(rig, op_moe_route(rig->p, rig->in[0], NULL, NULL, a).weights);
+        double *w = rig_run(rig, SCHEDULE_RAGGED);
+        for (int r = 0; r < rig->n_rows; r++) {
+            double sum = 0;
+            for (int k = 0; k < 5; k++) {
+                sum += w[r * 5 + k];
+                EXPECT(k == 0 || w[r * 5 + k] <= w[r * 5 + k - 1]);
+            }
+            EXPECT(fabs(sum - 1) < 8 * EPS);
+        }
+        rig_free(rig);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_are_chosen_weighted_and_summed),
+        cmocka_unit_test(the_weights_of_a_token_come_in_falling_order_and_sum_as_asked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,106 @@
+/* test_ops_recurrent.c - SHORT_CONV and DELTA_RULE: state from step to step; how the tests are run is said in
+ * test_ops.c. */
+#include "op_rig.h"
+
+#include <math.h>
+
+static void short_conv_sees_the_last_inputs_of_its_own_sequence(void **state) {
+    (void)state;
+    for (int kernel = 1; kernel <= 5; kernel++)
+        for (int k = 0; k < 2; k++) {
+            int width = 37;
+            struct rig *rig = rig_new((struct rig_options){.n_seqs = 3, .lens = {30, 2, 11}, .widths = {width}, .reference = rig_both[k]});
+            double *w;
+            const struct weight *weight = rig_weight(rig, FORMAT_BF16, width, kernel, &w);
+            int cache = program_cache_state(rig->p, (int64_t)width * (kernel - 1), 5);
+            rig_result(rig, op_short_conv(rig->p, rig->in[0], weight, (struct conv_args){cache, kernel}));
+            double *want = rig_doubles(rig, (int64_t)rig->n_rows * width);
+            for (int s = 0; s < rig->o.n_seqs; s++)
+                for (int t = 0; t < rig->o.lens[s]; t++)
+                    for (int c = 0; c < width; c++) {
+                        double sum = 0;
+                        for (int j = 0; j < kernel && j <= t; j++)
+                            sum += w[c * kernel + kernel - 1 - j] * (double)rig_input(rig, 0, s, t - j)[c];
+                        want[rig_row(rig, s, t) * width + c] = sum * rig_sigmoid(sum);
+                    }
+            rig_expect_in_every_schedule(rig, want, 16 * EPS, "short_conv");
+            rig_free(rig);
+        }
+}
+
+struct delta_oracle {
+    struct rig *rig;
+    const struct delta_args *a;
+    double *a_log, *dt_bias;
+};
+
+static void unit(double *x, int n, double factor) {
+    double squares = 1e-6;
+    for (int i = 0; i < n; i++)
+        squares += x[i] * x[i];
+    for (int i = 0; i < n; i++)
+        x[i] *= factor / sqrt(squares);
+}
+
+/* One token of one head with the matrix form S' = (e^g S) + k (beta (v - k^T e^g S))^T. */
+static void delta_token(const struct delta_oracle *o, int seq, int t, int h, double *S, double *out) {
+    const struct delta_args *a = o->a;
+    int kh = h / (a->n_value_heads / a->n_key_heads), n_keys = a->n_key_heads * a->key_dim, dk = a->key_dim, dv = a->value_dim;
+    double *x = rig_wide_input(o->rig, 0, seq, t), *q = x + kh * dk, *k = x + n_keys + kh * dk, *v = x + 2 * n_keys + h * dv;
+    double b = rig_wide_input(o->rig, 1, seq, t)[h], alpha = rig_wide_input(o->rig, 2, seq, t)[h] + o->dt_bias[h];
+    double decay = exp(-exp(o->a_log[h]) * log1p(exp(alpha)));
+    unit(q, dk, 1 / sqrt(dk));
+    unit(k, dk, 1);
+    for (int j = 0; j < dv; j++) {
+        double read = 0;
+        for (int i = 0; i < dk; i++)
+            read += k[i] * decay * S[i * dv + j];
+        double e = rig_sigmoid(b) * (v[j] - read);
+        for (int i = 0; i < dk; i++) {
+            S[i * dv + j] = decay * S[i * dv + j] + k[i] * e;
+            out[j] += q[i] * S[i * dv + j];
+        }
+    }
+}
+
+static void delta_case(struct delta_args a, const int *lens, bool reference) {
+    int width = 2 * a.n_key_heads * a.key_dim + a.n_value_heads * a.value_dim;
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
+                                                   .lens = {lens[0], lens[1], lens[2]},
+                                                   .spread = 2,
+                                                   .reference = reference,
+                                                   .widths = {width, a.n_value_heads, a.n_value_heads}});
+    struct delta_oracle o = {.rig = rig, .a = &a};
+    const struct weight *a_log = rig_vector(rig, a.n_value_heads, -3, 1, &o.a_log);
+    const struct weight *dt_bias = rig_vector(rig, a.n_value_heads, -2, 1, &o.dt_bias);
+    a.cache = program_cache_state(rig->p, 7, (int64_t)a.n_value_heads * a.key_dim * a.value_dim);
+    rig_result(rig, op_delta_rule(rig->p, rig->in[0], rig->in[1], rig->in[2], a_log, dt_bias, a));
+    double *want = rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width);
+    for (int s = 0; s < rig->o.n_seqs; s++)
+        for (int h = 0; h < a.n_value_heads; h++) {
+            double *S = rig_doubles(rig, (int64_t)a.key_dim * a.value_dim);
+            for (int t = 0; t < lens[s]; t++)
+                delta_token(&o, s, t, h, S, want + (int64_t)rig_row(rig, s, t) * rig->out.width + h * a.value_dim);
+        }
+    // The state remembers some 1 / (1 - decay) tokens' errors.
+    rig_expect_in_every_schedule(rig, want, 60 * sqrt(a.key_dim) * EPS, "delta_rule");
+    rig_free(rig);
+}
+
+static void the_delta_rule_is_the_same_in_steps_and_in_chunks(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct delta_args plain = {.n_key_heads = 2, .n_value_heads = 2, .key_dim = 16, .value_dim = 24};
+        struct delta_args grouped = {.n_key_heads = 2, .n_value_heads = 6, .key_dim = 32, .value_dim = 32};
+        delta_case(plain, (int[]){40, 1, 9}, rig_both[k]);
+        delta_case(grouped, (int[]){150, 64, 65}, rig_both[k]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(short_conv_sees_the_last_inputs_of_its_own_sequence),
+        cmocka_unit_test(the_delta_rule_is_the_same_in_steps_and_in_chunks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
