@@ -287,7 +287,9 @@ struct experts bind_experts(struct binder *b, const char *base, struct expert_na
     struct experts x = {&empty_weight, &empty_weight};
     if (b->status != OK)
         return x;
-    if (bind_has(b, fused_otherwise, "%s.gate_up_proj", base)) {
+    // quantised experts are exported one by one: a scale belongs to a matrix
+    bool plain = quant_of(b->spec->quant, part(b, 0, "%s.0.%s", base, names.gate).module).scheme == QUANT_NONE;
+    if (bind_has(b, fused_otherwise && plain, "%s.gate_up_proj", base)) {
         x.w13 = bind_stack(b, arena_printf(b->arena, "%s.gate_up_proj", base), n_experts, 2 * ffn_size, hidden_size);
         x.w2 = bind_stack(b, arena_printf(b->arena, "%s.down_proj", base), n_experts, hidden_size, ffn_size);
         return x;

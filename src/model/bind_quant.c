@@ -98,13 +98,30 @@ static bool nvfp4(struct binder *b, const char *module, int64_t rows, int64_t in
 /* Bytes only: storages whose kernels are not here. */
 static bool phantom_packed(struct binder *b, const char *module, int64_t rows, int64_t in, struct quant_storage q) {
     if (b->load != LOAD_PHANTOM) {
-        bind_failed(b, fail(b->err, ERR_UNSUPPORTED, "%s: module %s is stored with %d-bit integer groups (%s), which gyre does not read",
-                            b->spec->path, module, q.bits, quant_name(b->spec->quant)));
+        bind_failed(b, fail(b->err, ERR_UNSUPPORTED, "%s: module %s is stored as %s, which gyre does not read", b->spec->path, module,
+                            quant_name(b->spec->quant)));
         return false;
     }
-    int64_t group = q.group_size > 0 ? q.group_size : in;
-    b->stored_bytes[DT_I32] += rows * in * q.bits / 8;
-    b->stored_bytes[DT_F16] += rows * ((in + group - 1) / group) * 2;
+    if (q.scheme == QUANT_INT8_BNB) {
+        b->stored_bytes[DT_I8] += rows * in;
+        b->stored_bytes[DT_F32] += rows * 4;
+        b->stored_bytes[DT_U8] += 1; // how the bytes are laid out
+        return true;
+    }
+    if (q.scheme == QUANT_MXFP4) {
+        b->stored_bytes[DT_U8] += rows * (in / 2 + (in + 31) / 32);
+        return true;
+    }
+    int64_t per_word = 32 / q.bits, groups = q.group_size > 0 ? (in + q.group_size - 1) / q.group_size : 1;
+    enum dtype scale = q.compressed_tensors ? b->spec->dtype : DT_F16;
+    b->stored_bytes[DT_I32] += rows * ((in + per_word - 1) / per_word) * 4;
+    b->stored_bytes[scale] += rows * groups * (int64_t)dtype_bytes(scale);
+    if (q.asymmetric)
+        b->stored_bytes[DT_I32] += (rows + per_word - 1) / per_word * groups * 4;
+    if (q.scheme == QUANT_GPTQ)
+        b->stored_bytes[DT_I32] += in * 4; // g_idx
+    if (q.compressed_tensors)
+        b->stored_bytes[DT_I64] += 16; // weight_shape
     return true;
 }
 
@@ -125,6 +142,7 @@ bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in,
     case QUANT_FP8_BLOCK:
     case QUANT_INT8_CHANNEL: done = scaled(b, module, rows, in, q, out); break;
     case QUANT_NVFP4: done = nvfp4(b, module, rows, in, q.compressed_tensors, out); break;
+    case QUANT_INT8_BNB:
     case QUANT_INT4_GROUP:
     case QUANT_GPTQ:
     case QUANT_AWQ:
