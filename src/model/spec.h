@@ -60,10 +60,11 @@ struct generation_defaults { // generation_config.json; negative or 0: not given
 
 struct model_spec {
     struct arena arena;
-    const char *path;                      // config.json, for messages
-    const char *model_type, *architecture; // "qwen3", "Qwen3ForCausalLM"; of the text model
-    bool multimodal;                       // tensors stand under model.language_model.; the towers are not read
-    enum dtype dtype;                      // as declared
+    const char *path;         // config.json, for messages
+    const char *model_type;   // of the text model, one name a family: "qwen3", "gemma3" for gemma3_text
+    const char *architecture; // as declared: "Qwen3ForCausalLM"
+    bool multimodal;          // tensors stand under model.language_model.; the towers are not read
+    enum dtype dtype;         // as declared
 
     int hidden_size, n_layers, vocab_size;
     int n_heads, n_kv_heads, head_dim;
@@ -76,11 +77,12 @@ struct model_spec {
     bool qkv_bias, o_bias, mlp_bias;
     double attention_scale;                  // on q.k; head_dim^-0.5 unless the config says otherwise
     double attention_softcap, final_softcap; // 0: none
-    double embedding_scale;                  // 1: none; already rounded to bf16 for Gemma
+    double embedding_scale;                  // 1: none; sqrt(hidden_size) for Gemma, rounded to the activations' dtype where used
     double swiglu_limit;                     // GPT-OSS; 0: none
 
     struct layer_spec *layers; // [n_layers]
     struct rope *ropes;        // [n_ropes]
+    const char **rope_notes;   // [n_ropes]: "yarn, theta 10000, factor 40, original context 4096"
     int n_ropes;
 
     struct moe_spec moe;
@@ -102,7 +104,3 @@ struct model_spec {
  * computes exactly (never guessed). *out is owned by the caller. */
 enum status model_spec_open(const char *folder_or_config, struct model_spec **out, struct error *err);
 void model_spec_free(struct model_spec *spec);
-
-/* Builds spec->ropes[at] from rope parameters as config.json has them; `dim` is the number of channels of a head. */
-enum status rope_build(struct model_spec *spec, const json_t *parameters, double partial, int dim, enum rope_pairing pairing,
-                       struct rope *out, struct error *err);

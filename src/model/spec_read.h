@@ -1,0 +1,61 @@
+/* spec_read.h - what spec.c and the readers of the families (spec_families.c) share. Internal to the room.
+ *
+ * A reader fills the spec from one config.json whose keys may be absent: an absent key means the default of
+ * the family's configuration class in transformers, because save_pretrained leaves out what equals it. */
+#pragma once
+
+#include "model/spec.h"
+
+struct spec_reader;
+
+/* A row a model type: the defaults of its class, and what it reads beyond the common keys. */
+struct spec_family {
+    const char *model_type;                                    // as in spec->model_type
+    const char *class_name;                                    // architectures are CLASSForCausalLM and the like
+    int vocab, hidden, ffn, layers, heads, kv_heads, head_dim; // kv_heads 0: heads; head_dim 0: hidden / heads
+    int64_t max_positions;                                     //
+    double norm_eps, theta, partial;                           // of the norms; of rope
+    const char *activation_key, *activation;                   // where hidden_act stands, and its default
+    bool tied;                                                 //
+    int32_t bos, eos, pad;                                     // -1: none
+    enum status (*read)(struct spec_reader *r);
+};
+
+struct spec_reader {
+    struct model_spec *spec;
+    const struct spec_family *family;
+    const json_t *root, *text; // text: root, or its text_config
+    const char *path;          // of config.json
+    struct error *err;
+};
+
+enum { SPEC_MAX_DIM = 1 << 24, SPEC_MAX_LAYERS = 1000 };
+
+/* NULL when no family has this model_type. A wrapper's type stands for its text model's. */
+const struct spec_family *spec_family_find(const char *model_type);
+
+/* ---- keys of the text model; absent or null: fallback, unless said otherwise ---- */
+enum status read_dim(const struct spec_reader *r, const char *key, int fallback, int *out);   // 1 .. 2^24
+enum status read_count(const struct spec_reader *r, const char *key, int fallback, int *out); // 0 .. 2^24
+enum status read_flag(const struct spec_reader *r, const char *key, bool fallback, bool *out);
+enum status read_real(const struct spec_reader *r, const char *key, double fallback, double *out);
+/* Absent: fallback; null: 0, as of a feature that is switched off. Otherwise as read_count. */
+enum status read_optional(const struct spec_reader *r, const char *key, int fallback, int *out);
+
+/* ---- layers ---- */
+/* Gives every layer the spec's common head counts and FFN size, mixer MIX_FULL and rope 0. */
+void layers_init(struct spec_reader *r);
+/* Sets mixers from "layer_types"; false in *given when the key is absent. A type not in `allowed` (NULL-ended) is refused. */
+enum status layers_from_types(struct spec_reader *r, const char *const *allowed, bool *given);
+/* Every (i + 1) % period == 0 is full; the others get `mixer`. */
+void layers_by_period(struct spec_reader *r, int period, enum mixer mixer);
+/* Refuses sliding layers without a window. */
+enum status check_window(const struct spec_reader *r);
+
+/* ---- rope ---- */
+/* Appends the rope for one layer type ("full_attention"; NULL: there is one for all) and returns its index. `old` stands in
+ * where the newer "rope_parameters" is absent. */
+enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t *old, double theta, int head_dim,
+                     enum rope_pairing pairing, int *index);
+/* rope_parameters of the layer type, or rope_scaling; may be NULL. */
+const json_t *rope_parameters(const struct spec_reader *r, const char *layer_type);
