@@ -18,7 +18,7 @@ struct family {
 const struct family *family_find(const char *model_type); // NULL when there is none
 
 extern const struct family family_llama, family_qwen2, family_qwen3, family_gemma2, family_gemma3, family_gemma4, family_mixtral,
-    family_qwen3_moe, family_gpt_oss, family_deepseek, family_qwen3_next, family_diffllama, family_phi3;
+    family_qwen3_moe, family_gpt_oss, family_deepseek, family_qwen3_next, family_diffllama, family_phi3, family_llama4;
 
 /* ---- the ends of every decoder: table, final norm, head ---- */
 

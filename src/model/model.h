@@ -13,7 +13,7 @@
 #include "model/spec.h"
 
 struct model_options {
-    enum load_format load; // LOAD_DUMMY needs config.json only
+    enum load_format load; // LOAD_DUMMY and LOAD_PHANTOM need config.json only; a phantom can be explained, not run
 };
 
 struct model {
@@ -26,7 +26,7 @@ struct model {
     int64_t stored_bytes[N_DTYPES];
 };
 
-/* path: a model folder; with LOAD_DUMMY also a config.json. Errors name the file and the tensor or key. */
+/* path: a model folder; without LOAD_CHECKPOINT also a config.json. Errors name the file and the tensor or key. */
 enum status model_open(const char *path, const struct model_options *options, struct model **out, struct error *err);
 void model_free(struct model *m); // NULL is fine
 
