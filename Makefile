@@ -104,6 +104,8 @@ explain: build/gyre
 	build/gyre explain models/story
 
 # ---- tests ------------------------------------------------------------------------------------------------------
+$(call obj,$(TEST_SRC) $(TEST_LIB)): | build/.setup-test
+
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(TEST_LIB)) $(LIBS) | build/.setup-test
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LIB_LIBS) $(MAIN_LIBS)
 
