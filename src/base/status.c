@@ -1,6 +1,7 @@
 /* status.c - see status.h. */
 #include "base/status.h"
 
+#include "base/guard.h"
 #include "base/str.h"
 
 #include <stdarg.h>
@@ -87,12 +88,15 @@ void bug(const char *file, int line, const char *condition) {
     abort();
 }
 
+_Thread_local int alloc_guard_depth;
+
 static _Noreturn void out_of_memory(size_t n_bytes) {
     fprintf(stderr, "gyre: out of memory (%zu bytes)\n", n_bytes);
     abort();
 }
 
 void *xmalloc(size_t n_bytes) {
+    BUG_IF(alloc_guard_depth > 0);
     void *p = malloc(n_bytes ? n_bytes : 1);
     if (!p)
         out_of_memory(n_bytes);
@@ -100,6 +104,7 @@ void *xmalloc(size_t n_bytes) {
 }
 
 void *xcalloc(size_t n, size_t size) {
+    BUG_IF(alloc_guard_depth > 0);
     void *p = calloc(n ? n : 1, size ? size : 1);
     if (!p)
         out_of_memory(n * size);
@@ -108,6 +113,7 @@ void *xcalloc(size_t n, size_t size) {
 
 void *xrealloc(void *ptr, size_t n, size_t size) {
     size_t n_bytes;
+    BUG_IF(alloc_guard_depth > 0);
     if (!size_mul(n, size, &n_bytes))
         out_of_memory(SIZE_MAX);
     void *p = realloc(ptr, n_bytes ? n_bytes : 1);
