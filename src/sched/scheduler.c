@@ -1,0 +1,224 @@
+/* scheduler.c - see scheduler.h. */
+#include "sched/scheduler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void list_append(struct sequence_list *list, struct sequence *seq) {
+    seq->prev = list->tail;
+    seq->next = NULL;
+    *(list->tail ? &list->tail->next : &list->head) = seq;
+    list->tail = seq;
+    list->n++;
+}
+
+static void list_prepend(struct sequence_list *list, struct sequence *seq) {
+    seq->prev = NULL;
+    seq->next = list->head;
+    *(list->head ? &list->head->prev : &list->tail) = seq;
+    list->head = seq;
+    list->n++;
+}
+
+static void list_remove(struct sequence_list *list, struct sequence *seq) {
+    *(seq->prev ? &seq->prev->next : &list->head) = seq->next;
+    *(seq->next ? &seq->next->prev : &list->tail) = seq->prev;
+    seq->prev = seq->next = NULL;
+    list->n--;
+}
+
+void scheduler_init(struct scheduler *s, struct kv_pool *pool, struct step_limits limits) {
+    BUG_IF(limits.max_seqs < 1 || limits.max_rows < limits.max_seqs || limits.max_tokens < limits.max_seqs);
+    *s = (struct scheduler){.pool = pool, .limits = limits};
+    s->running = xcalloc((size_t)limits.max_seqs, sizeof *s->running);
+    s->step = xcalloc((size_t)limits.max_seqs, sizeof *s->step);
+}
+
+void scheduler_release(struct scheduler *s) {
+    free(s->running);
+    free(s->step);
+    *s = (struct scheduler){0};
+}
+
+void scheduler_add(struct scheduler *s, struct sequence *seq) {
+    BUG_IF(seq->place != SEQ_OUTSIDE || seq->n_tokens < 1);
+    seq->place = SEQ_WAITING;
+    s->n_waiting_with_cache += seq->n_computed > 0;
+    list_append(&s->waiting, seq);
+}
+
+static void remove_running(struct scheduler *s, struct sequence *seq) {
+    int i = 0;
+    while (s->running[i] != seq)
+        i++;
+    memmove(&s->running[i], &s->running[i + 1], (size_t)(s->n_running - i - 1) * sizeof *s->running);
+    s->n_running--;
+}
+
+static void take_out(struct scheduler *s, struct sequence *seq) {
+    BUG_IF(seq->n_scheduled != 0);
+    switch (seq->place) {
+    case SEQ_WAITING:
+        list_remove(&s->waiting, seq);
+        s->n_waiting_with_cache -= seq->n_computed > 0;
+        break;
+    case SEQ_IDLE: list_remove(&s->idle, seq); break;
+    case SEQ_RUNNING: remove_running(s, seq); break;
+    case SEQ_OUTSIDE: break;
+    }
+    seq->place = SEQ_OUTSIDE;
+}
+
+void scheduler_remove(struct scheduler *s, struct sequence *seq) {
+    take_out(s, seq);
+    kv_pool_drop(s->pool, seq);
+}
+
+void scheduler_keep(struct scheduler *s, struct sequence *seq) {
+    take_out(s, seq);
+    seq->place = SEQ_IDLE;
+    list_append(&s->idle, seq);
+}
+
+// ---- making room ------------------------------------------------------------------------------------------------
+
+/* Takes the cache of one sequence that is not running and is not `needed`: kept ones, oldest first, then those that
+ * wait with the cache of a kept one, last come first. */
+static bool drop_spare(struct scheduler *s, const struct sequence *needed) {
+    struct sequence *seq = s->idle.head;
+    while (seq && seq->n_computed == 0)
+        seq = seq->next;
+    for (struct sequence *w = s->waiting.tail; !seq && w && s->n_waiting_with_cache > 0; w = w->prev)
+        if (w->n_computed > 0 && w != needed)
+            seq = w;
+    if (!seq)
+        return false;
+    s->n_waiting_with_cache -= seq->place == SEQ_WAITING;
+    kv_pool_drop(s->pool, seq);
+    return true;
+}
+
+/* What the youngest running sequence has computed is lost. */
+static void preempt_youngest(struct scheduler *s) {
+    struct sequence *seq = s->running[--s->n_running];
+    kv_pool_drop(s->pool, seq);
+    seq->place = SEQ_WAITING;
+    list_prepend(&s->waiting, seq);
+    s->n_preempted++;
+}
+
+/* Cache for the next n tokens of running[at]. False when it was itself the one that had to give way. */
+static bool make_room(struct scheduler *s, int at, int n) {
+    struct sequence *seq = s->running[at];
+    while (kv_pool_extend(s->pool, seq, seq->n_computed + n) != OK) {
+        if (drop_spare(s, seq))
+            continue;
+        bool itself = s->n_running - 1 == at;
+        BUG_IF(itself && at == 0); // it was checked that the pool can hold it
+        preempt_youngest(s);
+        if (itself)
+            return false;
+    }
+    return true;
+}
+
+// ---- planning a step --------------------------------------------------------------------------------------------
+
+/* How many tokens of seq still go into this step. */
+static int tokens_that_fit(const struct scheduler *s, const struct sequence *seq) {
+    int n = MIN(seq->n_tokens - seq->n_computed, s->limits.max_tokens - s->n_step_tokens);
+    int surplus = sequence_rows(seq, n) - (s->limits.max_rows - s->n_step_rows);
+    return MAX(0, surplus > 0 ? n - surplus : n); // rows come last, one a token
+}
+
+static void put_in_step(struct scheduler *s, struct sequence *seq, int n) {
+    s->n_step_rows += sequence_rows(seq, n);
+    s->n_step_tokens += n;
+    seq->n_scheduled = n;
+    s->step[s->n_step++] = seq;
+}
+
+static void plan_running(struct scheduler *s) {
+    for (int at = 0; at < s->n_running; at++) {
+        int n = tokens_that_fit(s, s->running[at]);
+        if (n > 0 && make_room(s, at, n))
+            put_in_step(s, s->running[at], n);
+    }
+}
+
+/* From the head of the queue, while each finds room for all of its known tokens: admitting one on the strength of
+ * its first chunk would only have it preempted in the middle of its prompt. */
+static void admit_waiting(struct scheduler *s) {
+    while (s->waiting.head && s->n_running < s->limits.max_seqs) {
+        struct sequence *seq = s->waiting.head;
+        int n = tokens_that_fit(s, seq);
+        if (n <= 0)
+            return;
+        while (!kv_pool_has_room(s->pool, seq, seq->n_tokens))
+            if (!drop_spare(s, seq))
+                return;
+        take_out(s, seq);
+        seq->place = SEQ_RUNNING;
+        s->running[s->n_running++] = seq;
+        bool room = make_room(s, s->n_running - 1, n);
+        BUG_IF(!room);
+        put_in_step(s, seq, n);
+    }
+}
+
+bool scheduler_plan(struct scheduler *s) {
+    int64_t n_preempted = s->n_preempted;
+    s->n_step = s->n_step_tokens = s->n_step_rows = 0;
+    plan_running(s);
+    if (s->n_preempted == n_preempted)
+        admit_waiting(s);
+    BUG_IF(s->n_step == 0 && (s->n_running > 0 || s->waiting.n > 0));
+    return s->n_step > 0;
+}
+
+void scheduler_advance(struct scheduler *s) {
+    for (int i = 0; i < s->n_step; i++) {
+        s->step[i]->n_computed += s->step[i]->n_scheduled;
+        s->step[i]->n_scheduled = 0;
+    }
+}
+
+// ---- integrity --------------------------------------------------------------------------------------------------
+
+static const char *check_sequence(const struct scheduler *s, const struct sequence *seq, enum sequence_place place) {
+    if (seq->place != place)
+        return "a sequence stands in a list that it does not know of";
+    if (seq->n_computed < 0 || seq->n_computed + seq->n_scheduled > seq->n_tokens || seq->n_tokens > seq->capacity)
+        return "a sequence has computed more than it has";
+    for (int g = 0; g < s->pool->n_groups; g++)
+        if (s->pool->groups[g].paged && (int64_t)seq->tables[g].end * s->pool->block_size < seq->n_computed)
+            return "a sequence has computed tokens without cache";
+    return NULL;
+}
+
+static const char *check_list(const struct scheduler *s, const struct sequence_list *list, enum sequence_place place,
+                              struct sequence **seqs, size_t *n) {
+    for (struct sequence *seq = list->head; seq; seq = seq->next) {
+        const char *wrong = check_sequence(s, seq, place);
+        if (wrong)
+            return wrong;
+        seqs[(*n)++] = seq;
+    }
+    return NULL;
+}
+
+const char *scheduler_check(const struct scheduler *s) {
+    size_t n = 0;
+    struct sequence **seqs = xcalloc((size_t)(s->n_running + s->waiting.n + s->idle.n + 1), sizeof *seqs);
+    const char *wrong = check_list(s, &s->waiting, SEQ_WAITING, seqs, &n);
+    if (!wrong)
+        wrong = check_list(s, &s->idle, SEQ_IDLE, seqs, &n);
+    for (int i = 0; i < s->n_running && !wrong; i++) {
+        wrong = check_sequence(s, s->running[i], SEQ_RUNNING);
+        seqs[n++] = s->running[i];
+    }
+    if (!wrong)
+        wrong = kv_pool_check(s->pool, seqs, n);
+    free(seqs);
+    return wrong;
+}

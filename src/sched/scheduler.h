@@ -1,0 +1,63 @@
+/* scheduler.h - decides which tokens of which sequences run in the next step.
+ *
+ * Knows tokens, blocks and budgets; never sees a tensor, text or a socket. A step closes part of the gap between
+ * n_computed and n_tokens of each sequence, oldest first, so prefill, chunks, decode and recomputing are one
+ * subtraction. When blocks run out, sequences that do not run lose what cache they hold, then the youngest
+ * running one gives its blocks back, waits at the head of the queue and is recomputed later.
+ *
+ *     add -> waiting -> running -> remove                       (finished, cancelled)
+ *               ^          |  \
+ *               '- preempt-'   '-> keep -> idle -> remove       (kept for its cache)
+ *
+ * Running and waiting together are always in the order of arrival, so the oldest can take everything and always
+ * ends: no sequence starves as long as each could be held alone (kv_pool_could_hold). No allocation after init. */
+#pragma once
+
+#include "sched/kv_pool.h"
+
+struct sequence_list {
+    struct sequence *head, *tail;
+    int n;
+};
+
+/* Of one step. */
+struct step_limits {
+    int max_tokens, max_seqs, max_rows;
+};
+
+struct scheduler {
+    struct kv_pool *pool;
+    struct step_limits limits;
+    struct sequence **running; // [max_seqs], oldest first
+    int n_running;
+    struct sequence_list waiting, idle;
+    int n_waiting_with_cache; // which was a kept sequence's
+
+    // The step that was planned last: sequences in the order of running, each with n_scheduled > 0.
+    struct sequence **step; // [max_seqs]
+    int n_step, n_step_tokens, n_step_rows;
+
+    int64_t n_preempted;
+};
+
+/* max_rows must be at least max_seqs, and max_tokens too. The pool is borrowed. */
+void scheduler_init(struct scheduler *s, struct kv_pool *pool, struct step_limits limits);
+void scheduler_release(struct scheduler *s);
+
+/* At the end of the queue. The sequence must be one that the pool could hold; it stays the caller's. */
+void scheduler_add(struct scheduler *s, struct sequence *seq);
+
+/* Takes it out of wherever it is and gives its cache back. Not while a step with it is planned and not advanced. */
+void scheduler_remove(struct scheduler *s, struct sequence *seq);
+
+/* Out of the running ones, with its cache, until somebody else needs the room. */
+void scheduler_keep(struct scheduler *s, struct sequence *seq);
+
+/* Chooses the next step. False when nothing is waiting or running. */
+bool scheduler_plan(struct scheduler *s);
+
+/* The step was computed: moves n_computed. Tokens are appended by the caller afterwards. */
+void scheduler_advance(struct scheduler *s);
+
+/* For tests: NULL, or what is wrong with the lists and the pool. */
+const char *scheduler_check(const struct scheduler *s);

@@ -1,0 +1,52 @@
+/* sequence.h - the tokens of one request as the scheduler sees them, and the cache that it holds for them.
+ *
+ *     tokens   [0 ......... n_computed) [n_computed .. + n_scheduled) [ ......... n_tokens)
+ *               in the cache             in the step that is planned   known, waiting
+ *
+ * There are no phases: while n_computed < n_tokens there is something to compute. Tokens that were generated
+ * are appended and close the same gap, so a sequence that lost its cache is just one with n_computed 0. */
+#pragma once
+
+#include "base/arena.h"
+#include "core/plan.h"
+
+#include <stdbool.h>
+
+enum { NO_STATE_SLOT = -1, NO_BLOCK = -1 };
+
+/* Where the scheduler keeps it. */
+enum sequence_place {
+    SEQ_OUTSIDE, // not known to the scheduler
+    SEQ_WAITING, // holds no cache, unless it took over a kept sequence's
+    SEQ_RUNNING,
+    SEQ_IDLE, // finished and kept for its cache
+};
+
+/* Blocks of one cache group: entries [first, end) of table are held; before first they are given back (out of
+ * the window) and NO_BLOCK. Entry i holds positions [i * block_size, (i + 1) * block_size). */
+struct block_table {
+    int32_t *block; // [capacity / block_size, rounded up]
+    int32_t first, end;
+};
+
+struct sequence {
+    void *owner;
+    int32_t *tokens; // [capacity]: the prompt, then what was generated
+    int32_t capacity, n_tokens, n_computed, n_scheduled;
+    int32_t first_row;  // each position from here on gives an output row; INT32_MAX: only the last known token does
+    int32_t state_slot; // of recurrent groups
+    struct block_table tables[MAX_CACHE_GROUPS];
+    enum sequence_place place;
+    struct sequence *prev, *next; // in the waiting or the idle list
+};
+
+/* A sequence of at most `capacity` tokens, none known yet; its arrays come from the arena. */
+void sequence_init(struct sequence *seq, struct arena *arena, int32_t capacity, int n_groups, int block_size);
+
+void sequence_append(struct sequence *seq, int32_t token);
+
+/* Output rows that computing the next n tokens would give. */
+int sequence_rows(const struct sequence *seq, int n);
+
+/* The position of the first of those rows; the others follow it one by one. */
+int32_t sequence_row_start(const struct sequence *seq);
