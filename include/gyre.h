@@ -1,0 +1,180 @@
+/* gyre.h - the engine: token ids in, token ids out. The only public header of libgyre.
+ *
+ *     struct gyre *g;
+ *     struct gyre_error err;
+ *     if (gyre_open(&(struct gyre_options){.model = "models/story", .backend = &backend_cpu}, &g, &err) != 0)
+ *         die(err.text);
+ *     struct gyre_request r = gyre_request_default(g);
+ *     r.prompt = ids, r.n_prompt = n;
+ *     if (gyre_submit(g, &r, &id, &err) != 0)
+ *         die(err.text);
+ *     while (gyre_busy(g)) {
+ *         struct gyre_event e[64];
+ *         int n_events = gyre_poll(g, e, 64);
+ *         ...
+ *     }
+ *     gyre_close(g);
+ *
+ * An engine holds one model on one device. Requests that are in it together share its steps (continuous
+ * batching), and each gets the tokens that it would have got alone. It knows no text: tokenising, chat
+ * templates and stop strings are the caller's.
+ *
+ * What the caller may lean on:
+ * - gyre_submit either refuses with a sentence, or accepts; an accepted request gives any number of PROMPT and
+ *   TOKEN events and then exactly one DONE, whatever happens.
+ * - A fault of one request ends that request alone. A fault of the device ends all, each with DONE, and every
+ *   later gyre_submit is refused with the device's sentence.
+ * - Nothing is computed but inside gyre_poll, on the caller's thread (and the device's own).
+ * - All functions of one engine are called from one thread. Engines are independent of one another. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct gyre;
+struct backend_ops;
+extern const struct backend_ops backend_cpu; // what may stand in gyre_options.backend
+
+/* Functions that can fail return 0, or another number after writing one sentence that a user can act on. */
+struct gyre_error {
+    int status;
+    char text[768];
+};
+
+/* Zero means the default everywhere. */
+struct gyre_options {
+    const char *model; // a folder in Hugging Face's layout
+    const struct backend_ops *backend;
+    int n_threads;          // of the CPU; one a processor
+    bool dummy_weights;     // random weights in the shapes and types of config.json; no checkpoint is read
+    int64_t max_model_len;  // tokens of a sequence, prompt and answer; the model's own
+    int64_t kv_cache_bytes; // a quarter of the memory, but not more than max_seqs sequences of max_model_len need
+    int max_batched_tokens; // tokens computed in one step, 512
+    int max_seqs;           // sequences in one step, 64
+    int block_size;         // tokens in a block of cache, a power of two, 64
+};
+
+/* Reads the model, places its weights and allocates the cache. */
+int gyre_open(const struct gyre_options *options, struct gyre **out, struct gyre_error *err);
+
+/* Ends whatever is running, without events. NULL is fine. */
+void gyre_close(struct gyre *g);
+
+enum { GYRE_MAX_EOS = 16, GYRE_MAX_TOP_LOGPROBS = 20 };
+
+/* What was opened; as long as the engine. */
+struct gyre_info {
+    int32_t vocab_size;
+    int32_t bos; // -1: none
+    int32_t eos[GYRE_MAX_EOS];
+    int n_eos;
+    int64_t max_model_len;   // tokens that a sequence may have here ...
+    int64_t model_max_len;   // ... and by the model's config; larger where the cache has no room or an option says so
+    int64_t kv_cache_bytes;  // allocated
+    int64_t kv_cache_tokens; // that the cache holds, of all sequences together
+    int max_batched_tokens, max_seqs, block_size;
+};
+const struct gyre_info *gyre_info(const struct gyre *g);
+
+struct gyre_logit_bias {
+    int32_t token;
+    float bias;
+};
+
+/* Everything is copied by gyre_submit. */
+struct gyre_request {
+    const int32_t *prompt; // at least one id
+    int64_t n_prompt;
+    int64_t max_tokens; // to generate; 0: none, the prompt is only computed; -1: to the end of the context
+    int64_t min_tokens; // before this many no end-of-sequence token and no stop id comes
+
+    float temperature, top_p, min_p;                               // temperature 0: the most probable token; top_p 1, min_p 0: off
+    int32_t top_k;                                                 // 0: off
+    float repetition_penalty, presence_penalty, frequency_penalty; // 1, 0, 0: off
+    const struct gyre_logit_bias *logit_bias;
+    size_t n_logit_bias;
+    uint64_t seed; // the same seed gives the same tokens, whatever runs beside
+
+    bool ignore_eos;         // go on after the model's end-of-sequence tokens
+    const int32_t *stop_ids; // tokens that end the answer besides
+    size_t n_stop_ids;
+
+    bool logprobs;          // TOKEN events carry the log-probability of their token ...
+    int n_top_logprobs;     // ... and of the most probable ones
+    bool score_prompt;      // PROMPT events, one a prompt token ...
+    int64_t score_from;     // ... from this position on
+    bool want_last_logits;  // a PROMPT event for the last prompt token, with all logits
+    bool keep_sequence;     // for a later request's continue_from: see gyre_forget
+    uint64_t continue_from; // a finished request that was kept: what the two prompts share is not computed again; 0: none
+
+    void *user; // comes back with each event
+};
+
+/* The model's generation defaults; greedy where it has none. */
+struct gyre_request gyre_request_default(const struct gyre *g);
+
+/* Refuses what is out of range, prompts that are longer than the context or than the cache, and ids that are
+ * not in the vocabulary. continue_from takes the kept sequence over, whether or not it helps. */
+int gyre_submit(struct gyre *g, const struct gyre_request *request, uint64_t *id, struct gyre_error *err);
+
+/* The request's next event is DONE with GYRE_CANCELLED, if it has not ended already. Unknown ids are fine. */
+void gyre_cancel(struct gyre *g, uint64_t id);
+
+/* Gives a kept sequence back that nobody will continue. The engine also drops the cache of kept sequences, oldest
+ * first, when running ones need the room; they can still be continued, from the start. */
+void gyre_forget(struct gyre *g, uint64_t id);
+
+enum gyre_event_kind {
+    GYRE_PROMPT, // a prompt token was computed (score_prompt, want_last_logits)
+    GYRE_TOKEN,  // a token was generated
+    GYRE_DONE,   // the last event of its request
+};
+
+enum gyre_finish {
+    GYRE_STOP,      // an end-of-sequence token or stop id, which was the last TOKEN event
+    GYRE_LENGTH,    // max_tokens, or the end of the context
+    GYRE_CANCELLED, // gyre_cancel
+    GYRE_FAILED,    // see error
+};
+
+struct gyre_timing {
+    int64_t queue_us;  // from gyre_submit to the first step with this request
+    int64_t prompt_us; // from there to the first token (or the end)
+    int64_t decode_us; // from the first token to the last
+    int64_t n_reused;  // prompt tokens that continue_from saved
+    int64_t n_tokens;  // generated
+};
+
+/* Pointers are good until the next call of gyre_poll. */
+struct gyre_event {
+    enum gyre_event_kind kind;
+    uint64_t id;
+    void *user;
+    int64_t position; // PROMPT and TOKEN: of the token in its sequence
+    int32_t token;    // TOKEN: the token; PROMPT: the most probable next token
+    float logprob;    // TOKEN: its log-probability, if asked; PROMPT: that of the next prompt token (0 at the last)
+    int n_top;        // the n_top_logprobs most probable tokens, best first
+    const int32_t *top_tokens;
+    const float *top_logprobs;
+    const float *logits; // PROMPT at the last position: [vocab_size], if asked; otherwise NULL
+    bool stops;          // TOKEN: it is the end-of-sequence token or stop id that ended the answer
+    enum gyre_finish finish;
+    const char *error;         // DONE with GYRE_FAILED: the sentence
+    struct gyre_timing timing; // DONE
+};
+
+/* Hands out at most n_events events. When none is at hand it first runs one step, which may give none yet (a
+ * long prompt). */
+int gyre_poll(struct gyre *g, struct gyre_event *events, int n_events);
+
+/* Whether an accepted request has not had its DONE. */
+bool gyre_busy(const struct gyre *g);
+
+#ifdef __cplusplus
+}
+#endif

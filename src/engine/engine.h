@@ -1,0 +1,114 @@
+/* engine.h - what an engine is made of; for the files of this room and its tests. The contract is gyre.h.
+ *
+ *     gyre_submit -> request -> scheduler: waiting -> running ------------> ended -> DONE -> freed
+ *                                             step: plan, run, collect, publish       '-> kept (continue_from)
+ *
+ * One request is one sequence. Everything that a step needs is allocated before it: a request's memory when it is
+ * submitted, plan, results and events when the engine is opened. */
+#pragma once
+
+#include "base/arena.h"
+#include "core/backend.h"
+#include "gyre.h"
+#include "model/model.h"
+#include "sched/scheduler.h"
+
+struct request {
+    struct arena arena;
+    uint64_t id;
+    struct gyre_request asked; // its arrays are copies in the arena
+    struct sequence sequence;
+    int32_t n_prompt;
+    struct sample_params sample; // what stays the same from token to token
+    int32_t *stops;              // eos unless ignored, and stop_ids: [n_stops]
+    int n_stops;
+    int32_t *banned; // eos and stop_ids, before min_tokens: [n_banned]
+    int n_banned;
+    int64_t submitted_us, started_us, first_token_us, last_token_us, n_reused;
+    bool ended, delivered;
+    enum gyre_finish finish;
+    struct error error;
+    struct request *next_ended;
+};
+
+/* Requests by id: a slot and a generation, so that an id that was used up finds nothing. */
+struct request_table {
+    struct request_slot {
+        struct request *request; // NULL: free
+        uint32_t generation;
+        uint32_t next_free;
+    } * slots; // [n]; slot 0 is never used, so no id is 0
+    uint32_t n, free_slot;
+};
+
+void request_table_release(struct request_table *t);
+void request_table_add(struct request_table *t, struct request *r); // sets r->id
+struct request *request_table_find(const struct request_table *t, uint64_t id);
+void request_table_remove(struct request_table *t, struct request *r);
+
+/* A request with everything copied and checked, or a sentence that names the field. */
+enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out, struct error *err);
+void request_free(struct request *r);
+
+/* An output row of the step: whose it is, and the position of the token that it was computed from. */
+struct step_row {
+    struct request *request;
+    int32_t position;
+};
+
+struct gyre {
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct executable *exe;
+    struct model *model; // NULL in tests that bring a program of their own
+    const struct program *program;
+    struct gyre_info info;
+
+    struct kv_pool pool;
+    struct scheduler scheduler;
+    struct request_table requests;
+
+    struct batch_plan plan;
+    struct step_row *rows;         // [max_rows]
+    struct sample_result *results; // [max_rows]; the events of a step point in here
+
+    struct gyre_event *events; // [2 * max_rows], those of the last step that were not handed out yet
+    int first_event, n_events;
+    struct request *ended_head, *ended_tail; // their DONE was not handed out yet
+    struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good
+    int64_t n_busy;                          // accepted, DONE not handed out
+    struct error failed;                     // of the device; sticky
+};
+
+/* What gyre_open does once a model is there. The program is borrowed. */
+struct engine_model {
+    const struct program *program;
+    int64_t max_positions;
+    int32_t bos;
+    const int32_t *eos;
+    int n_eos;
+};
+enum status engine_open(const struct gyre_options *options, const struct engine_model *model, struct gyre **out, struct error *err);
+
+/* Runs one step, if there is anything to compute, and queues its events. */
+void engine_step(struct gyre *g);
+
+/* The request is over: out of the scheduler (or kept), DONE next. For FAILED, err says why. */
+void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err);
+
+/* Frees the requests whose DONE was handed out by the last poll. */
+void engine_free_delivered(struct gyre *g);
+
+/* Fills g->plan and g->rows from the scheduler's step. */
+void engine_fill_plan(struct gyre *g);
+
+/* Writes a sentence to the caller and returns its status. */
+int engine_report(struct gyre_error *out, const struct error *err);
+
+/* How much cache, of which length and in how many blocks: from options, program and memory to numbers. */
+struct engine_sizes {
+    struct bucket bucket;
+    struct cache_config cache;
+    int64_t max_model_len, kv_cache_bytes, kv_cache_tokens;
+};
+enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct engine_sizes *out, struct error *err);

@@ -1,0 +1,159 @@
+/* gyre.c - the public functions on requests and events; see gyre.h. */
+#include "engine/engine.h"
+
+#include "base/clock.h"
+
+struct gyre_request gyre_request_default(const struct gyre *g) {
+    struct gyre_request r = {.max_tokens = -1, .top_p = 1, .repetition_penalty = 1};
+    if (!g->model)
+        return r;
+    const struct generation_defaults *d = &g->model->spec->generation;
+    if (d->do_sample)
+        r.temperature = d->temperature > 0 ? (float)d->temperature : 1;
+    if (d->top_p > 0)
+        r.top_p = (float)d->top_p;
+    if (d->min_p > 0)
+        r.min_p = (float)d->min_p;
+    if (d->top_k > 0)
+        r.top_k = (int32_t)MIN(d->top_k, INT32_MAX);
+    if (d->repetition_penalty > 0)
+        r.repetition_penalty = (float)d->repetition_penalty;
+    return r;
+}
+
+// ---- the life of a request --------------------------------------------------------------------------------------
+
+static int32_t shared_prefix(const struct sequence *a, const struct sequence *b) {
+    int32_t n = 0, max = MIN(a->n_computed, b->n_tokens);
+    while (n < max && a->tokens[n] == b->tokens[n])
+        n++;
+    return n;
+}
+
+static void forget(struct gyre *g, struct request *kept) {
+    scheduler_remove(&g->scheduler, &kept->sequence);
+    request_table_remove(&g->requests, kept);
+    request_free(kept);
+}
+
+/* What both prompts begin with need not be computed again, except what must give output rows. */
+static void take_over(struct gyre *g, struct request *kept, struct request *r) {
+    int32_t n = MIN(shared_prefix(&kept->sequence, &r->sequence), sequence_row_start(&r->sequence));
+    kv_pool_rewind(&g->pool, &kept->sequence, n);
+    kv_pool_hand_over(&g->pool, &kept->sequence, &r->sequence);
+    r->n_reused = r->sequence.n_computed;
+    forget(g, kept);
+}
+
+int gyre_submit(struct gyre *g, const struct gyre_request *asked, uint64_t *id, struct gyre_error *err) {
+    struct error e = g->failed;
+    struct request *r;
+    if (g->failed.status != OK || request_new(g, asked, &r, &e) != OK)
+        return engine_report(err, &e);
+    request_table_add(&g->requests, r);
+    if (asked->continue_from)
+        take_over(g, request_table_find(&g->requests, asked->continue_from), r);
+    scheduler_add(&g->scheduler, &r->sequence);
+    g->n_busy++;
+    *id = r->id;
+    return 0;
+}
+
+void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err) {
+    if (r->asked.keep_sequence && finish != GYRE_FAILED)
+        scheduler_keep(&g->scheduler, &r->sequence);
+    else
+        scheduler_remove(&g->scheduler, &r->sequence);
+    r->ended = true;
+    r->finish = finish;
+    if (err)
+        r->error = *err;
+    *(g->ended_tail ? &g->ended_tail->next_ended : &g->ended_head) = r;
+    g->ended_tail = r;
+}
+
+void gyre_cancel(struct gyre *g, uint64_t id) {
+    struct request *r = request_table_find(&g->requests, id);
+    if (!r || r->delivered)
+        return;
+    if (r->ended)
+        r->finish = r->finish == GYRE_FAILED ? GYRE_FAILED : GYRE_CANCELLED;
+    else
+        engine_end(g, r, GYRE_CANCELLED, NULL);
+}
+
+void gyre_forget(struct gyre *g, uint64_t id) {
+    struct request *r = request_table_find(&g->requests, id);
+    if (r && r->delivered)
+        forget(g, r);
+}
+
+// ---- events -----------------------------------------------------------------------------------------------------
+
+void engine_free_delivered(struct gyre *g) {
+    while (g->delivered) {
+        struct request *next = g->delivered->next_ended;
+        request_free(g->delivered);
+        g->delivered = next;
+    }
+}
+
+static struct gyre_timing timing_of(const struct request *r) {
+    int64_t now = clock_us(), started = r->started_us ? r->started_us : now;
+    int64_t first = r->first_token_us ? r->first_token_us : now;
+    return (struct gyre_timing){
+        .queue_us = started - r->submitted_us,
+        .prompt_us = first - started,
+        .decode_us = r->first_token_us ? r->last_token_us - first : 0,
+        .n_reused = r->n_reused,
+        .n_tokens = r->sequence.n_tokens - r->n_prompt,
+    };
+}
+
+/* Takes the first ended request off the list. One that is not kept is freed by the next poll. */
+static struct gyre_event take_done(struct gyre *g) {
+    struct request *r = g->ended_head;
+    g->ended_head = r->next_ended;
+    if (!g->ended_head)
+        g->ended_tail = NULL;
+    struct gyre_event e = {.kind = GYRE_DONE, .id = r->id, .user = r->asked.user, .finish = r->finish, .timing = timing_of(r)};
+    if (r->finish == GYRE_FAILED)
+        e.error = r->error.text;
+    r->delivered = true;
+    g->n_busy--;
+    if (r->sequence.place != SEQ_IDLE) {
+        request_table_remove(&g->requests, r);
+        r->next_ended = g->delivered;
+        g->delivered = r;
+    }
+    return e;
+}
+
+/* After a cancel the events that were not handed out yet are void. */
+static bool is_void(const struct gyre *g, const struct gyre_event *e) {
+    const struct request *r = request_table_find(&g->requests, e->id);
+    return r->ended && r->finish == GYRE_CANCELLED;
+}
+
+static int hand_out(struct gyre *g, struct gyre_event *events, int max) {
+    int n = 0;
+    while (n < max && g->first_event < g->n_events) {
+        const struct gyre_event *e = &g->events[g->first_event++];
+        if (!is_void(g, e))
+            events[n++] = *e;
+    }
+    while (n < max && g->ended_head)
+        events[n++] = take_done(g);
+    return n;
+}
+
+int gyre_poll(struct gyre *g, struct gyre_event *events, int max) {
+    engine_free_delivered(g);
+    int n = hand_out(g, events, max);
+    if (n > 0 || max <= 0)
+        return n;
+    engine_step(g);
+    return hand_out(g, events, max);
+}
+
+bool gyre_busy(const struct gyre *g) { return g->n_busy > 0; }

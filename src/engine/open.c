@@ -1,0 +1,118 @@
+/* open.c - putting an engine together, and taking it apart. */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum status open_device(struct gyre *g, const struct gyre_options *o, const struct engine_sizes *sizes, struct error *err) {
+    struct backend_options options = {.n_threads = o->n_threads};
+    TRY(g->ops->open(&options, &g->backend, err));
+    TRY(g->ops->place_weights(g->backend, g->program, err));
+    TRY(g->ops->alloc_cache(g->backend, g->program, &sizes->cache, err));
+    return g->ops->compile(g->backend, g->program, sizes->bucket, &g->exe, err);
+}
+
+static void fill_info(struct gyre_info *info, const struct engine_model *m, const struct engine_sizes *sizes) {
+    *info = (struct gyre_info){
+        .vocab_size = m->program->vocab_size,
+        .bos = m->bos,
+        .max_model_len = sizes->max_model_len,
+        .model_max_len = m->max_positions,
+        .kv_cache_bytes = sizes->kv_cache_bytes,
+        .kv_cache_tokens = sizes->kv_cache_tokens,
+        .max_batched_tokens = sizes->bucket.max_tokens,
+        .max_seqs = sizes->bucket.max_seqs,
+        .block_size = sizes->cache.block_size,
+    };
+    for (int i = 0; i < m->n_eos; i++) // a config may name one that the vocabulary does not have
+        if (m->eos[i] >= 0 && m->eos[i] < info->vocab_size)
+            info->eos[info->n_eos++] = m->eos[i];
+}
+
+static void allocate_step(struct gyre *g, const struct engine_sizes *sizes) {
+    const struct program *p = g->program;
+    struct bucket b = sizes->bucket;
+    int width[MAX_CACHE_GROUPS] = {0};
+    for (int i = 0; i < p->n_groups; i++)
+        if (p->groups[i].kind != CACHE_STATE)
+            width[i] = (int)((sizes->max_model_len + sizes->cache.block_size - 1) / sizes->cache.block_size);
+    batch_plan_init(&g->plan, b, p->n_groups, width);
+    kv_pool_init(&g->pool, p->groups, p->n_groups, sizes->cache.block_size, b.max_tokens, sizes->cache.n_blocks, sizes->cache.n_states);
+    scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows});
+    g->rows = xcalloc((size_t)b.max_rows, sizeof *g->rows);
+    g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
+    g->events = xcalloc(2 * (size_t)b.max_rows, sizeof *g->events);
+}
+
+enum status engine_open(const struct gyre_options *o, const struct engine_model *m, struct gyre **out, struct error *err) {
+    *out = NULL;
+    BUG_IF(m->n_eos > GYRE_MAX_EOS || m->program->n_groups > MAX_CACHE_GROUPS);
+    struct engine_sizes sizes;
+    TRY(engine_size(o, m, &sizes, err));
+    struct gyre *g = xcalloc(1, sizeof *g);
+    g->ops = o->backend;
+    g->program = m->program;
+    fill_info(&g->info, m, &sizes);
+    allocate_step(g, &sizes);
+    enum status st = open_device(g, o, &sizes, err);
+    if (st != OK) {
+        gyre_close(g);
+        return st;
+    }
+    *out = g;
+    return OK;
+}
+
+int engine_report(struct gyre_error *out, const struct error *err) {
+    if (out) {
+        out->status = err->status;
+        memcpy(out->text, err->text, sizeof out->text);
+    }
+    return err->status;
+}
+_Static_assert(sizeof((struct gyre_error){0}.text) == sizeof((struct error){0}.text), "a sentence is copied whole");
+
+int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error *err) {
+    struct error e = {0};
+    struct model *model;
+    *out = NULL;
+    struct model_options options = {.load = o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT};
+    if (model_open(o->model, &options, &model, &e) != OK)
+        return engine_report(err, &e);
+    const struct model_spec *spec = model->spec;
+    struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS)};
+    if (engine_open(o, &m, out, &e) != OK) {
+        model_free(model);
+        return engine_report(err, &e);
+    }
+    (*out)->model = model;
+    return 0;
+}
+
+static void free_requests(struct gyre *g) {
+    engine_free_delivered(g);
+    for (uint32_t i = 1; i < g->requests.n; i++)
+        if (g->requests.slots[i].request)
+            request_free(g->requests.slots[i].request);
+    request_table_release(&g->requests);
+}
+
+void gyre_close(struct gyre *g) {
+    if (!g)
+        return;
+    free_requests(g);
+    scheduler_release(&g->scheduler);
+    kv_pool_release(&g->pool);
+    batch_plan_release(&g->plan);
+    free(g->rows);
+    free(g->results);
+    free(g->events);
+    if (g->exe)
+        g->ops->free_executable(g->exe);
+    if (g->backend)
+        g->ops->free(g->backend);
+    model_free(g->model);
+    free(g);
+}
+
+const struct gyre_info *gyre_info(const struct gyre *g) { return &g->info; }

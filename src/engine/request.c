@@ -1,0 +1,192 @@
+/* request.c - requests: checked, copied, and found by their ids. */
+#include "engine/engine.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- checking ---------------------------------------------------------------------------------------------------
+
+static enum status check_ids(const char *field, const int32_t *ids, int64_t n, int32_t vocab_size, struct error *err) {
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= vocab_size)
+            return fail(err, ERR_ARG, "%s: id %d at %lld is not in the vocabulary of %d tokens", field, ids[i], (long long)i, vocab_size);
+    return OK;
+}
+
+static enum status check_range(const char *field, float x, float min, float max, struct error *err) {
+    if (!(x >= min && x <= max)) // also NaN
+        return fail(err, ERR_ARG, "%s: %g is not between %g and %g", field, (double)x, (double)min, (double)max);
+    return OK;
+}
+
+static enum status check_sampling(const struct gyre_request *a, int32_t vocab_size, struct error *err) {
+    TRY(check_range("temperature", a->temperature, 0, 1e6f, err));
+    TRY(check_range("top_p", a->top_p, 0, 1, err));
+    TRY(check_range("min_p", a->min_p, 0, 1, err));
+    TRY(check_range("repetition_penalty", a->repetition_penalty, 1e-6f, 1e6f, err));
+    TRY(check_range("presence_penalty", a->presence_penalty, -1e6f, 1e6f, err));
+    TRY(check_range("frequency_penalty", a->frequency_penalty, -1e6f, 1e6f, err));
+    if (a->top_k < 0)
+        return fail(err, ERR_ARG, "top_k: %d is negative", a->top_k);
+    for (size_t i = 0; i < a->n_logit_bias; i++) {
+        TRY(check_ids("logit_bias", &a->logit_bias[i].token, 1, vocab_size, err));
+        TRY(check_range("logit_bias", a->logit_bias[i].bias, -1e6f, 1e6f, err));
+    }
+    if (a->n_top_logprobs < 0 || a->n_top_logprobs > MAX_TOP_LOGPROBS)
+        return fail(err, ERR_ARG, "top_logprobs: %d is not between 0 and %d", a->n_top_logprobs, MAX_TOP_LOGPROBS);
+    return check_ids("stop_ids", a->stop_ids, (int64_t)a->n_stop_ids, vocab_size, err);
+}
+
+/* Why the context is as long as it is. */
+static const char *context_reason(const struct gyre_info *info) {
+    return info->max_model_len < info->model_max_len ? " (the model's is longer; see max_model_len and kv_cache_bytes)" : "";
+}
+
+static enum status check_length(const struct gyre_request *a, const struct gyre_info *info, struct error *err) {
+    if (a->n_prompt < 1)
+        return fail(err, ERR_ARG, "the prompt is empty: it needs at least one token");
+    if (a->max_tokens < -1)
+        return fail(err, ERR_ARG, "max_tokens: %lld is negative", (long long)a->max_tokens);
+    int64_t least = a->max_tokens == -1 ? 1 : a->max_tokens;
+    if (a->n_prompt > info->max_model_len || least > info->max_model_len - a->n_prompt)
+        return fail(err, ERR_ARG, "the prompt of %lld tokens and max_tokens %lld exceed the context of %lld tokens%s",
+                    (long long)a->n_prompt, (long long)least, (long long)info->max_model_len, context_reason(info));
+    int64_t max_tokens = a->max_tokens == -1 ? info->max_model_len - a->n_prompt : a->max_tokens;
+    if (a->min_tokens < 0 || a->min_tokens > max_tokens)
+        return fail(err, ERR_ARG, "min_tokens: %lld is not between 0 and max_tokens, %lld", (long long)a->min_tokens,
+                    (long long)max_tokens);
+    if (a->score_from < 0)
+        return fail(err, ERR_ARG, "score_from: %lld is negative", (long long)a->score_from);
+    return OK;
+}
+
+static enum status check_request(const struct gyre *g, const struct gyre_request *a, struct error *err) {
+    TRY(check_length(a, &g->info, err));
+    TRY(check_ids("prompt", a->prompt, a->n_prompt, g->info.vocab_size, err));
+    TRY(check_sampling(a, g->info.vocab_size, err));
+    const struct request *kept = a->continue_from ? request_table_find(&g->requests, a->continue_from) : NULL;
+    if (a->continue_from && !(kept && kept->sequence.place == SEQ_IDLE))
+        return fail(err, ERR_ARG, "continue_from: there is no kept request of this id");
+    return OK;
+}
+
+// ---- copying ----------------------------------------------------------------------------------------------------
+
+static void *copy_array(struct arena *arena, const void *from, size_t n, size_t size) {
+    void *to = arena_calloc(arena, n, size);
+    if (n > 0)
+        memcpy(to, from, n * size);
+    return to;
+}
+
+/* eos and stop_ids in one array, which min_tokens bans; the part of it that ends the answer is judged. */
+static void copy_stops(struct request *r, const struct gyre_info *info) {
+    const struct gyre_request *a = &r->asked;
+    r->n_banned = info->n_eos + (int)a->n_stop_ids;
+    r->banned = arena_calloc(&r->arena, (size_t)r->n_banned, sizeof *r->banned);
+    memcpy(r->banned, info->eos, (size_t)info->n_eos * sizeof *r->banned);
+    if (a->n_stop_ids > 0)
+        memcpy(r->banned + info->n_eos, a->stop_ids, a->n_stop_ids * sizeof *r->banned);
+    int skip = a->ignore_eos ? info->n_eos : 0;
+    r->stops = r->banned + skip;
+    r->n_stops = r->n_banned - skip;
+}
+
+static struct sample_params sampling_of(const struct request *r) {
+    const struct gyre_request *a = &r->asked;
+    return (struct sample_params){
+        .temperature = a->temperature,
+        .top_p = a->top_p,
+        .min_p = a->min_p,
+        .top_k = a->top_k,
+        .repetition_penalty = a->repetition_penalty,
+        .presence_penalty = a->presence_penalty,
+        .frequency_penalty = a->frequency_penalty,
+        .history = r->sequence.tokens,
+        .n_prompt = r->n_prompt,
+        .bias = (const struct logit_bias *)a->logit_bias,
+        .n_bias = (int32_t)a->n_logit_bias,
+        .seed = a->seed,
+        .target = -1,
+        .n_top_logprobs = a->n_top_logprobs,
+        .want_logprob = a->logprobs || a->n_top_logprobs > 0,
+    };
+}
+_Static_assert(sizeof(struct gyre_logit_bias) == sizeof(struct logit_bias) &&
+                   offsetof(struct gyre_logit_bias, bias) == offsetof(struct logit_bias, bias),
+               "a bias is the same in and out of the house");
+
+static void init_sequence(struct request *r, const struct gyre *g) {
+    const struct gyre_request *a = &r->asked;
+    r->n_prompt = (int32_t)a->n_prompt;
+    sequence_init(&r->sequence, &r->arena, (int32_t)(a->n_prompt + a->max_tokens), g->program->n_groups, g->info.block_size);
+    r->sequence.owner = r;
+    memcpy(r->sequence.tokens, a->prompt, (size_t)a->n_prompt * sizeof *a->prompt);
+    r->sequence.n_tokens = r->n_prompt;
+    if (a->score_prompt)
+        r->sequence.first_row = (int32_t)MIN(a->score_from, a->n_prompt);
+}
+
+enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out, struct error *err) {
+    *out = NULL;
+    TRY(check_request(g, asked, err));
+    struct request *r = xcalloc(1, sizeof *r);
+    struct gyre_request *a = &r->asked;
+    *a = *asked;
+    if (a->max_tokens == -1)
+        a->max_tokens = g->info.max_model_len - a->n_prompt;
+    a->logit_bias = copy_array(&r->arena, asked->logit_bias, a->n_logit_bias, sizeof *a->logit_bias);
+    init_sequence(r, g);
+    copy_stops(r, &g->info);
+    a->prompt = r->sequence.tokens;
+    a->stop_ids = NULL; // in r->banned
+    r->sample = sampling_of(r);
+    r->submitted_us = clock_us();
+    *out = r;
+    return OK;
+}
+
+void request_free(struct request *r) {
+    arena_release(&r->arena);
+    free(r);
+}
+
+// ---- ids --------------------------------------------------------------------------------------------------------
+
+static void grow_table(struct request_table *t) {
+    uint32_t n = t->n ? 2 * t->n : 64;
+    BUG_IF(n < t->n);
+    t->slots = xrealloc(t->slots, n, sizeof *t->slots);
+    for (uint32_t i = t->n; i < n; i++)
+        t->slots[i] = (struct request_slot){NULL, 0, i + 1 < n ? i + 1 : 0};
+    t->free_slot = t->n ? t->n : 1;
+    t->n = n;
+}
+
+void request_table_release(struct request_table *t) {
+    free(t->slots);
+    *t = (struct request_table){0};
+}
+
+void request_table_add(struct request_table *t, struct request *r) {
+    if (t->free_slot == 0)
+        grow_table(t);
+    uint32_t i = t->free_slot;
+    t->free_slot = t->slots[i].next_free;
+    t->slots[i].request = r;
+    r->id = (uint64_t)t->slots[i].generation << 32 | i;
+}
+
+struct request *request_table_find(const struct request_table *t, uint64_t id) {
+    uint32_t i = (uint32_t)id;
+    return i < t->n && t->slots[i].request && t->slots[i].request->id == id ? t->slots[i].request : NULL;
+}
+
+void request_table_remove(struct request_table *t, struct request *r) {
+    uint32_t i = (uint32_t)r->id;
+    t->slots[i] = (struct request_slot){NULL, t->slots[i].generation + 1, t->free_slot};
+    t->free_slot = i;
+}

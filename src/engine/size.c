@@ -1,0 +1,139 @@
+/* size.c - how large an engine is: exact arithmetic from options, the program's cache groups and the memory there is. */
+#include "engine/engine.h"
+
+#include <unistd.h>
+
+enum {
+    DEFAULT_BATCHED_TOKENS = 512,
+    DEFAULT_SEQS = 64,
+    DEFAULT_BLOCK = 64,
+    LONGEST = 1 << 24,      // tokens of a sequence: tables are made for them
+    LOGIT_BYTES = 64 << 20, // for the rows of one step; scoring goes in slices of that
+};
+
+struct cache_demand {
+    const struct gyre_options *options;
+    const struct program *program;
+    int block_size, max_chunk, max_seqs;
+};
+
+static int64_t saturating_mul(int64_t a, int64_t b) {
+    int64_t r;
+    return __builtin_mul_overflow(a, b, &r) ? INT64_MAX : r;
+}
+
+static int64_t saturating_add(int64_t a, int64_t b) {
+    int64_t r;
+    return __builtin_add_overflow(a, b, &r) ? INT64_MAX : r;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+/* Blocks of a group for n_tokens of all sequences together, none longer than max_len: a windowed group never
+ * needs more than every sequence's window. */
+static int64_t blocks_of(const struct cache_demand *d, int group, int64_t n_tokens, int64_t max_len) {
+    int64_t one = kv_group_blocks_for(&d->program->groups[group], max_len, d->block_size, d->max_chunk);
+    return MIN(ceil_div(n_tokens, d->block_size), saturating_mul(one, d->max_seqs));
+}
+
+static int64_t cache_bytes(const struct cache_demand *d, int64_t n_tokens, int64_t max_len) {
+    int64_t bytes = 0;
+    for (int g = 0; g < d->program->n_groups; g++) {
+        int64_t block = d->options->backend->cache_block_bytes(d->program, g, d->block_size);
+        if (d->program->groups[g].kind != CACHE_STATE)
+            bytes = saturating_add(bytes, saturating_mul(block, blocks_of(d, g, n_tokens, max_len)));
+    }
+    return bytes;
+}
+
+static int64_t state_bytes(const struct cache_demand *d) {
+    int64_t bytes = 0;
+    for (int g = 0; g < d->program->n_groups; g++)
+        if (d->program->groups[g].kind == CACHE_STATE)
+            bytes = saturating_add(bytes, d->options->backend->cache_block_bytes(d->program, g, d->block_size));
+    return bytes;
+}
+
+/* The longest sequence, up to max_len, whose cache fits; and 0 when not one block does. */
+static int64_t longest_that_fits(const struct cache_demand *d, int64_t max_len, int64_t budget) {
+    if (cache_bytes(d, max_len, max_len) <= budget)
+        return max_len;
+    int64_t low = 0, high = ceil_div(max_len, d->block_size);
+    while (high - low > 1) {
+        int64_t mid = low + (high - low) / 2, len = mid * d->block_size;
+        *(cache_bytes(d, len, len) <= budget ? &low : &high) = mid;
+    }
+    return low * d->block_size;
+}
+
+/* The most tokens, in whole blocks and at most those of max_seqs full sequences, whose cache fits. */
+static int64_t tokens_that_fit(const struct cache_demand *d, int64_t max_len, int64_t budget) {
+    int64_t low = ceil_div(max_len, d->block_size), high = saturating_mul(low, d->max_seqs);
+    high = MIN(high, INT32_MAX / 2) + 1;
+    while (high - low > 1) {
+        int64_t mid = low + (high - low) / 2;
+        *(cache_bytes(d, mid * d->block_size, max_len) <= budget ? &low : &high) = mid;
+    }
+    return low * d->block_size;
+}
+
+static int64_t quarter_of_memory(void) {
+    int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+    return pages > 0 && page > 0 ? pages / 4 * page : (int64_t)1 << 30;
+}
+
+static enum status check_options(const struct gyre_options *o, const struct engine_model *m, struct error *err) {
+    if (o->max_batched_tokens < 0 || o->max_batched_tokens > 1 << 20)
+        return fail(err, ERR_ARG, "max_batched_tokens: %d is not between 1 and 1048576", o->max_batched_tokens);
+    if (o->max_seqs < 0 || o->max_seqs > 1 << 14)
+        return fail(err, ERR_ARG, "max_seqs: %d is not between 1 and 16384", o->max_seqs);
+    if (o->block_size < 0 || o->block_size > 1 << 14 || (o->block_size & (o->block_size - 1)) != 0)
+        return fail(err, ERR_ARG, "block_size: %d is not a power of two between 1 and 16384", o->block_size);
+    if (o->kv_cache_bytes < 0)
+        return fail(err, ERR_ARG, "kv_cache_bytes: %lld is negative", (long long)o->kv_cache_bytes);
+    if (o->max_model_len < 0 || o->max_model_len > m->max_positions)
+        return fail(err, ERR_ARG, "max_model_len: %lld is not between 1 and the %lld positions that the model has",
+                    (long long)o->max_model_len, (long long)m->max_positions);
+    return OK;
+}
+
+static struct bucket bucket_of(const struct gyre_options *o, const struct program *p) {
+    struct bucket b = {.max_tokens = o->max_batched_tokens ? o->max_batched_tokens : DEFAULT_BATCHED_TOKENS,
+                       .max_seqs = o->max_seqs ? o->max_seqs : DEFAULT_SEQS};
+    b.max_seqs = MIN(b.max_seqs, b.max_tokens);
+    int64_t rows = LOGIT_BYTES / ((int64_t)sizeof(float) * p->vocab_size);
+    b.max_rows = (int)MAX((int64_t)b.max_seqs, MIN(rows, (int64_t)b.max_tokens));
+    return b;
+}
+
+static void fill_blocks(const struct cache_demand *d, int64_t n_tokens, int64_t max_len, struct cache_config *cache) {
+    for (int g = 0; g < d->program->n_groups; g++)
+        if (d->program->groups[g].kind != CACHE_STATE)
+            cache->n_blocks[g] = (int)blocks_of(d, g, n_tokens, max_len);
+}
+
+enum status engine_size(const struct gyre_options *o, const struct engine_model *m, struct engine_sizes *out, struct error *err) {
+    TRY(check_options(o, m, err));
+    *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
+    out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
+    struct cache_demand d = {o, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs};
+
+    int64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : quarter_of_memory();
+    int64_t state = state_bytes(&d), states = 0;
+    if (state > 0) { // at most half for recurrent state, but one slot there must be
+        out->cache.n_states = (int)MAX(1, MIN(budget / 2 / state, d.max_seqs));
+        states = saturating_mul(state, out->cache.n_states);
+    }
+    int64_t asked_len = MIN(o->max_model_len ? o->max_model_len : m->max_positions, LONGEST);
+    out->max_model_len = longest_that_fits(&d, asked_len, budget - states);
+    if (states > budget || out->max_model_len == 0)
+        return fail(err, ERR_MEMORY, "the cache of one block of %d tokens does not fit in the %lld MiB that the cache may have",
+                    out->cache.block_size, (long long)(budget >> 20));
+    if (o->max_model_len && out->max_model_len < asked_len)
+        return fail(err, ERR_MEMORY, "max_model_len: the cache of a sequence of %lld tokens takes %lld MiB, and it may have %lld",
+                    (long long)o->max_model_len, (long long)(cache_bytes(&d, asked_len, asked_len) >> 20), (long long)(budget >> 20));
+    out->kv_cache_tokens = tokens_that_fit(&d, out->max_model_len, budget - states);
+    out->kv_cache_bytes = cache_bytes(&d, out->kv_cache_tokens, out->max_model_len) + states;
+    fill_blocks(&d, out->kv_cache_tokens, out->max_model_len, &out->cache);
+    return OK;
+}

@@ -1,0 +1,571 @@
+/* test_engine.c - the engine and its scheduler on a backend whose next token is a hash of its context: whatever runs
+ * beside it, a request gets the tokens that it gets alone. */
+#include "check.h"
+
+#include "base/guard.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "toy.h"
+
+#include <math.h>
+
+enum { VOCAB = 40, EOS = 1, LONGEST = 96, MAX_EVENTS = 200 };
+
+static uint64_t counter;
+static int below(int n) { return (int)(philox_uniform(test_seed(), counter++, 1) * n); }
+static bool one_in(int n) { return below(n) == 0; }
+
+// ---- engines over toys ------------------------------------------------------------------------------------------
+
+struct world {
+    struct program *program;
+    struct gyre *g;
+};
+
+static struct world world_open(struct toy_shape shape, struct gyre_options options) {
+    static const int32_t eos[] = {EOS};
+    shape.vocab_size = VOCAB;
+    struct world w = {.program = toy_program(&shape)};
+    struct engine_model model = {w.program, LONGEST, -1, eos, 1};
+    options.backend = &backend_toy;
+    struct error err;
+    EXPECT_OK(engine_open(&options, &model, &w.g, &err), err);
+    return w;
+}
+
+static void world_close(struct world w) {
+    gyre_close(w.g);
+    program_free(w.program);
+}
+
+/* All that a request was told. */
+struct record {
+    int32_t tokens[LONGEST], positions[LONGEST];
+    float logprobs[LONGEST];
+    int32_t prompt_best[LONGEST];
+    float prompt_logprobs[LONGEST];
+    int n_tokens, n_prompt, n_done;
+    double logits_sum;
+    enum gyre_finish finish;
+    char error[200];
+    struct gyre_timing timing;
+};
+
+static void record_event(struct record *r, const struct gyre_event *e) {
+    EXPECT_EQ(r->n_done, 0);
+    switch (e->kind) {
+    case GYRE_PROMPT:
+        r->prompt_best[r->n_prompt] = e->token;
+        r->prompt_logprobs[r->n_prompt++] = e->logprob;
+        for (int v = 0; e->logits && v < VOCAB; v++)
+            r->logits_sum += (double)e->logits[v] * (v + 1);
+        break;
+    case GYRE_TOKEN:
+        r->positions[r->n_tokens] = (int32_t)e->position;
+        r->logprobs[r->n_tokens] = e->logprob;
+        r->tokens[r->n_tokens++] = e->token;
+        break;
+    case GYRE_DONE:
+        r->n_done++;
+        r->finish = e->finish;
+        r->timing = e->timing;
+        if (e->error)
+            snprintf(r->error, sizeof r->error, "%s", e->error);
+        break;
+    }
+}
+
+static int poll_once(struct gyre *g) {
+    struct gyre_event events[7];
+    int n = gyre_poll(g, events, 1 + below(7));
+    for (int i = 0; i < n; i++)
+        record_event(events[i].user, &events[i]);
+    const char *wrong = scheduler_check(&g->scheduler);
+    if (wrong)
+        fail_msg("%s", wrong);
+    return n;
+}
+
+static uint64_t submit(struct gyre *g, struct gyre_request q, struct record *r) {
+    struct gyre_error err;
+    uint64_t id = 0;
+    q.user = r;
+    EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+    return id;
+}
+
+static void finish_all(struct gyre *g) {
+    while (gyre_busy(g))
+        poll_once(g);
+    EXPECT_EQ(poll_once(g), 0);
+}
+
+static void run_alone(struct toy_shape shape, struct gyre_request q, struct record *r) {
+    struct world w = world_open(shape, (struct gyre_options){0});
+    q.continue_from = 0;
+    submit(w.g, q, r);
+    finish_all(w.g);
+    world_close(w);
+}
+
+static void expect_same(const struct record *a, const struct record *alone, const char *what) {
+    bool cut = a->finish == GYRE_CANCELLED;
+    if (a->n_done != 1 || (!cut && (a->finish != alone->finish || a->n_tokens != alone->n_tokens || a->n_prompt != alone->n_prompt)))
+        fail_msg("%s: %d done, finish %d (alone %d), %d tokens (%d), %d scores (%d)", what, a->n_done, (int)a->finish, (int)alone->finish,
+                 a->n_tokens, alone->n_tokens, a->n_prompt, alone->n_prompt);
+    EXPECT(a->n_tokens <= alone->n_tokens && a->n_prompt <= alone->n_prompt);
+    for (int i = 0; i < a->n_tokens; i++)
+        if (a->tokens[i] != alone->tokens[i] || a->logprobs[i] != alone->logprobs[i] || a->positions[i] != alone->positions[i])
+            fail_msg("%s: token %d is %d, alone %d", what, i, a->tokens[i], alone->tokens[i]);
+    for (int i = 0; i < a->n_prompt; i++)
+        if (a->prompt_best[i] != alone->prompt_best[i] || a->prompt_logprobs[i] != alone->prompt_logprobs[i])
+            fail_msg("%s: prompt position %d is scored differently from alone", what, i);
+    EXPECT(cut || a->logits_sum == alone->logits_sum);
+}
+
+// ---- random requests in random company --------------------------------------------------------------------------
+
+struct company {
+    struct gyre_request request;
+    int32_t prompt[LONGEST], stop_id;
+    struct gyre_logit_bias bias;
+    struct record record;
+    uint64_t id;
+    bool submitted;
+};
+
+static void random_request(struct company *c, int max_len, const struct world *w) {
+    struct gyre_request *q = &c->request;
+    *q = gyre_request_default(w->g);
+    q->prompt = c->prompt;
+    q->n_prompt = 1 + below(one_in(3) ? max_len - 1 : MIN(12, max_len - 1));
+    for (int i = 0; i < q->n_prompt; i++)
+        c->prompt[i] = below(VOCAB);
+    q->max_tokens = one_in(6) ? 0 : one_in(6) ? -1 : 1 + below(max_len - (int)q->n_prompt);
+    q->temperature = one_in(2) ? 0 : 0.7f;
+    q->seed = (uint64_t)below(5);
+    q->ignore_eos = one_in(2);
+    q->min_tokens = q->max_tokens > 2 && one_in(3) ? below((int)q->max_tokens) : 0;
+    if (one_in(3)) {
+        c->stop_id = below(VOCAB);
+        q->stop_ids = &c->stop_id, q->n_stop_ids = 1;
+    }
+    if (one_in(4)) {
+        c->bias = (struct gyre_logit_bias){below(VOCAB), (float)(below(9) - 4)};
+        q->logit_bias = &c->bias, q->n_logit_bias = 1;
+    }
+    if (one_in(4))
+        q->repetition_penalty = 1.3f, q->presence_penalty = 0.4f, q->frequency_penalty = 0.2f;
+    q->logprobs = one_in(2);
+    q->score_prompt = one_in(4);
+    q->score_from = one_in(2) ? 0 : below((int)q->n_prompt + 2);
+    q->want_last_logits = one_in(4);
+    q->keep_sequence = one_in(4);
+}
+
+/* Begins like a request that was kept: its prompt and answer, cut or changed somewhere or not, and something new. */
+static void continue_kept(struct company *c, const struct company *kept, int max_len) {
+    int n = 0;
+    for (int i = 0; i < kept->request.n_prompt && n < max_len - 1; i++)
+        c->prompt[n++] = kept->prompt[i];
+    for (int i = 0; i < kept->record.n_tokens && n < max_len - 1; i++)
+        c->prompt[n++] = kept->record.tokens[i];
+    if (one_in(2))
+        n = 1 + below(n);
+    for (int extra = below(6); extra > 0 && n < max_len - 1; extra--)
+        c->prompt[n++] = below(VOCAB);
+    c->request.n_prompt = n;
+    c->request.max_tokens = one_in(4) ? 0 : 1 + below(max_len - n);
+    c->request.min_tokens = 0;
+    c->request.continue_from = kept->id;
+}
+
+static struct toy_shape random_shape(void) {
+    struct toy_shape s = {.full = one_in(2), .latent = one_in(4), .recurrent = one_in(3), .window = one_in(2) ? 1 + below(20) : 0};
+    if (!s.full && !s.latent && !s.recurrent && !s.window)
+        s.full = true;
+    return s;
+}
+
+static struct gyre_options random_options(void) {
+    return (struct gyre_options){
+        .max_batched_tokens = one_in(4) ? 1 + below(3) : 1 + below(60),
+        .max_seqs = 1 + below(8),
+        .block_size = 1 << below(5),
+        .kv_cache_bytes = 700 + below(one_in(3) ? 16000 : 1800),
+    };
+}
+
+struct tally {
+    int64_t n_requests, n_preempted, n_cancelled, n_reused;
+};
+
+static void one_random_schedule(struct tally *tally) {
+    enum { MOST = 12 };
+    static struct company all[MOST];
+    memset(all, 0, sizeof all);
+    struct toy_shape shape = random_shape();
+    struct world w = world_open(shape, random_options());
+    int max_len = (int)gyre_info(w.g)->max_model_len, n = 1 + below(MOST), submitted = 0, pace = 1 + below(6);
+    if (max_len < 4) {
+        world_close(w);
+        return;
+    }
+    while (submitted < n || gyre_busy(w.g)) {
+        if (submitted < n && one_in(pace)) {
+            struct company *c = &all[submitted];
+            random_request(c, max_len, &w);
+            int k = below(n);
+            if (k < submitted && all[k].request.keep_sequence && all[k].record.n_done && all[k].id) {
+                continue_kept(c, &all[k], max_len);
+                all[k].id = 0;
+            }
+            c->id = submit(w.g, c->request, &c->record);
+            submitted++;
+        }
+        if (submitted > 0 && one_in(60))
+            gyre_cancel(w.g, all[below(submitted)].id);
+        poll_once(w.g);
+    }
+    finish_all(w.g);
+    tally->n_preempted += w.g->scheduler.n_preempted;
+    for (int i = 0; i < n; i++) {
+        static struct record alone;
+        memset(&alone, 0, sizeof alone);
+        struct gyre_request q = all[i].request;
+        if (q.max_tokens == -1)
+            q.max_tokens = max_len - q.n_prompt; // alone there is more room
+        run_alone(shape, q, &alone);
+        expect_same(&all[i].record, &alone, "in company");
+        tally->n_requests++;
+        tally->n_cancelled += all[i].record.finish == GYRE_CANCELLED;
+        tally->n_reused += all[i].record.timing.n_reused;
+        if (all[i].request.keep_sequence && all[i].id)
+            gyre_forget(w.g, all[i].id);
+    }
+    EXPECT_EQ(w.g->scheduler.idle.n, 0);
+    for (int g = 0; g < w.g->pool.n_groups; g++)
+        EXPECT_EQ(w.g->pool.groups[g].blocks.n_free, w.g->pool.groups[g].blocks.n_blocks);
+    world_close(w);
+}
+
+static void random_company_changes_nothing(void **state) {
+    (void)state;
+    struct tally tally = {0};
+    for (int i = 0; i < 4000; i++)
+        one_random_schedule(&tally);
+    printf("%lld requests, %lld preempted, %lld cancelled, %lld tokens reused\n", (long long)tally.n_requests, (long long)tally.n_preempted,
+           (long long)tally.n_cancelled, (long long)tally.n_reused);
+    EXPECT(tally.n_preempted > 1000 && tally.n_cancelled > 200 && tally.n_reused > 1000);
+}
+
+// ---- one thing at a time ----------------------------------------------------------------------------------------
+
+static const struct toy_shape PLAIN = {.full = true};
+static const int32_t PROMPT[10] = {5, 9, 3, 7, 20, 11, 30, 2, 8, 4};
+
+static struct gyre_request ask(const struct world *w, int64_t n_prompt, int64_t max_tokens) {
+    struct gyre_request q = gyre_request_default(w->g);
+    q.prompt = PROMPT, q.n_prompt = n_prompt, q.max_tokens = max_tokens, q.ignore_eos = true;
+    return q;
+}
+
+static void a_stop_id_is_the_last_token(void **state) {
+    (void)state;
+    struct record free_run = {0}, stopped = {0}, late = {0};
+    struct world w = world_open(PLAIN, (struct gyre_options){0});
+    struct gyre_request q = ask(&w, 5, 20);
+    submit(w.g, q, &free_run);
+    finish_all(w.g);
+    EXPECT(free_run.finish == GYRE_LENGTH && free_run.n_tokens == 20);
+    int32_t stop = free_run.tokens[6];
+    int first = 0;
+    while (free_run.tokens[first] != stop)
+        first++;
+    q.stop_ids = &stop, q.n_stop_ids = 1;
+    submit(w.g, q, &stopped);
+    finish_all(w.g);
+    EXPECT(stopped.finish == GYRE_STOP && stopped.n_tokens == first + 1 && stopped.tokens[first] == stop);
+    q.min_tokens = 15; // before that it does not come at all
+    submit(w.g, q, &late);
+    finish_all(w.g);
+    for (int i = 0; i < 15; i++)
+        EXPECT(late.tokens[i] != stop);
+    EXPECT(late.n_tokens > 15 || late.finish == GYRE_LENGTH);
+    world_close(w);
+}
+
+static void eos_ends_unless_ignored(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){0});
+    struct gyre_request q = ask(&w, 5, 30);
+    struct gyre_logit_bias want_eos = {EOS, 50};
+    q.logit_bias = &want_eos, q.n_logit_bias = 1;
+    struct record ignored = {0}, judged = {0};
+    submit(w.g, q, &ignored);
+    q.ignore_eos = false;
+    submit(w.g, q, &judged);
+    finish_all(w.g);
+    EXPECT(ignored.n_tokens == 30 && ignored.finish == GYRE_LENGTH);
+    EXPECT(judged.n_tokens == 1 && judged.finish == GYRE_STOP && judged.tokens[0] == EOS);
+    world_close(w);
+}
+
+static void a_prompt_is_scored_in_slices(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){0});
+    EXPECT(w.g->info.max_batched_tokens > 10);
+    w.g->scheduler.limits.max_rows = 3; // as a large vocabulary would have it
+    struct gyre_request q = ask(&w, 10, 0);
+    q.score_prompt = q.want_last_logits = true;
+    struct record sliced = {0}, alone = {0};
+    submit(w.g, q, &sliced);
+    finish_all(w.g);
+    run_alone(PLAIN, q, &alone);
+    EXPECT(sliced.n_prompt == 10 && sliced.prompt_logprobs[0] < 0 && sliced.prompt_logprobs[9] == 0);
+    expect_same(&sliced, &alone, "in slices of three rows");
+    world_close(w);
+}
+
+static void what_cannot_be_computed_is_refused_in_words(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){0});
+    const struct gyre_request good = ask(&w, 5, 5);
+    int32_t bad_ids[] = {3, VOCAB}, negative[] = {-1};
+    struct gyre_logit_bias nan_bias = {3, NAN}, far_bias = {VOCAB, 1};
+    struct {
+        const char *word;
+        struct gyre_request q;
+    } cases[24];
+    int n = 0;
+#define CASE(w, ...)                            \
+    do {                                        \
+        cases[n].word = w, cases[n].q = good;   \
+        struct gyre_request *q = &cases[n++].q; \
+        __VA_ARGS__;                            \
+    } while (0)
+    CASE("empty", q->n_prompt = 0);
+    CASE("prompt: id 40", q->prompt = bad_ids, q->n_prompt = 2);
+    CASE("prompt: id -1", q->prompt = negative, q->n_prompt = 1);
+    CASE("context of 96", q->max_tokens = LONGEST);
+    CASE("context of 96", q->max_tokens = INT64_MAX);
+    CASE("context of 96", q->n_prompt = INT64_MAX);
+    CASE("max_tokens", q->max_tokens = -2);
+    CASE("min_tokens", q->min_tokens = 6);
+    CASE("min_tokens", q->min_tokens = -1);
+    CASE("temperature", q->temperature = NAN);
+    CASE("temperature", q->temperature = -1);
+    CASE("temperature", q->temperature = INFINITY);
+    CASE("top_p", q->top_p = 1.5f);
+    CASE("min_p", q->min_p = -0.1f);
+    CASE("top_k", q->top_k = -3);
+    CASE("repetition_penalty", q->repetition_penalty = 0);
+    CASE("presence_penalty", q->presence_penalty = NAN);
+    CASE("frequency_penalty", q->frequency_penalty = INFINITY);
+    CASE("logit_bias", q->logit_bias = &nan_bias, q->n_logit_bias = 1);
+    CASE("logit_bias", q->logit_bias = &far_bias, q->n_logit_bias = 1);
+    CASE("stop_ids", q->stop_ids = bad_ids, q->n_stop_ids = 2);
+    CASE("top_logprobs", q->n_top_logprobs = 21);
+    CASE("score_from", q->score_from = -1);
+    CASE("continue_from", q->continue_from = 12345);
+#undef CASE
+    EXPECT_EQ(n, sizeof cases / sizeof cases[0]);
+    for (int i = 0; i < n; i++) {
+        struct gyre_error err;
+        uint64_t id;
+        if (gyre_submit(w.g, &cases[i].q, &id, &err) == 0 || !strstr(err.text, cases[i].word))
+            fail_msg("case %d: no word of \"%s\" in \"%s\"", i, cases[i].word, err.text);
+    }
+    EXPECT(!gyre_busy(w.g));
+    struct record r = {0};
+    submit(w.g, good, &r);
+    finish_all(w.g);
+    EXPECT_EQ(r.n_tokens, 5);
+    world_close(w);
+}
+
+static void a_fault_of_one_request_leaves_the_others(void **state) {
+    (void)state;
+    static const int32_t poisoned[] = {6, 39, 6};
+    struct world w = world_open(PLAIN, (struct gyre_options){0});
+    struct gyre_request q = ask(&w, 6, 20), bad = q;
+    struct gyre_logit_bias never = {39, -1000};
+    bad.prompt = poisoned, bad.n_prompt = 3, bad.score_prompt = true;
+    q.logit_bias = &never, q.n_logit_bias = 1;
+    struct record r = {0}, alone = {0}, failed = {0};
+    toy_faults.bad_token = 39;
+    submit(w.g, q, &r);
+    submit(w.g, bad, &failed);
+    finish_all(w.g);
+    toy_faults.bad_token = -1;
+    run_alone(PLAIN, q, &alone);
+    expect_same(&r, &alone, "beside a request that failed");
+    EXPECT(failed.finish == GYRE_FAILED && failed.n_tokens == 0 && failed.n_prompt == 1);
+    EXPECT(strstr(failed.error, "not finite"));
+    world_close(w);
+}
+
+static void a_broken_device_ends_everything_once(void **state) {
+    (void)state;
+    for (int at_collect = 0; at_collect < 2; at_collect++) {
+        struct world w = world_open(PLAIN, (struct gyre_options){.max_seqs = 2});
+        struct record r[5] = {0};
+        for (int i = 0; i < 5; i++)
+            submit(w.g, ask(&w, 3 + i, 30), &r[i]);
+        *(at_collect ? &toy_faults.collect_fails_in : &toy_faults.run_fails_in) = 4;
+        finish_all(w.g);
+        for (int i = 0; i < 5; i++) {
+            EXPECT(r[i].n_done == 1 && r[i].finish == GYRE_FAILED && strstr(r[i].error, "the toy broke"));
+            EXPECT_EQ(r[i].n_tokens, i < 2 ? 3 : 0);
+        }
+        struct gyre_request q = ask(&w, 3, 3);
+        struct gyre_error err;
+        uint64_t id;
+        EXPECT(gyre_submit(w.g, &q, &id, &err) != 0 && strstr(err.text, "the toy broke"));
+        world_close(w);
+    }
+}
+
+static void cancelling_voids_what_was_not_handed_out(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){.max_seqs = 1});
+    struct record r[3] = {0};
+    uint64_t id[3];
+    for (int i = 0; i < 3; i++)
+        id[i] = submit(w.g, ask(&w, 4, 10), &r[i]);
+    struct gyre_event e;
+    for (int i = 0; i < 3; i++) {
+        EXPECT_EQ(gyre_poll(w.g, &e, 1), 1);
+        record_event(e.user, &e);
+    }
+    gyre_cancel(w.g, id[0]); // running
+    gyre_cancel(w.g, id[2]); // waiting
+    gyre_cancel(w.g, id[2]);
+    gyre_cancel(w.g, 0);
+    gyre_cancel(w.g, 1234567);
+    EXPECT_EQ(gyre_poll(w.g, &e, 1), 1);
+    EXPECT(e.kind == GYRE_DONE && e.user == &r[0] && e.finish == GYRE_CANCELLED);
+    record_event(e.user, &e);
+    gyre_cancel(w.g, id[0]); // gone
+    finish_all(w.g);
+    EXPECT(r[0].n_tokens == 3 && r[2].n_tokens == 0 && r[2].finish == GYRE_CANCELLED && r[2].n_done == 1);
+    EXPECT(r[1].n_tokens == 10 && r[1].finish == GYRE_LENGTH);
+    world_close(w);
+}
+
+static void a_conversation_computes_its_past_once(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){.block_size = 4});
+    int32_t text[LONGEST];
+    int n = 6;
+    uint64_t id = 0;
+    memcpy(text, PROMPT, 6 * sizeof *text);
+    for (int turn = 0; turn < 5; turn++) {
+        struct gyre_request q = ask(&w, n, 8);
+        struct record r = {0}, alone = {0};
+        q.prompt = text, q.keep_sequence = true, q.continue_from = id;
+        id = submit(w.g, q, &r);
+        finish_all(w.g);
+        run_alone(PLAIN, q, &alone);
+        expect_same(&r, &alone, "in a conversation");
+        EXPECT_EQ(r.timing.n_reused, turn ? n - 4 : 0); // the last token of an answer was never computed
+        for (int i = 0; i < r.n_tokens; i++)
+            text[n++] = r.tokens[i];
+        for (int i = 0; i < 3; i++)
+            text[n++] = PROMPT[(turn + i) % 10];
+    }
+    world_close(w);
+}
+
+static void kept_sequences_give_way(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){.block_size = 4, .max_seqs = 2, .kv_cache_bytes = 8 * LONGEST});
+    struct gyre_request q = ask(&w, 10, 40);
+    struct record first = {0}, large = {0}, again = {0}, alone = {0};
+    q.keep_sequence = true;
+    uint64_t id = submit(w.g, q, &first);
+    finish_all(w.g);
+    EXPECT_EQ(w.g->scheduler.idle.n, 1);
+    submit(w.g, ask(&w, 6, 80), &large);
+    finish_all(w.g);
+    EXPECT(large.n_tokens == 80 && w.g->scheduler.n_preempted == 0);
+    q.continue_from = id;
+    submit(w.g, q, &again);
+    finish_all(w.g);
+    run_alone(PLAIN, q, &alone);
+    expect_same(&again, &alone, "after its cache was dropped");
+    EXPECT_EQ(again.timing.n_reused, 0);
+    world_close(w);
+}
+
+static void the_cache_is_as_large_as_was_said(void **state) {
+    (void)state;
+    struct toy_shape shape = {.vocab_size = VOCAB, .full = true, .window = 10, .recurrent = true};
+    struct program *p = toy_program(&shape);
+    struct engine_model model = {p, LONGEST, -1, NULL, 0};
+    struct error err;
+    for (int64_t bytes = 1; bytes < 200000; bytes = bytes * 5 / 4 + 1) {
+        struct gyre_options o = {.backend = &backend_toy, .kv_cache_bytes = bytes, .block_size = 8, .max_batched_tokens = 16};
+        struct engine_sizes s;
+        if (engine_size(&o, &model, &s, &err) != OK)
+            continue;
+        int64_t total = 64 * (int64_t)s.cache.n_states;
+        for (int g = 0; g < p->n_groups; g++)
+            total += 64 * (int64_t)s.cache.n_blocks[g];
+        EXPECT(total == s.kv_cache_bytes && total <= bytes && s.max_model_len <= LONGEST && s.cache.n_states <= 16);
+        struct kv_pool pool;
+        kv_pool_init(&pool, p->groups, p->n_groups, 8, 16, s.cache.n_blocks, s.cache.n_states);
+        EXPECT(kv_pool_could_hold(&pool, s.max_model_len));
+        kv_pool_release(&pool);
+        if (s.max_model_len == LONGEST)
+            EXPECT(s.kv_cache_tokens >= LONGEST);
+        o.max_model_len = s.max_model_len + 1;
+        EXPECT(engine_size(&o, &model, &s, &err) != OK && strstr(err.text, "max_model_len"));
+    }
+    program_free(p);
+}
+
+static void options_out_of_range_are_named(void **state) {
+    (void)state;
+    struct program *p = toy_program(&(struct toy_shape){.vocab_size = VOCAB, .full = true});
+    struct engine_model model = {p, LONGEST, -1, NULL, 0};
+    static const struct {
+        const char *word;
+        struct gyre_options o;
+    } cases[] = {
+        {"block_size: 48", {.block_size = 48}},
+        {"max_seqs", {.max_seqs = -1}},
+        {"max_batched_tokens", {.max_batched_tokens = -5}},
+        {"max_model_len: 97", {.max_model_len = 97}},
+        {"kv_cache_bytes", {.kv_cache_bytes = -1}},
+        {"does not fit", {.kv_cache_bytes = 8}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct gyre_options o = cases[i].o;
+        struct gyre *g;
+        struct error err;
+        o.backend = &backend_toy;
+        EXPECT(engine_open(&o, &model, &g, &err) != OK && g == NULL);
+        if (!strstr(err.text, cases[i].word))
+            fail_msg("\"%s\" does not say %s", err.text, cases[i].word);
+    }
+    program_free(p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_company_changes_nothing),
+        cmocka_unit_test(a_stop_id_is_the_last_token),
+        cmocka_unit_test(eos_ends_unless_ignored),
+        cmocka_unit_test(a_prompt_is_scored_in_slices),
+        cmocka_unit_test(what_cannot_be_computed_is_refused_in_words),
+        cmocka_unit_test(a_fault_of_one_request_leaves_the_others),
+        cmocka_unit_test(a_broken_device_ends_everything_once),
+        cmocka_unit_test(cancelling_voids_what_was_not_handed_out),
+        cmocka_unit_test(a_conversation_computes_its_past_once),
+        cmocka_unit_test(kept_sequences_give_way),
+        cmocka_unit_test(the_cache_is_as_large_as_was_said),
+        cmocka_unit_test(options_out_of_range_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
