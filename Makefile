@@ -148,7 +148,7 @@ bench: $(BENCHES) $(BUILD)/gyre $(DATA)
 	@BUILD=$(BUILD) bench/run.sh
 
 # ---- installing -------------------------------------------------------------------------------------------------
-# The libraries show gyre_* and nothing else, so that our other names cannot meet those of a program.
+# The libraries show the names of gyre.h and nothing else, so that our other names cannot meet those of a program.
 $(BUILD)/libgyre.so: $(BUILD)/libgyre.a tools/gyre.map
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,-soname,libgyre.so.0 -Wl,--version-script=tools/gyre.map -Wl,--no-undefined \
 	    -o $@ -Wl,--whole-archive $< -Wl,--no-whole-archive $(LIB_LIBS)
@@ -156,7 +156,7 @@ $(BUILD)/libgyre.so: $(BUILD)/libgyre.a tools/gyre.map
 $(BUILD)/install/libgyre.a: $(BUILD)/libgyre.a
 	@mkdir -p $(@D) && rm -f $@
 	@$(LD) -r -o $(@D)/gyre.o --whole-archive $<
-	@objcopy --wildcard --keep-global-symbol='gyre_*' $(@D)/gyre.o
+	@objcopy --wildcard --keep-global-symbol='gyre_*' --keep-global-symbol=backend_cpu $(@D)/gyre.o
 	$(call QUIET,ar)$(AR) rcs $@ $(@D)/gyre.o
 
 install: $(BUILD)/gyre $(BUILD)/libgyre.so $(BUILD)/install/libgyre.a

@@ -86,6 +86,86 @@ class Written(unittest.TestCase):
                 self.assertEqual((p.returncode, p.stderr), (0, ""))
 
 
+PROGRAM = r"""
+#include <gyre.h>
+#include <stdio.h>
+
+int main(int argc, char **argv) {
+    struct gyre *g;
+    struct gyre_error err;
+    if (argc != 2 || gyre_open(&(struct gyre_options){.model = argv[1], .backend = &backend_cpu, .n_threads = 1}, &g, &err) != 0)
+        return puts(err.text), 1;
+    struct gyre_request r = gyre_request_default(g);
+    int32_t prompt[] = {1, 2, 3};
+    r.prompt = prompt, r.n_prompt = 3, r.max_tokens = 4, r.ignore_eos = true;
+    uint64_t id;
+    if (gyre_submit(g, &r, &id, &err) != 0)
+        return puts(err.text), 1;
+    int n_tokens = 0, n_done = 0;
+    while (gyre_busy(g)) {
+        struct gyre_event e[8];
+        for (int i = 0, n = gyre_poll(g, e, 8); i < n; i++)
+            n_tokens += e[i].kind == GYRE_TOKEN, n_done += e[i].kind == GYRE_DONE;
+    }
+    printf("%d tokens, %d done\n", n_tokens, n_done);
+    gyre_close(g);
+    return 0;
+}
+"""
+
+
+@unittest.skipUnless(os.path.basename(os.path.dirname(GYRE)) == "release", "what is installed is the release build")
+class Installed(unittest.TestCase):
+    """make install, and a program that uses what was installed."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+        cls.made = subprocess.run(["make", "install", "DESTDIR=" + cls.folder.name, "PREFIX=/opt/gyre"], cwd=ROOT, env=env,
+                                  capture_output=True, text=True, timeout=250)
+        cls.root = cls.folder.name + "/opt/gyre"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_an_installed_tree_is_whole(self):
+        self.assertEqual(self.made.returncode, 0, self.made.stdout + self.made.stderr)
+        found = sorted(os.path.relpath(os.path.join(d, f), self.root) for d, _, files in os.walk(self.root) for f in files)
+        self.assertEqual(found, sorted([
+            "bin/gyre", "include/gyre.h", "lib/libgyre.a", "lib/libgyre.so", "lib/libgyre.so.0", "lib/libgyre.so.0.1.0",
+            "lib/pkgconfig/gyre.pc", "share/man/man1/gyre.1", "share/bash-completion/completions/gyre",
+            "share/zsh/site-functions/_gyre", "share/fish/vendor_completions.d/gyre.fish"]))
+        p = subprocess.run([self.root + "/bin/gyre", "version"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(p.stdout, "gyre 0.1.0\n")
+
+    def test_the_libraries_show_the_names_of_the_header_only(self):
+        with open(os.path.join(ROOT, "include/gyre.h")) as f:
+            header = f.read()
+        for library in (["-D", self.root + "/lib/libgyre.so"], ["-g", self.root + "/lib/libgyre.a"]):
+            p = subprocess.run(["nm", "--defined-only", "--format=posix", *library], capture_output=True, text=True, timeout=60)
+            names = [line.split()[0] for line in p.stdout.splitlines() if len(line.split()) >= 3]
+            self.assertGreater(len(names), 5)
+            self.assertEqual([n for n in names if n not in header], [])
+
+    def test_a_program_runs_with_either_library(self):
+        source = self.folder.name + "/program.c"
+        with open(source, "w") as f:
+            f.write(PROGRAM)
+        flags = ["-std=c17", "-Wall", "-Werror", "-I" + self.root + "/include", source, "-o", self.folder.name + "/program"]
+        with open(self.root + "/lib/pkgconfig/gyre.pc") as f:
+            needs = [line.split(":")[1].split() for line in f if line.startswith("Requires.private")][0]
+        static = [self.root + "/lib/libgyre.a"] + ["-l" + n.removeprefix("lib") for n in needs] + ["-lpthread", "-lm"]
+        shared = ["-L" + self.root + "/lib", "-lgyre"]
+        for libraries in (static, shared):
+            p = subprocess.run(["cc", *flags, *libraries], capture_output=True, text=True, timeout=100)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            p = subprocess.run([self.folder.name + "/program", os.path.join(ROOT, "models/story")], capture_output=True, text=True, timeout=60,
+                               env={"LD_LIBRARY_PATH": self.root + "/lib"})
+            self.assertEqual((p.returncode, p.stdout), (0, "4 tokens, 1 done\n"))
+
+
 class Rooms(unittest.TestCase):
     def rooms(self, *where):
         return subprocess.run([sys.executable, os.path.join(ROOT, "tools/rooms.py"), *where], capture_output=True, text=True, timeout=60)
