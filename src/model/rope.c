@@ -242,7 +242,9 @@ static enum status rope_type(const json_t *parameters, const char *where, const 
 // Reads what all types share and sets the width.
 static enum status begin(struct builder *b, const char *type) {
     const struct rope_request *q = b->q;
-    TRY(positive_or(b, "rope_theta", q->theta, &b->theta));
+    TRY(jv_real_or(q->parameters, q->where, "rope_theta", q->theta, &b->theta, b->err));
+    if (!(b->theta > 0 && b->theta <= 1e18))
+        return fail(b->err, ERR_FORMAT, "%s: \"rope_theta\" is %g, it must be above 0 and at most 1e18", q->where, b->theta);
     TRY(positive_or(b, "partial_rotary_factor", q->partial, &b->partial));
     if (b->partial > 1)
         return fail(b->err, ERR_FORMAT, "%s: \"partial_rotary_factor\" is %g, it must be at most 1", q->where, b->partial);

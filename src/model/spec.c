@@ -386,6 +386,8 @@ static enum status read_config(struct spec_reader *r) {
     TRY(read_tied(r));
     TRY(read_tokens(r));
     TRY(read_quantisation(r));
+    if (json_object_size(json_object_get(r->text, "per_layer_config")) && strcmp(r->spec->model_type, "gemma4_text") != 0)
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"per_layer_config\" is not supported for %s", r->path, r->spec->model_type);
     TRY(r->family->read(r));
     return check_spec(r);
 }
@@ -451,26 +453,36 @@ static enum status locate(const char *given, char *dir, char *path, struct error
     return OK;
 }
 
+// Reads root and, where dir is given, the files beside it.
+static enum status read_all(const json_t *root, const char *path, const char *dir, struct model_spec **out, struct error *err) {
+    struct model_spec *s = xcalloc(1, sizeof *s);
+    s->path = arena_strdup(&s->arena, str_of(path));
+    s->generation = (struct generation_defaults){-1, -1, -1, -1, -1, false};
+    struct spec_reader r = {.spec = s, .root = root, .text = root, .path = s->path, .err = err};
+    enum status st = read_config(&r);
+    if (st == OK && dir)
+        st = read_folder(&r, dir);
+    if (st != OK) {
+        model_spec_free(s);
+        s = NULL;
+    }
+    *out = s;
+    return st;
+}
+
+enum status model_spec_read(const json_t *config, const char *path, struct model_spec **out, struct error *err) {
+    return read_all(config, path, NULL, out, err);
+}
+
 enum status model_spec_open(const char *folder_or_config, struct model_spec **out, struct error *err) {
     char dir[FOLDER_PATH_BYTES], path[FOLDER_PATH_BYTES];
     json_t *root;
     *out = NULL;
     TRY(locate(folder_or_config, dir, path, err));
     TRY(jv_load(path, max_config_bytes, 0, &root, err));
-    struct model_spec *s = xcalloc(1, sizeof *s);
-    s->path = arena_strdup(&s->arena, str_of(path));
-    s->generation = (struct generation_defaults){-1, -1, -1, -1, -1, false};
-    struct spec_reader r = {.spec = s, .root = root, .text = root, .path = s->path, .err = err};
-    enum status st = read_config(&r);
+    enum status st = read_all(root, path, dir, out, err);
     json_decref(root);
-    if (st == OK)
-        st = read_folder(&r, dir);
-    if (st != OK) {
-        model_spec_free(s);
-        return st;
-    }
-    *out = s;
-    return OK;
+    return st;
 }
 
 void model_spec_free(struct model_spec *spec) {

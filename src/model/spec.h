@@ -104,3 +104,6 @@ struct model_spec {
  * computes exactly (never guessed). *out is owned by the caller. */
 enum status model_spec_open(const char *folder_or_config, struct model_spec **out, struct error *err);
 void model_spec_free(struct model_spec *spec);
+
+/* The same from a config.json that is already parsed, without the files beside it; path is for messages. */
+enum status model_spec_read(const json_t *config, const char *path, struct model_spec **out, struct error *err);
