@@ -46,7 +46,8 @@ void request_table_add(struct request_table *t, struct request *r); // sets r->i
 struct request *request_table_find(const struct request_table *t, uint64_t id);
 void request_table_remove(struct request_table *t, struct request *r);
 
-/* A request with everything copied and checked, or a sentence that names the field. */
+/* A request with everything copied and checked, or a sentence that names the field. Reads only what does not change
+ * while the engine is open (unless continue_from is given), so any thread may call it. */
 enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out, struct error *err);
 void request_free(struct request *r);
 
@@ -76,6 +77,7 @@ struct gyre {
     int first_event, n_events;
     struct request *ended_head, *ended_tail; // their DONE was not handed out yet
     struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good
+    int64_t n_steps;
     int64_t n_busy;                          // accepted, DONE not handed out
     struct error failed;                     // of the device; sticky
 };
@@ -89,6 +91,9 @@ struct engine_model {
     int n_eos;
 };
 enum status engine_open(const struct gyre_options *options, const struct engine_model *model, struct gyre **out, struct error *err);
+
+/* Queues a request; it is the engine's from here on. */
+void engine_accept(struct gyre *g, struct request *r);
 
 /* Runs one step, if there is anything to compute, and queues its events. */
 void engine_step(struct gyre *g);

@@ -45,16 +45,20 @@ static void take_over(struct gyre *g, struct request *kept, struct request *r) {
     forget(g, kept);
 }
 
+void engine_accept(struct gyre *g, struct request *r) {
+    request_table_add(&g->requests, r);
+    if (r->asked.continue_from)
+        take_over(g, request_table_find(&g->requests, r->asked.continue_from), r);
+    scheduler_add(&g->scheduler, &r->sequence);
+    g->n_busy++;
+}
+
 int gyre_submit(struct gyre *g, const struct gyre_request *asked, uint64_t *id, struct gyre_error *err) {
     struct error e = g->failed;
     struct request *r;
     if (g->failed.status != OK || request_new(g, asked, &r, &e) != OK)
         return engine_report(err, &e);
-    request_table_add(&g->requests, r);
-    if (asked->continue_from)
-        take_over(g, request_table_find(&g->requests, asked->continue_from), r);
-    scheduler_add(&g->scheduler, &r->sequence);
-    g->n_busy++;
+    engine_accept(g, r);
     *id = r->id;
     return 0;
 }

@@ -177,6 +177,7 @@ void engine_step(struct gyre *g) {
     alloc_guard_begin();
     if (scheduler_plan(&g->scheduler)) {
         engine_fill_plan(g);
+        g->n_steps++;
         if (run_and_collect(g) == OK) {
             scheduler_advance(&g->scheduler);
             publish(g);

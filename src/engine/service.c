@@ -1,0 +1,418 @@
+/* service.c - see service.h.
+ *
+ * The inbox is a list under a lock, taken whole once a step. News travel on a stack a listener without a lock: an
+ * answer is pushed when it was not there yet, and a listener takes the whole stack at once. */
+#include "engine/service.h"
+
+#include "base/clock.h"
+#include "engine/engine.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EVENTS_A_POLL = 256 };
+
+/* One word, so that a listener which takes the news knows in the same moment whether they were the last: had it read
+ * the two apart, it could free an answer that the engine thread is still putting on the stack, or miss its end. */
+enum ticket_state {
+    HAS_NEWS = 1, // on its listener's stack
+    HAS_ENDED = 2,
+};
+
+/* An answer with what only the service sees of it. */
+struct ticket {
+    struct answer answer; // first: listeners hold a pointer to it
+    struct arena arena;
+    struct request *request; // until the engine thread has accepted it
+    uint64_t id;             // afterwards; engine thread only
+    int listener;
+    atomic_uint state; // of enum ticket_state
+    atomic_bool wants_cancel;
+    struct ticket *next_inbox;
+    _Atomic(struct ticket *) next_news;
+    struct ticket *next_taken;  // listener's thread
+    struct ticket *prev, *next; // all that are not released, under the lock
+};
+
+struct listener {
+    _Alignas(64) _Atomic(struct ticket *) news;
+    struct ticket *taken; // taken whole, not yet handed out; oldest first
+    bool to_wake;         // engine thread
+};
+
+struct service {
+    struct gyre *engine;
+    struct service_options options;
+    struct listener *listeners;
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t lock; // inbox, all, state
+    pthread_cond_t work;
+    struct ticket *inbox, **inbox_end;
+    struct ticket *all;
+    bool has_cancels, stopping;
+    int64_t n_inbox;
+    struct service_state state;
+};
+
+// ---- listeners --------------------------------------------------------------------------------------------------
+
+/* Engine thread; after HAS_ENDED the ticket is the listener's. */
+static void tell(struct service *s, struct ticket *t, unsigned state) {
+    struct listener *l = &s->listeners[t->listener];
+    if (atomic_fetch_or(&t->state, state) & HAS_NEWS)
+        return;
+    struct ticket *top = atomic_load(&l->news);
+    do
+        atomic_store(&t->next_news, top);
+    while (!atomic_compare_exchange_weak(&l->news, &top, t));
+    l->to_wake = true;
+}
+
+static void wake_listeners(struct service *s) {
+    for (int i = 0; i < s->options.n_listeners; i++)
+        if (s->listeners[i].to_wake) {
+            s->listeners[i].to_wake = false;
+            s->options.wake(s->options.context, i);
+        }
+}
+
+/* The stack has the newest on top; listeners get the oldest first. */
+static void take_all(struct listener *l) {
+    struct ticket *t = atomic_exchange(&l->news, NULL);
+    while (t) {
+        struct ticket *next = atomic_load(&t->next_news);
+        t->next_taken = l->taken;
+        l->taken = t;
+        t = next;
+    }
+}
+
+struct answer *service_take(struct service *s, int listener) {
+    struct listener *l = &s->listeners[listener];
+    if (!l->taken)
+        take_all(l);
+    struct ticket *t = l->taken;
+    if (!t)
+        return NULL;
+    l->taken = t->next_taken;
+    t->answer.done = atomic_fetch_and(&t->state, ~(unsigned)HAS_NEWS) & HAS_ENDED;
+    return &t->answer;
+}
+
+// ---- submitting -------------------------------------------------------------------------------------------------
+
+static void allocate_answer(struct ticket *t, const struct gyre_request *asked) {
+    struct answer *a = &t->answer;
+    size_t n = (size_t)asked->max_tokens, top = (size_t)asked->n_top_logprobs, prompt = (size_t)asked->n_prompt;
+    a->capacity = (int32_t)asked->max_tokens;
+    a->n_prompt = (int32_t)asked->n_prompt;
+    a->n_top = asked->n_top_logprobs;
+    a->tokens = arena_calloc(&t->arena, n, sizeof *a->tokens);
+    if (asked->logprobs || top > 0)
+        a->logprobs = arena_calloc(&t->arena, n, sizeof *a->logprobs);
+    a->top_tokens = arena_calloc(&t->arena, n * top, sizeof *a->top_tokens);
+    a->top_logprobs = arena_calloc(&t->arena, n * top, sizeof *a->top_logprobs);
+    if (asked->score_prompt) {
+        a->prompt_logprobs = arena_calloc(&t->arena, prompt, sizeof *a->prompt_logprobs);
+        a->prompt_top_tokens = arena_calloc(&t->arena, prompt * top, sizeof *a->prompt_top_tokens);
+        a->prompt_top_logprobs = arena_calloc(&t->arena, prompt * top, sizeof *a->prompt_top_logprobs);
+        for (size_t i = 0; i < prompt; i++)
+            a->prompt_logprobs[i] = NAN;
+    }
+}
+
+static void free_ticket(struct ticket *t) {
+    if (t->request)
+        request_free(t->request);
+    arena_release(&t->arena);
+    free(t);
+}
+
+/* Under the lock: whether there is room for one more, and a sentence if not. */
+static enum status admit(const struct service *s, struct error *err) {
+    if (s->state.failed)
+        return fail(err, ERR_DEVICE, "%s", s->state.error);
+    if (s->state.draining || s->stopping)
+        return fail(err, ERR_FULL, "the server is shutting down");
+    int64_t n_queued = s->n_inbox + s->state.n_waiting;
+    if (s->options.max_queued > 0 && n_queued >= s->options.max_queued)
+        return fail(err, ERR_FULL, "%lld requests are waiting already, at most %d may", (long long)n_queued, s->options.max_queued);
+    return OK;
+}
+
+static enum status put_in_inbox(struct service *s, struct ticket *t, struct error *err) {
+    pthread_mutex_lock(&s->lock);
+    enum status st = admit(s, err);
+    if (st == OK) {
+        *s->inbox_end = t;
+        s->inbox_end = &t->next_inbox;
+        s->n_inbox++;
+        t->next = s->all;
+        if (s->all)
+            s->all->prev = t;
+        s->all = t;
+        pthread_cond_signal(&s->work);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+int service_submit(struct service *s, const struct gyre_request *request, int listener, void *user, struct answer **out,
+                   struct gyre_error *err) {
+    BUG_IF(listener < 0 || listener >= s->options.n_listeners);
+    BUG_IF(request->want_last_logits || request->keep_sequence || request->continue_from);
+    struct error e = {0};
+    struct request *r;
+    *out = NULL;
+    if (request_new(s->engine, request, &r, &e) != OK)
+        return engine_report(err, &e);
+    struct ticket *t = xcalloc(1, sizeof *t);
+    t->request = r;
+    t->listener = listener;
+    t->answer.user = user;
+    r->asked.user = t;
+    allocate_answer(t, &r->asked);
+    *out = &t->answer; // before the engine can see it: news may come before this returns
+    if (put_in_inbox(s, t, &e) != OK) {
+        *out = NULL;
+        free_ticket(t);
+        return engine_report(err, &e);
+    }
+    return 0;
+}
+
+void service_cancel(struct service *s, struct answer *a) {
+    struct ticket *t = (struct ticket *)a;
+    atomic_store(&t->wants_cancel, true);
+    pthread_mutex_lock(&s->lock);
+    s->has_cancels = true;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void service_release(struct service *s, struct answer *a) {
+    struct ticket *t = (struct ticket *)a;
+    BUG_IF(!a->done);
+    pthread_mutex_lock(&s->lock);
+    *(t->prev ? &t->prev->next : &s->all) = t->next;
+    if (t->next)
+        t->next->prev = t->prev;
+    pthread_mutex_unlock(&s->lock);
+    free_ticket(t);
+}
+
+// ---- the engine thread ------------------------------------------------------------------------------------------
+
+static void publish_token(struct answer *a, const struct gyre_event *e) {
+    int32_t i = atomic_load_explicit(&a->n_tokens, memory_order_relaxed);
+    BUG_IF(i >= a->capacity);
+    a->tokens[i] = e->token;
+    if (a->logprobs)
+        a->logprobs[i] = e->logprob;
+    memcpy(a->top_tokens + (size_t)i * (size_t)a->n_top, e->top_tokens, (size_t)e->n_top * sizeof *e->top_tokens);
+    memcpy(a->top_logprobs + (size_t)i * (size_t)a->n_top, e->top_logprobs, (size_t)e->n_top * sizeof *e->top_logprobs);
+    a->stopped_by_token = e->stops;
+    atomic_store_explicit(&a->n_tokens, i + 1, memory_order_release);
+}
+
+/* The event at a position speaks of the token that follows it. */
+static void publish_prompt(struct answer *a, const struct gyre_event *e) {
+    int64_t next = e->position + 1;
+    if (next >= a->n_prompt || !a->prompt_logprobs)
+        return;
+    a->prompt_logprobs[next] = e->logprob;
+    memcpy(a->prompt_top_tokens + next * a->n_top, e->top_tokens, (size_t)e->n_top * sizeof *e->top_tokens);
+    memcpy(a->prompt_top_logprobs + next * a->n_top, e->top_logprobs, (size_t)e->n_top * sizeof *e->top_logprobs);
+}
+
+static void publish_done(struct answer *a, const struct gyre_event *e) {
+    a->finish = e->finish;
+    a->timing = e->timing;
+    if (e->finish == GYRE_FAILED)
+        snprintf(a->error, sizeof a->error, "%s", e->error);
+}
+
+static void publish(struct service *s, const struct gyre_event *e) {
+    struct ticket *t = e->user;
+    switch (e->kind) {
+    case GYRE_PROMPT: publish_prompt(&t->answer, e); return;
+    case GYRE_TOKEN:
+        publish_token(&t->answer, e);
+        tell(s, t, HAS_NEWS);
+        return;
+    case GYRE_DONE:
+        publish_done(&t->answer, e);
+        tell(s, t, HAS_NEWS | HAS_ENDED);
+        return;
+    }
+}
+
+/* Waits while there is nothing to do. Takes the inbox; false: stop. */
+static bool next_work(struct service *s, struct ticket **inbox, bool *cancels) {
+    pthread_mutex_lock(&s->lock);
+    while (!s->inbox && !s->has_cancels && !s->stopping && !gyre_busy(s->engine))
+        pthread_cond_wait(&s->work, &s->lock);
+    *inbox = s->inbox;
+    *cancels = s->has_cancels;
+    s->inbox = NULL;
+    s->inbox_end = &s->inbox;
+    s->n_inbox = 0;
+    s->has_cancels = false;
+    s->state.step_started_us = clock_us();
+    bool go_on = !s->stopping;
+    pthread_mutex_unlock(&s->lock);
+    return go_on;
+}
+
+static void accept_all(struct service *s, struct ticket *t) {
+    while (t) {
+        struct ticket *next = t->next_inbox;
+        struct request *r = t->request;
+        t->request = NULL;
+        engine_accept(s->engine, r);
+        t->id = r->id;
+        t = next;
+    }
+}
+
+static void cancel_wanted(struct service *s, bool all) {
+    pthread_mutex_lock(&s->lock);
+    for (struct ticket *t = s->all; t; t = t->next)
+        if (t->id && (all || atomic_load(&t->wants_cancel)))
+            gyre_cancel(s->engine, t->id);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static double kv_usage(const struct gyre *g) {
+    double most = 0;
+    for (int i = 0; i < g->pool.n_groups; i++) {
+        const struct block_list *b = &g->pool.groups[i].blocks;
+        if (g->pool.groups[i].paged && b->n_blocks > 0)
+            most = MAX(most, 1 - (double)b->n_free / b->n_blocks);
+    }
+    return most;
+}
+
+static void note_state(struct service *s, const struct gyre_event *events, int n) {
+    const struct gyre *g = s->engine;
+    pthread_mutex_lock(&s->lock);
+    struct service_state *st = &s->state;
+    st->n_running = g->scheduler.n_running;
+    st->n_waiting = g->scheduler.waiting.n;
+    st->n_preempted = g->scheduler.n_preempted;
+    st->n_steps = g->n_steps;
+    for (int i = 0; i < n; i++) {
+        const struct answer *a = &((const struct ticket *)events[i].user)->answer;
+        if (events[i].kind == GYRE_TOKEN)
+            st->n_generated_tokens++;
+        if (events[i].kind == GYRE_DONE) {
+            st->n_prompt_tokens += a->n_prompt;
+            st->n_reused_tokens += events[i].timing.n_reused;
+        }
+    }
+    st->kv_usage = kv_usage(g);
+    st->last_step_us = clock_us();
+    st->step_started_us = 0;
+    if (g->failed.status != OK && !st->failed) {
+        st->failed = true;
+        snprintf(st->error, sizeof st->error, "%s", g->failed.text);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void work_once(struct service *s) {
+    struct gyre_event events[EVENTS_A_POLL];
+    int n = gyre_poll(s->engine, events, EVENTS_A_POLL);
+    note_state(s, events, n); // before publishing: a released answer is no longer there to be counted
+    for (int i = 0; i < n; i++)
+        publish(s, &events[i]);
+    wake_listeners(s);
+}
+
+static void *engine_thread(void *arg) {
+    struct service *s = arg;
+    struct ticket *inbox;
+    bool cancels;
+    while (next_work(s, &inbox, &cancels)) {
+        accept_all(s, inbox);
+        if (cancels)
+            cancel_wanted(s, false);
+        work_once(s);
+    }
+    accept_all(s, inbox);
+    cancel_wanted(s, true);
+    while (gyre_busy(s->engine))
+        work_once(s);
+    return NULL;
+}
+
+// ---- opening and closing ----------------------------------------------------------------------------------------
+
+int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out, struct gyre_error *err) {
+    BUG_IF(options->n_listeners < 1);
+    struct service *s = xcalloc(1, sizeof *s);
+    s->engine = take_engine;
+    s->options = *options;
+    s->inbox_end = &s->inbox;
+    s->listeners = aligned_alloc(64, (size_t)options->n_listeners * sizeof *s->listeners);
+    BUG_IF(!s->listeners);
+    memset(s->listeners, 0, (size_t)options->n_listeners * sizeof *s->listeners);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->work, NULL);
+    s->started = pthread_create(&s->thread, NULL, engine_thread, s) == 0;
+    *out = s;
+    if (s->started)
+        return 0;
+    struct error e;
+    fail(&e, ERR_MEMORY, "no thread could be started for the engine");
+    service_close(s);
+    *out = NULL;
+    return engine_report(err, &e);
+}
+
+void service_drain(struct service *s) {
+    pthread_mutex_lock(&s->lock);
+    s->state.draining = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void service_close(struct service *s) {
+    if (!s)
+        return;
+    if (s->started) {
+        pthread_mutex_lock(&s->lock);
+        s->stopping = true;
+        pthread_cond_signal(&s->work);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    while (s->all) {
+        struct ticket *next = s->all->next;
+        free_ticket(s->all);
+        s->all = next;
+    }
+    gyre_close(s->engine);
+    pthread_cond_destroy(&s->work);
+    pthread_mutex_destroy(&s->lock);
+    free(s->listeners);
+    free(s);
+}
+
+// ---- looking ----------------------------------------------------------------------------------------------------
+
+void service_state(const struct service *s, struct service_state *out) {
+    pthread_mutex_lock((pthread_mutex_t *)&s->lock);
+    *out = s->state;
+    out->n_queued = s->n_inbox;
+    pthread_mutex_unlock((pthread_mutex_t *)&s->lock);
+}
+
+const struct gyre_info *service_info(const struct service *s) { return gyre_info(s->engine); }
+struct gyre_request service_request_default(const struct service *s) {
+    return gyre_request_default(s->engine);
+}

@@ -1,0 +1,93 @@
+/* service.h - an engine on a thread of its own, for many callers on a few threads of theirs.
+ *
+ *     listener threads (HTTP)                     engine thread
+ *     service_submit ──── inbox ────────────────► accepted
+ *     service_cancel ──── flag, inbox ──────────► cancelled
+ *                                                 step: each token is written into its answer's own array
+ *     service_take ◄───── list of answers ─────── one wake a step and listener
+ *     service_release
+ *
+ * A request is checked and copied on the caller's thread, and so is the memory for its whole answer: the engine
+ * thread never allocates for one, never waits for a listener, and nothing can overflow. A listener that is slow
+ * finds more tokens when it looks.
+ *
+ * Life of an answer: made by service_submit; while `done` is false the engine writes it; once service_take has handed it
+ * out with done set, nothing writes it any more and its listener gives it back with service_release. Exactly one answer gets done
+ * for each accepted request, whatever happens: cancelled, a device that broke, service_close.
+ *
+ * Listeners are numbered; an answer's news go to the listener that it was submitted for, so everything about one
+ * answer happens on one thread of the caller's. */
+#pragma once
+
+#include "gyre.h"
+
+#include <stdatomic.h>
+
+struct service;
+
+/* What a listener may read: tokens up to the n_tokens that it has loaded; what is below done once that is true. */
+struct answer {
+    void *user;
+    int32_t *tokens;            // [capacity]
+    float *logprobs;            // [capacity], if asked
+    int32_t *top_tokens;        // [capacity][n_top]
+    float *top_logprobs;        // [capacity][n_top]
+    float *prompt_logprobs;     // [n_prompt]: of token i given what is before it; NAN at 0. If asked (score_prompt)
+    int32_t *prompt_top_tokens; // [n_prompt][n_top]: the choices for token i
+    float *prompt_top_logprobs;
+    int32_t capacity, n_prompt;
+    int n_top;
+    _Atomic int32_t n_tokens; // written with release, after the token
+    bool done;                // set by service_take; then nothing is written any more
+    enum gyre_finish finish;
+    bool stopped_by_token; // the last token is the end-of-sequence token or stop id
+    struct gyre_timing timing;
+    char error[768]; // GYRE_FAILED: the sentence
+};
+
+struct service_options {
+    int n_listeners;
+    void (*wake)(void *context, int listener); // called on the engine thread; must not block
+    void *context;
+    int max_queued; // requests that wait for their first step; more are refused with ERR_FULL. 0: no limit
+};
+
+/* Takes the engine over; it is closed by service_close (also when this fails). */
+int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out, struct gyre_error *err);
+
+/* Ends what still runs as cancelled, stops the thread and closes the engine. Every answer must have been released, or
+ * be released by nobody: those that are left are freed. NULL is fine. */
+void service_close(struct service *s);
+
+/* Any thread. Refuses with a sentence: a field out of range (ERR_ARG), a full queue (ERR_FULL), a broken device
+ * (ERR_DEVICE), a service that drains (ERR_FULL). want_last_logits, keep_sequence and continue_from must be off. */
+int service_submit(struct service *s, const struct gyre_request *request, int listener, void *user, struct answer **out,
+                   struct gyre_error *err);
+
+/* Any thread, any time before service_release; the answer still gets done, soon. */
+void service_cancel(struct service *s, struct answer *a);
+
+/* The listener's thread: the next answer with news since it was last taken, NULL when there is none. */
+struct answer *service_take(struct service *s, int listener);
+
+/* After done was seen. */
+void service_release(struct service *s, struct answer *a);
+
+/* Accepts nothing more; what is accepted goes on. */
+void service_drain(struct service *s);
+
+/* A look at the engine, for metrics and health: each number is of the same moment, after some step. */
+struct service_state {
+    int n_running, n_waiting; // sequences in the scheduler
+    int64_t n_queued;         // accepted and not yet seen by the scheduler, besides
+    int64_t n_steps, n_preempted;
+    int64_t n_prompt_tokens, n_generated_tokens, n_reused_tokens;
+    double kv_usage;                       // 0 .. 1: the fullest group of blocks
+    int64_t last_step_us, step_started_us; // clock_us(); step_started_us 0: none is running
+    bool failed, draining;
+    char error[768]; // failed: the device's sentence
+};
+void service_state(const struct service *s, struct service_state *out);
+
+const struct gyre_info *service_info(const struct service *s);
+struct gyre_request service_request_default(const struct service *s);

@@ -1,0 +1,328 @@
+/* test_service.c - an engine thread between many listeners, on the toy backend: every answer ends exactly once, with the
+ * tokens that its request gets alone, whatever is cancelled, refused, drained or broken meanwhile. */
+#include "check.h"
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "engine/service.h"
+#include "toy.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <unistd.h>
+
+enum { VOCAB = 40, EOS = 1, LONGEST = 96, LISTENERS = 4, REQUESTS = 150, IN_FLIGHT = 12 };
+
+/* Draws of one thread: seed, thread, counter. */
+struct dice {
+    uint64_t stream, counter;
+};
+static int below(struct dice *d, int n) { return (int)(philox_uniform(test_seed(), d->counter++, d->stream) * n); }
+
+struct world {
+    struct program *program;
+    struct service *service;
+    sem_t wakes[LISTENERS];
+};
+
+static void wake(void *context, int listener) { sem_post(&((struct world *)context)->wakes[listener]); }
+
+static struct gyre *toy_engine(struct program *program, struct gyre_options options) {
+    static const int32_t eos[] = {EOS};
+    struct engine_model model = {program, LONGEST, -1, eos, 1};
+    struct gyre *g;
+    struct error err;
+    options.backend = &backend_toy;
+    EXPECT_OK(engine_open(&options, &model, &g, &err), err);
+    return g;
+}
+
+static void world_open(struct world *w, struct gyre_options options, int max_queued) {
+    *w = (struct world){.program = toy_program(&(struct toy_shape){.vocab_size = VOCAB, .full = true, .window = 24})};
+    for (int i = 0; i < LISTENERS; i++)
+        sem_init(&w->wakes[i], 0, 0);
+    struct service_options o = {.n_listeners = LISTENERS, .wake = wake, .context = w, .max_queued = max_queued};
+    struct gyre_error err;
+    EXPECT_OK(service_open(toy_engine(w->program, options), &o, &w->service, &err), err);
+}
+
+static void world_close(struct world *w) {
+    service_close(w->service);
+    program_free(w->program);
+}
+
+static const struct gyre_options small_cache = {.block_size = 8, .kv_cache_bytes = 40 * 64, .max_batched_tokens = 24, .max_seqs = 8};
+
+struct job {
+    int32_t prompt[LONGEST], want[LONGEST];
+    int n_prompt, n_want, cancel_after; // -1: never
+    struct answer *answer;
+    bool ended;
+};
+
+static struct gyre_request request_of(const struct job *j) {
+    return (struct gyre_request){
+        .prompt = j->prompt, .n_prompt = j->n_prompt, .max_tokens = j->n_want, .top_p = 1, .repetition_penalty = 1, .ignore_eos = true};
+}
+
+static void make_job(struct job *j, struct dice *d) {
+    *j = (struct job){.n_prompt = 1 + below(d, 40), .n_want = 1 + below(d, 40), .cancel_after = below(d, 4) ? -1 : below(d, 20)};
+    for (int i = 0; i < j->n_prompt; i++)
+        j->prompt[i] = below(d, VOCAB);
+}
+
+/* What each job gets alone: one engine, one request at a time. */
+static void fill_wanted(struct job *jobs, int n) {
+    struct program *p = toy_program(&(struct toy_shape){.vocab_size = VOCAB, .full = true, .window = 24});
+    struct gyre *g = toy_engine(p, (struct gyre_options){0});
+    for (int i = 0; i < n; i++) {
+        struct gyre_request q = request_of(&jobs[i]);
+        struct gyre_error err;
+        uint64_t id;
+        int at = 0;
+        EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+        while (gyre_busy(g)) {
+            struct gyre_event e[16];
+            for (int k = 0, got = gyre_poll(g, e, 16); k < got; k++)
+                if (e[k].kind == GYRE_TOKEN)
+                    jobs[i].want[at++] = e[k].token;
+        }
+    }
+    gyre_close(g);
+    program_free(p);
+}
+
+struct listener_run {
+    struct world *world;
+    int listener;
+    struct job *jobs; // [REQUESTS]
+    int n_wrong, n_ended, n_cancelled;
+};
+
+static void look_at(struct listener_run *run, struct answer *a) {
+    struct job *j = a->user;
+    int n = atomic_load_explicit(&a->n_tokens, memory_order_acquire);
+    for (int i = 0; i < n; i++)
+        run->n_wrong += a->tokens[i] != j->want[i];
+    if (j->cancel_after >= 0 && n >= j->cancel_after && !a->done)
+        service_cancel(run->world->service, a);
+    if (!a->done)
+        return;
+    run->n_wrong += j->ended || (a->finish == GYRE_CANCELLED ? j->cancel_after < 0 : a->finish != GYRE_LENGTH || n != j->n_want);
+    run->n_cancelled += a->finish == GYRE_CANCELLED;
+    j->ended = true;
+    run->n_ended++;
+    service_release(run->world->service, a);
+}
+
+static void *listen_and_submit(void *arg) {
+    struct listener_run *run = arg;
+    int next = 0;
+    while (run->n_ended < REQUESTS) {
+        while (next < REQUESTS && next - run->n_ended < IN_FLIGHT) {
+            struct job *j = &run->jobs[next++];
+            struct gyre_request q = request_of(j);
+            struct gyre_error err;
+            if (service_submit(run->world->service, &q, run->listener, j, &j->answer, &err) != 0) {
+                run->n_wrong++;
+                run->n_ended++;
+            }
+        }
+        sem_wait(&run->world->wakes[run->listener]);
+        for (struct answer *a; (a = service_take(run->world->service, run->listener));)
+            look_at(run, a);
+    }
+    return NULL;
+}
+
+static void many_listeners_get_the_tokens_of_each_alone(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, small_cache, 0);
+    static struct job jobs[LISTENERS][REQUESTS];
+    struct listener_run runs[LISTENERS];
+    pthread_t threads[LISTENERS];
+    for (int i = 0; i < LISTENERS; i++) {
+        struct dice d = {(uint64_t)i + 10, 0};
+        for (int k = 0; k < REQUESTS; k++)
+            make_job(&jobs[i][k], &d);
+        fill_wanted(jobs[i], REQUESTS);
+    }
+    for (int i = 0; i < LISTENERS; i++) {
+        runs[i] = (struct listener_run){.world = &w, .listener = i, .jobs = jobs[i]};
+        EXPECT(pthread_create(&threads[i], NULL, listen_and_submit, &runs[i]) == 0);
+    }
+    int n_cancelled = 0;
+    for (int i = 0; i < LISTENERS; i++) {
+        pthread_join(threads[i], NULL);
+        EXPECT_EQ(runs[i].n_wrong, 0);
+        n_cancelled += runs[i].n_cancelled;
+    }
+    struct service_state s;
+    service_state(w.service, &s);
+    EXPECT(n_cancelled > 0 && s.n_preempted > 0); // what the test is about did happen
+    EXPECT_EQ(s.n_running + s.n_waiting + s.n_queued, 0);
+    world_close(&w);
+}
+
+static struct answer *submit_one(struct world *w, struct job *j) {
+    struct gyre_request q = request_of(j);
+    struct gyre_error err;
+    struct answer *a;
+    EXPECT_OK(service_submit(w->service, &q, 0, j, &a, &err), err);
+    return a;
+}
+
+/* Waits for done on listener 0. */
+static struct answer *wait_done(struct world *w) {
+    for (;;) {
+        for (struct answer *a; (a = service_take(w->service, 0));)
+            if (a->done)
+                return a;
+        sem_wait(&w->wakes[0]);
+    }
+}
+
+static void a_full_queue_refuses_and_says_how_full(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, (struct gyre_options){.max_seqs = 1, .max_batched_tokens = 8}, 3);
+    struct dice d = {99, 0};
+    struct job jobs[64];
+    int n_accepted = 0, n_refused = 0;
+    for (int i = 0; i < 64; i++) {
+        make_job(&jobs[i], &d);
+        jobs[i].n_want = 40;
+        struct gyre_request q = request_of(&jobs[i]);
+        struct gyre_error err;
+        struct answer *a;
+        int st = service_submit(w.service, &q, 0, &jobs[i], &a, &err);
+        n_accepted += st == 0;
+        n_refused += st != 0;
+        if (st != 0) {
+            EXPECT_EQ(st, ERR_FULL);
+            EXPECT(strstr(err.text, "waiting"));
+        }
+    }
+    EXPECT(n_refused > 0);
+    for (int i = 0; i < n_accepted; i++)
+        service_release(w.service, wait_done(&w));
+    world_close(&w);
+}
+
+static void a_bad_request_is_refused_where_it_is_made(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, (struct gyre_options){0}, 0);
+    struct job j = {.prompt = {VOCAB}, .n_prompt = 1, .n_want = 4};
+    struct gyre_request q = request_of(&j);
+    struct gyre_error err;
+    struct answer *a;
+    EXPECT_EQ(service_submit(w.service, &q, 0, NULL, &a, &err), ERR_ARG);
+    EXPECT(!a && strstr(err.text, "vocabulary"));
+    world_close(&w);
+}
+
+static void closing_ends_what_runs(void **state) {
+    (void)state;
+    for (int i = 0; i < 30; i++) {
+        struct world w;
+        world_open(&w, small_cache, 0);
+        struct job j[5];
+        struct dice d = {7, (uint64_t)i * 1000};
+        for (int k = 0; k < 5; k++) {
+            make_job(&j[k], &d);
+            submit_one(&w, &j[k]);
+        }
+        if (i % 3 == 0)
+            usleep(500);
+        world_close(&w); // asan and tsan see whatever is left or touched too late
+    }
+}
+
+static void draining_finishes_what_was_accepted(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, small_cache, 0);
+    struct dice d = {8, 0};
+    struct job j, late;
+    make_job(&j, &d);
+    make_job(&late, &d);
+    submit_one(&w, &j);
+    service_drain(w.service);
+    struct gyre_request q = request_of(&late);
+    struct gyre_error err;
+    struct answer *a;
+    EXPECT_EQ(service_submit(w.service, &q, 0, NULL, &a, &err), ERR_FULL);
+    a = wait_done(&w);
+    EXPECT_EQ(a->finish, GYRE_LENGTH);
+    EXPECT_EQ(a->n_tokens, j.n_want);
+    service_release(w.service, a);
+    world_close(&w);
+}
+
+static void a_broken_device_ends_all_and_refuses_more(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, small_cache, 0);
+    toy_faults.collect_fails_in = 5;
+    struct dice d = {9, 0};
+    struct job j[3];
+    for (int i = 0; i < 3; i++) {
+        make_job(&j[i], &d);
+        j[i].n_want = 30;
+        struct gyre_request q = request_of(&j[i]);
+        struct gyre_error err;
+        struct answer *a;
+        if (service_submit(w.service, &q, 0, &j[i], &a, &err) != 0)
+            EXPECT_EQ(err.status, ERR_DEVICE); // it may be broken by now
+        else {
+            a = wait_done(&w);
+            EXPECT_EQ(a->finish, GYRE_FAILED);
+            EXPECT(strstr(a->error, "broke"));
+            service_release(w.service, a);
+        }
+    }
+    struct service_state s;
+    service_state(w.service, &s);
+    EXPECT(s.failed && strstr(s.error, "broke"));
+    toy_faults.collect_fails_in = 0;
+    world_close(&w);
+}
+
+static void scores_and_choices_arrive_in_their_arrays(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, (struct gyre_options){.max_batched_tokens = 8, .max_seqs = 8}, 0);
+    struct job j = {.n_prompt = 30, .n_want = 5};
+    for (int i = 0; i < 30; i++)
+        j.prompt[i] = i % VOCAB;
+    struct gyre_request q = request_of(&j);
+    q.score_prompt = q.logprobs = true;
+    q.n_top_logprobs = 3;
+    struct gyre_error err;
+    struct answer *a;
+    EXPECT_OK(service_submit(w.service, &q, 0, NULL, &a, &err), err);
+    a = wait_done(&w);
+    EXPECT(isnan(a->prompt_logprobs[0]));
+    for (int i = 1; i < 30; i++)
+        EXPECT(a->prompt_logprobs[i] < 0 && a->prompt_top_logprobs[3 * i] >= a->prompt_top_logprobs[3 * i + 1]);
+    for (int i = 0; i < 5; i++) {
+        EXPECT_EQ(a->top_tokens[3 * i], a->tokens[i]); // greedy
+        EXPECT(a->logprobs[i] == a->top_logprobs[3 * i]);
+    }
+    service_release(w.service, a);
+    world_close(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_listeners_get_the_tokens_of_each_alone), cmocka_unit_test(a_full_queue_refuses_and_says_how_full),
+        cmocka_unit_test(a_bad_request_is_refused_where_it_is_made),   cmocka_unit_test(closing_ends_what_runs),
+        cmocka_unit_test(draining_finishes_what_was_accepted),         cmocka_unit_test(a_broken_device_ends_all_and_refuses_more),
+        cmocka_unit_test(scores_and_choices_arrive_in_their_arrays),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
