@@ -78,6 +78,21 @@ const float *rig_input(const struct rig *rig, int i, int seq, int row) {
     return at;
 }
 
+const char *const *rig_kernels(void) {
+    static const char *const all[] = {"reference", "avx512", "avx2", "portable"};
+    static const char *have[ARRAY_LEN(all) + 1];
+    struct error err;
+    if (!have[0])
+        for (size_t i = 0, n = 0; i < ARRAY_LEN(all); i++) {
+            struct backend *b;
+            if (backend_cpu.open(&(struct backend_options){.n_threads = 1, .kernels = all[i]}, &b, &err) != OK)
+                continue;
+            have[n++] = all[i];
+            backend_cpu.free(b);
+        }
+    return have;
+}
+
 /* ---- weights ---- */
 
 static const struct stored {
@@ -258,7 +273,7 @@ void rig_result(struct rig *rig, val out) {
     struct error err;
     rig->out = out;
     op_sample(p, op_take_rows(p, out));
-    EXPECT_OK(rig->ops->open(&(struct backend_options){.n_threads = rig->o.n_threads, .reference = rig->o.reference}, &rig->backend, &err),
+    EXPECT_OK(rig->ops->open(&(struct backend_options){.n_threads = rig->o.n_threads, .kernels = rig->o.kernels}, &rig->backend, &err),
               err);
     EXPECT_OK(rig->ops->place_weights(rig->backend, p, &err), err);
     struct cache_config config = {.block_size = rig->o.block_size, .n_states = rig->o.n_seqs};
@@ -402,7 +417,7 @@ double rig_error(const struct rig *rig, const double *got, const double *want) {
 void rig_expect(struct rig *rig, const double *want, double bound, enum rig_schedule schedule, const char *what) {
     double error = rig_error(rig, rig_run(rig, schedule), want);
     if (!(error <= bound))
-        fail_msg("%s, schedule %d, %s: error %.3g over %.3g", what, schedule, rig->o.reference ? "reference" : "fast", error, bound);
+        fail_msg("%s, schedule %d, %s: error %.3g over %.3g", what, schedule, rig->o.kernels ? rig->o.kernels : "best", error, bound);
 }
 
 void rig_expect_in_every_schedule(struct rig *rig, const double *want, double bound, const char *what) {

@@ -48,7 +48,7 @@ struct rig_options {
     int widths[RIG_MAX_IN]; // of the inputs; 0 ends
     float spread;           // inputs are uniform in (-spread, spread); 0: 1
     int block_size;         // 0: 16
-    bool reference;         // the plain functions only
+    const char *kernels;    // as in backend_options
     int n_threads;          // 0: 2
 };
 
@@ -111,5 +111,5 @@ double rig_multiply(const double *w, int64_t out, int64_t in, const double *x, d
 /* y = x / rms(x) * w (+ 1 with plus_one); w NULL: 1 */
 void rig_rms_norm(const double *x, const double *w, int n, double eps, bool plus_one, double *y);
 
-/* Values of .reference: both functions of an op are tested by looping over this. */
-static const bool rig_both[2] = {true, false};
+/* "reference" and the sets of kernels that this processor has; NULL ends. Op tests loop over it. */
+const char *const *rig_kernels(void);

@@ -2,7 +2,7 @@
  *
  * Each row of a test is an op x shape x format; each is run under every schedule of op_rig.h (whole
  * sequences, chunks of 1, 7 and 64, ragged mixes) with block tables and state slots permuted, memory
- * poisoned with NaN, and by the reference functions as well as by the fast ones.
+ * poisoned with NaN, and by the reference functions as well as by the fast ones over every set of kernels.
  *
  * Bounds are relative to the largest value of a row. A float32 sum of n terms of like size in any order errs
  * by about sqrt(n) * 2^-24 of it, rarely by more than n * 2^-24; each bound says its n. */
@@ -12,9 +12,8 @@
 
 /* ---- LINEAR ---- */
 
-static void linear_case(enum rig_format format, int out, int in, int n_rows, bool biased, bool reference) {
-    struct rig *rig =
-        rig_new((struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .reference = reference});
+static void linear_case(enum rig_format format, int out, int in, int n_rows, bool biased, const char *kernels) {
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
     double *w, *b = NULL;
     const struct weight *weight = rig_weight(rig, format, out, in, &w);
     const struct weight *bias = biased ? rig_vector(rig, out, -1, 1, &b) : NULL;
@@ -36,22 +35,22 @@ static void linear_case(enum rig_format format, int out, int in, int n_rows, boo
 
 static void linear_is_x_times_w_transposed_in_every_format(void **state) {
     (void)state;
-    for (int k = 0; k < 2; k++)
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (enum rig_format f = 0; f < N_FORMATS; f++) {
-            linear_case(f, 96, 128, 1, false, rig_both[k]);
-            linear_case(f, 50, 192, 5, true, rig_both[k]);
-            linear_case(f, 34, 64, 21, true, rig_both[k]);
-            linear_case(f, 200, 896, 70, false, rig_both[k]);
+            linear_case(f, 96, 128, 1, false, *kernels);
+            linear_case(f, 50, 192, 5, true, *kernels);
+            linear_case(f, 34, 64, 21, true, *kernels);
+            linear_case(f, 200, 896, 70, false, *kernels);
         }
 }
 
 static void linear_takes_odd_shapes(void **state) {
     (void)state;
     static const int shapes[][3] = {{1, 1, 1}, {1, 2048, 3}, {3, 17, 2}, {33, 31, 9}, {6, 130, 13}, {257, 70, 33}, {64, 5, 100}};
-    for (int k = 0; k < 2; k++)
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
             for (enum rig_format f = 0; f < FORMAT_F8_CHANNEL; f++)
-                linear_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i & 1, rig_both[k]);
+                linear_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i & 1, *kernels);
 }
 
 /* ---- norms and elementwise ops ---- */
@@ -125,10 +124,10 @@ static double gated(enum activation act, double limit, double g, double u) {
 static void gated_act_has_the_five_activations(void **state) {
     (void)state;
     for (enum activation act = 0; act <= ACT_SWIGLU_CLAMPED; act++)
-        for (int k = 0; k < 2; k++) {
+        for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
             int width = 77;
             struct rig *rig =
-                rig_new((struct rig_options){.n_seqs = 2, .lens = {50, 3}, .widths = {2 * width}, .spread = 12, .reference = rig_both[k]});
+                rig_new((struct rig_options){.n_seqs = 2, .lens = {50, 3}, .widths = {2 * width}, .spread = 12, .kernels = *kernels});
             rig_result(rig, op_glu(rig->p, rig->in[0], (struct act_args){act, 7}));
             double *want = rig_doubles(rig, (int64_t)rig->n_rows * width);
             for (int s = 0; s < 2; s++)

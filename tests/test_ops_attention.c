@@ -128,14 +128,14 @@ static void attend(const struct attention_oracle *o, int seq, int t, int h, doub
     }
 }
 
-static void attention_case(const struct attention_case *a, const int *lens, bool reference) {
+static void attention_case(const struct attention_case *a, const int *lens, const char *kernels) {
     int kv = a->n_kv_heads * (a->head_dim + (a->v_from_k ? 0 : a->v_head_dim));
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
                                                    .lens = {lens[0], lens[1], lens[2]},
                                                    .spread = 2,
                                                    .widths = {a->n_heads * a->head_dim + kv},
                                                    .block_size = a->block_size,
-                                                   .reference = reference});
+                                                   .kernels = kernels});
     float freq[64];
     for (int i = 0; i < a->rope_dim / 2; i++)
         freq[i] = (float)rig_uniform(rig, 0, 1);
@@ -178,10 +178,10 @@ static void attention_case(const struct attention_case *a, const int *lens, bool
 
 static void attention_is_a_softmax_over_what_is_visible(void **state) {
     (void)state;
-    for (int k = 0; k < 2; k++)
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(attention_cases); i++) {
-            attention_case(&attention_cases[i], (int[]){21, 1, 6}, rig_both[k]);
-            attention_case(&attention_cases[i], (int[]){3, 40, 17}, rig_both[k]);
+            attention_case(&attention_cases[i], (int[]){21, 1, 6}, *kernels);
+            attention_case(&attention_cases[i], (int[]){3, 40, 17}, *kernels);
         }
 }
 
@@ -230,11 +230,11 @@ static void mla_row(const struct mla_oracle *o, int seq, int t, int h, double *o
         out[i] /= sum;
 }
 
-static void mla_case(struct mla_args a, enum rig_format format, int block_size, bool reference) {
+static void mla_case(struct mla_args a, enum rig_format format, int block_size, const char *kernels) {
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
                                                    .lens = {23, 1, 9},
                                                    .block_size = block_size,
-                                                   .reference = reference,
+                                                   .kernels = kernels,
                                                    .widths = {a.n_heads * (a.nope_dim + a.rope_dim), a.rank + a.rope_dim}});
     float freq[32];
     for (int i = 0; i < a.rope_dim / 2; i++)
@@ -258,13 +258,13 @@ static void mla_case(struct mla_args a, enum rig_format format, int block_size, 
 
 static void absorbed_latent_attention_equals_the_expanded_form(void **state) {
     (void)state;
-    for (int k = 0; k < 2; k++) {
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
         struct mla_args small = {.n_heads = 3, .rank = 24, .nope_dim = 12, .rope_dim = 8, .v_dim = 10, .eps = 1e-6f, .scale = 0.1f};
         struct mla_args wide = {.n_heads = 16, .rank = 64, .nope_dim = 32, .rope_dim = 16, .v_dim = 32, .eps = 1e-6f, .scale = 0.05f};
-        mla_case(small, FORMAT_F32, 16, rig_both[k]);
-        mla_case(small, FORMAT_BF16_SPLIT, 4, rig_both[k]);
-        mla_case(wide, FORMAT_BF16_INTERLEAVED, 16, rig_both[k]);
-        mla_case(wide, FORMAT_F8_BLOCK, 32, rig_both[k]);
+        mla_case(small, FORMAT_F32, 16, *kernels);
+        mla_case(small, FORMAT_BF16_SPLIT, 4, *kernels);
+        mla_case(wide, FORMAT_BF16_INTERLEAVED, 16, *kernels);
+        mla_case(wide, FORMAT_F8_BLOCK, 32, *kernels);
     }
 }
 

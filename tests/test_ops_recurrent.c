@@ -7,9 +7,9 @@
 static void short_conv_sees_the_last_inputs_of_its_own_sequence(void **state) {
     (void)state;
     for (int kernel = 1; kernel <= 5; kernel++)
-        for (int k = 0; k < 2; k++) {
+        for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
             int width = 37;
-            struct rig *rig = rig_new((struct rig_options){.n_seqs = 3, .lens = {30, 2, 11}, .widths = {width}, .reference = rig_both[k]});
+            struct rig *rig = rig_new((struct rig_options){.n_seqs = 3, .lens = {30, 2, 11}, .widths = {width}, .kernels = *kernels});
             double *w;
             const struct weight *weight = rig_weight(rig, FORMAT_BF16, width, kernel, &w);
             int cache = program_cache_state(rig->p, (int64_t)width * (kernel - 1), 5);
@@ -63,12 +63,12 @@ static void delta_token(const struct delta_oracle *o, int seq, int t, int h, dou
     }
 }
 
-static void delta_case(struct delta_args a, const int *lens, bool reference) {
+static void delta_case(struct delta_args a, const int *lens, const char *kernels) {
     int width = 2 * a.n_key_heads * a.key_dim + a.n_value_heads * a.value_dim;
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
                                                    .lens = {lens[0], lens[1], lens[2]},
                                                    .spread = 2,
-                                                   .reference = reference,
+                                                   .kernels = kernels,
                                                    .widths = {width, a.n_value_heads, a.n_value_heads}});
     struct delta_oracle o = {.rig = rig, .a = &a};
     const struct weight *a_log = rig_vector(rig, a.n_value_heads, -3, 1, &o.a_log);
@@ -89,11 +89,11 @@ static void delta_case(struct delta_args a, const int *lens, bool reference) {
 
 static void the_delta_rule_is_the_same_in_steps_and_in_chunks(void **state) {
     (void)state;
-    for (int k = 0; k < 2; k++) {
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
         struct delta_args plain = {.n_key_heads = 2, .n_value_heads = 2, .key_dim = 16, .value_dim = 24};
         struct delta_args grouped = {.n_key_heads = 2, .n_value_heads = 6, .key_dim = 32, .value_dim = 32};
-        delta_case(plain, (int[]){40, 1, 9}, rig_both[k]);
-        delta_case(grouped, (int[]){150, 64, 65}, rig_both[k]);
+        delta_case(plain, (int[]){40, 1, 9}, *kernels);
+        delta_case(grouped, (int[]){150, 64, 65}, *kernels);
     }
 }
 

@@ -18,8 +18,9 @@ struct backend;
 struct executable;
 
 struct backend_options {
-    int n_threads;  // CPU; 0: one a processor
-    bool reference; // CPU: the plain function of every op, none of the fast ones; the oracle of the op tests
+    int n_threads;       // CPU; 0: one a processor
+    const char *kernels; // CPU: "portable", "avx2" or "avx512"; "reference": the plain function of every op, the oracle
+                         // of the op tests; NULL: the best that this processor has
 };
 
 /* How the cache is laid out: the engine decides on counts, the backend on the memory behind them. */

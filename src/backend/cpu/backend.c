@@ -4,7 +4,7 @@
  * walks that list. The whole step is one pool_run: every worker walks the list itself, doing its share of
  * each op, and a spin barrier stands behind each op, so that no thread is woken and nothing is allocated
  * within a step. run() returns when the step is done; collect() only hands the results over. */
-#include "backend/cpu/cpu.h"
+#include "backend/cpu/fast.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,13 @@ static enum status large_alloc(int64_t n_bytes, const char *what, void **out, st
 static enum status cpu_open(const struct backend_options *options, struct backend **out, struct error *err) {
     if (options->n_threads < 0)
         return fail(err, ERR_ARG, "threads: %d is not a number of threads", options->n_threads);
+    const char *name = options->kernels;
+    bool plain = name && strcmp(name, "reference") == 0;
+    const struct kernels *kernels = plain ? NULL : kernels_find(name);
+    if (!plain && !kernels)
+        return fail(err, ERR_UNSUPPORTED, "kernels: this processor has no \"%s\"", name);
     struct backend *b = xcalloc(1, sizeof *b);
+    b->kernels = kernels;
     b->pool = pool_open(options->n_threads);
     *out = b;
     return OK;
@@ -99,10 +105,17 @@ static op_function *const reference[N_OPCODES] = {
 #undef OP
 };
 
-static struct need largest_need(const struct program *p, struct bucket bucket) {
-    struct need most = {0, 0};
+/* The op's function, and the scratch that it wants. */
+static op_function *choose(const struct backend *b, const struct op *op, struct bucket bucket, struct need *need) {
+    op_function *fast = b->kernels ? fast_function(op) : NULL;
+    *need = fast ? fast_need(op, bucket) : cpu_need(op);
+    return fast ? fast : reference[op->code];
+}
+
+static struct need largest_need(const struct backend *b, const struct program *p, struct bucket bucket) {
+    struct need most = {0, 0}, need;
     for (int i = 0; i < p->n_ops; i++) {
-        struct need need = cpu_need(&p->ops[i], bucket);
+        choose(b, &p->ops[i], bucket, &need);
         most.worker = MAX(most.worker, need.worker);
         most.shared = MAX(most.shared, need.shared);
     }
@@ -115,7 +128,7 @@ static enum status alloc_step_memory(struct executable *exe, struct error *err) 
     exe->offset = xcalloc((size_t)p->n_values + 1, sizeof *exe->offset);
     int64_t values = program_plan_memory(p, exe->bucket.max_tokens, exe->bucket.max_rows, exe->offset);
     TRY(large_alloc(values, "activations", (void **)&exe->memory, err));
-    struct need need = largest_need(p, exe->bucket);
+    struct need need = largest_need(exe->backend, p, exe->bucket);
     exe->worker_scratch = (need.worker + 15) / 16 * 16 + 16; // whole lines, and no two workers on one
     TRY(large_alloc(exe->worker_scratch * n_workers * (int64_t)sizeof(float), "scratch", (void **)&exe->scratch, err));
     TRY(large_alloc(need.shared * (int64_t)sizeof(float), "scratch", (void **)&exe->shared, err));
@@ -156,7 +169,8 @@ static enum status cpu_compile(struct backend *b, const struct program *p, struc
     *exe = (struct executable){.backend = b, .program = p, .bucket = bucket};
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
     for (int i = 0; i < p->n_ops; i++) {
-        exe->ops[i] = (struct compiled_op){.op = &p->ops[i], .run = reference[p->ops[i].code]};
+        struct need need;
+        exe->ops[i] = (struct compiled_op){.op = &p->ops[i], .run = choose(b, &p->ops[i], bucket, &need)};
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
             exe->ops[i].weight[k] = placed_find(&b->placed, p->ops[i].weights[k]);
     }

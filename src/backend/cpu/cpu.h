@@ -91,7 +91,7 @@ typedef void op_function(const struct call *c);
 #define OP(code, function, n_in, n_out, n_weights) op_function cpu_##function;
 #include "core/ops.def"
 #undef OP
-struct need cpu_need(const struct op *op, struct bucket bucket);
+struct need cpu_need(const struct op *op);
 
 static inline void call_barrier(const struct call *c) { pool_barrier(c->backend->pool); }
 
@@ -117,6 +117,9 @@ float *conv_state(const struct call *c, int cache, int seq);
 float *delta_state(const struct call *c, int cache, int seq);
 int64_t cache_block_floats(const struct cache_group *g, int block_size); // of one layer
 
+/* Stores the latent row of a token of MLA_PREP (cpu_mla.c). */
+void store_latent(const struct call *c, int64_t t);
+
 /* Keys [first, position] that a query sees; the causal rule of ops.def ATTENTION. */
 static inline int64_t first_visible(int64_t position, int window, int chunk) {
     int64_t first = window > 0 && position >= window ? position - window + 1 : 0;
@@ -128,6 +131,7 @@ static inline int64_t first_visible(int64_t position, int window, int chunk) {
 
 float sigmoid_f32(float x);
 float silu_f32(float x);
+float softplus_f32(float x);
 float activate(struct act_args act, float gate, float up); // ops.def GATED_ACT
 float dot_f32(const float *a, const float *b, int64_t n);
 /* y = x / rms(x) * w (1 + w with plus_one); w may be NULL, y may be x. */

@@ -44,9 +44,6 @@ static void normalise(const float *x, int n, float factor, float *y) {
         y[i] = x[i] * scale;
 }
 
-/* PyTorch's softplus is the identity above 20. */
-static float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
-
 /* One token of one value head. scratch: q^ [key_dim], k^ [key_dim], e [value_dim]. */
 static void delta_step(const struct call *c, int64_t t, int head, float *state) {
     const struct delta_args *a = &c->op->args.delta_rule;
@@ -56,7 +53,7 @@ static void delta_step(const struct call *c, int64_t t, int head, float *state) 
     normalise(row + key_head * a->key_dim, a->key_dim, 1.0f / sqrtf((float)a->key_dim), q);
     normalise(row + n_keys + key_head * a->key_dim, a->key_dim, 1.0f, k);
     float beta = sigmoid_f32(mat_row(c->in[1], t)[head]);
-    float decay = expf(-expf(call_floats(c, 0)[head]) * softplus(mat_row(c->in[2], t)[head] + call_floats(c, 1)[head]));
+    float decay = expf(-expf(call_floats(c, 0)[head]) * softplus_f32(mat_row(c->in[2], t)[head] + call_floats(c, 1)[head]));
     memset(error, 0, (size_t)a->value_dim * sizeof *error);
     for (int i = 0; i < a->key_dim; i++)
         for (int j = 0; j < a->value_dim; j++)

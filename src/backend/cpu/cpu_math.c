@@ -7,6 +7,9 @@ float sigmoid_f32(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 float silu_f32(float x) { return x / (1.0f + expf(-x)); }
 
+/* PyTorch's is the identity above 20. */
+float softplus_f32(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
 static float gelu_tanh(float x) { return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x))); }
 
 static float gelu_erf(float x) { return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f)); }

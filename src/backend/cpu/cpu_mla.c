@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static void store_latent(const struct call *c, int64_t t) {
+void store_latent(const struct call *c, int64_t t) {
     const struct mla_args *a = &c->op->args.mla;
     const float *kva = mat_row(c->in[1], t);
     float *row = latent_row(c, a->cache, c->seq_of_row[t], c->plan->position[t]);

@@ -1,8 +1,7 @@
 /* cpu_need.c - the scratch memory that the reference functions use. */
 #include "backend/cpu/cpu.h"
 
-struct need cpu_need(const struct op *op, struct bucket bucket) {
-    (void)bucket;
+struct need cpu_need(const struct op *op) {
     const union op_args *a = &op->args;
     switch (op->code) {
     case OP_LINEAR: return (struct need){.worker = op->in[0].width};                 // a row of weights

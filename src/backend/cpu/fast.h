@@ -1,0 +1,26 @@
+/* fast.h - the fast functions of ops over the kernels of kernels.h, and the products that they share. */
+#pragma once
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/kernels.h"
+
+/* The fast function of an op, or NULL where the reference is all there is, and the scratch that it wants. */
+op_function *fast_function(const struct op *op);
+struct need fast_need(const struct op *op, struct bucket bucket);
+
+op_function fast_linear, fast_attention, fast_mla_prep, fast_mla_attention, fast_moe_ffn, fast_short_conv, fast_delta_rule;
+
+/* Floats of a worker's scratch, or of that of all workers. */
+int64_t fast_attention_scratch(const struct attention_args *a);
+int64_t fast_mla_prep_scratch(const struct mla_args *a);
+int64_t fast_mla_attention_scratch(const struct mla_args *a);
+int64_t fast_moe_scratch(const struct op *op);
+int64_t fast_moe_shared(const struct op *op, int64_t max_tokens);
+int64_t fast_conv_scratch(const struct op *op);
+int64_t fast_delta_scratch(const struct delta_args *a);
+
+/* y [x.rows, end - begin] = x times rows [begin, end) of w, plus bias [end - begin] (may be NULL). The weights
+ * are read once, however many rows x has. scratch: multiply_rows_scratch(x.width) floats. */
+void multiply_rows(const struct kernels *k, const struct placed *w, int64_t begin, int64_t end, struct mat x, struct mat y,
+                   const float *bias, float *scratch);
+int64_t multiply_rows_scratch(int64_t width);

@@ -1,0 +1,61 @@
+/* kernels.h - the vector loops under the fast ops, once for each instruction set.
+ *
+ * kernels_body.h is written over a small vocabulary of vectors (simd_*.h) and compiled three times; the table
+ * of the best set that the processor has is chosen when the backend is opened. Nothing here knows an op.
+ * All arithmetic is float32; only the order of sums differs from the reference. */
+#pragma once
+
+#include "core/ops.h"
+#include "core/weight.h"
+
+/* A few rows of activations times a run of weight rows, at the speed that memory gives the weights:
+ *     y[t * y_stride + r] = sum_i w[row + r][i] * x[t][i] + (bias ? bias[r] : 0)     t < n_x, r < n_rows */
+struct few_rows {
+    const struct weight_part *part;
+    int64_t row, n_rows, n_cols;
+    const float *x; // as arrange() leaves them, x_stride = padded_cols(n_cols) apart
+    int n_x;        // 1 .. FEW_ROWS
+    float *y;
+    int64_t y_stride;
+    const float *bias;
+    float *scratch; // padded_cols(n_cols) floats
+};
+
+enum {
+    FEW_ROWS = 8,   // activation rows that share one pass over the weights
+    PANEL_ROWS = 32 // output columns of a packed panel
+};
+
+/* Rows of arranged activations are padded with zeros to whole vectors. */
+static inline int64_t padded_cols(int64_t n) { return (n + 63) / 64 * 64; }
+
+struct kernels {
+    const char *name;
+
+    /* Activations in the order in which multiply_few meets the weights of this format; out [padded_cols]. */
+    void (*arrange)(const struct weight_part *part, const float *x, int64_t n, float *out);
+    void (*multiply_few)(const struct few_rows *f);
+
+    /* Columns [col, col + n) of a weight's row as floats, any format; col a multiple of 32. */
+    void (*convert)(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out);
+    /* Turns n_rows <= PANEL_ROWS rows of k floats, `stride` apart, into panel [k][PANEL_ROWS], zeros beyond n_rows. */
+    void (*pack)(const float *rows, int64_t stride, int64_t n_rows, int64_t k, float *panel);
+    /* C [m, n] = A [m, k] B [k, n], or += with `add`. Row-major with strides; no two overlap. */
+    void (*multiply)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
+                     bool add);
+
+    float (*dot)(const float *a, const float *b, int64_t n);
+    void (*add_scaled)(float *y, float factor, const float *x, int64_t n);        // y += factor * x
+    void (*multiply_add)(float *y, const float *a, const float *b, int64_t n);    // y += a * b
+    void (*blend)(float *y, float keep, float factor, const float *x, int64_t n); // y = keep * y + factor * x
+    void (*scale)(float *y, float factor, int64_t n);
+    float (*largest)(const float *x, int64_t n);      // -infinity for none; NaNs are passed over
+    float (*exp_sum)(float *x, float max, int64_t n); // x = e^(x - max); returns the sum
+    void (*softcap)(float *x, float cap, int64_t n);  // x = cap * tanh(x / cap)
+    void (*activate)(struct act_args act, const float *gate, const float *up, int64_t n, float *y); // not ACT_GELU
+};
+
+extern const struct kernels kernels_portable, kernels_avx2, kernels_avx512;
+
+/* The named set, or with NULL the best; NULL if this processor lacks it. */
+const struct kernels *kernels_find(const char *name);
