@@ -61,10 +61,10 @@ static enum status read_shape(const struct reader *r, const json_t *entry, struc
             return fail(r->err, ERR_FORMAT, "%s: tensor %s: dimension %zu of \"shape\" is not a whole number of at least 0", r->path,
                         t->name, i);
         t->shape[t->rank++] = json_integer_value(dim);
-        fits = size_mul(*n_bytes, (size_t)json_integer_value(dim), n_bytes) && fits;
+        fits = size_mul(*n_bytes, (size_t)json_integer_value(dim), n_bytes) && *n_bytes <= INT64_MAX && fits;
     }
     if (!fits)
-        return fail(r->err, ERR_FORMAT, "%s: tensor %s: the product of \"shape\" does not fit in 64 bits", r->path, t->name);
+        return fail(r->err, ERR_FORMAT, "%s: tensor %s: the product of \"shape\" does not fit in 63 bits", r->path, t->name);
     return OK;
 }
 

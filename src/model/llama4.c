@@ -8,7 +8,7 @@
 
 static void *llama4_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size, Fs = s->moe.shared_ffn_size;
+    int64_t D = s->hidden_size, Fs = s->moe.shared_ffn_size;
     bind_ends(b);
     for (int l = 0; l < s->n_layers; l++) {
         bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
@@ -25,6 +25,7 @@ static void *llama4_bind(struct binder *b) {
             bind_matrix(b, Fs, D, "layers.%d.feed_forward.shared_expert.up_proj", l);
             bind_matrix(b, D, Fs, "layers.%d.feed_forward.shared_expert.down_proj", l);
         } else {
+            int64_t F = s->layers[l].ffn_size; // intermediate_size_mlp, twice that of an expert
             bind_matrix(b, F, D, "layers.%d.feed_forward.gate_proj", l);
             bind_matrix(b, F, D, "layers.%d.feed_forward.up_proj", l);
             bind_matrix(b, D, F, "layers.%d.feed_forward.down_proj", l);

@@ -1,10 +1,9 @@
 /* spec.c - see spec.h. Reads the keys that all families share and checks the result; what a family reads
- * beyond them is in spec_families.c. */
+ * beyond them is in spec_dense.c and spec_experts.c. */
 #include "model/spec.h"
 
 #include "base/file.h"
 #include "file/folder.h"
-#include "model/rope.h"
 #include "model/spec_read.h"
 
 #include <math.h>
@@ -46,111 +45,6 @@ enum status read_real(const struct spec_reader *r, const char *key, double fallb
 static const json_t *outer_or_text(const struct spec_reader *r, const char *key) {
     const json_t *v = json_object_get(r->root, key);
     return v && !json_is_null(v) ? v : json_object_get(r->text, key);
-}
-
-/* ---- layers ---- */
-
-void layers_init(struct spec_reader *r) {
-    struct model_spec *s = r->spec;
-    s->layers = arena_calloc(&s->arena, (size_t)s->n_layers, sizeof *s->layers);
-    for (int l = 0; l < s->n_layers; l++)
-        s->layers[l] = (struct layer_spec){
-            .mixer = MIX_FULL, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .ffn_size = s->ffn_size, .kv_source = l};
-}
-
-void layers_by_period(struct spec_reader *r, int period, enum mixer mixer) {
-    for (int l = 0; l < r->spec->n_layers; l++)
-        r->spec->layers[l].mixer = (l + 1) % period ? mixer : MIX_FULL;
-}
-
-static const struct {
-    const char *name;
-    enum mixer mixer;
-} mixer_names[] = {
-    {"full_attention", MIX_FULL},
-    {"sliding_attention", MIX_SLIDING},
-    {"chunked_attention", MIX_CHUNKED},
-    {"linear_attention", MIX_DELTA},
-};
-
-static enum status mixer_of(const struct spec_reader *r, const char *name, const char *const *allowed, enum mixer *out) {
-    for (; name && *allowed; allowed++) {
-        if (strcmp(name, *allowed) != 0)
-            continue;
-        for (size_t i = 0; i < ARRAY_LEN(mixer_names); i++)
-            if (strcmp(name, mixer_names[i].name) == 0)
-                *out = mixer_names[i].mixer;
-        return OK;
-    }
-    return fail(r->err, ERR_UNSUPPORTED, "%s: \"layer_types\" has \"%s\", which %s does not have", r->path, name ? name : "?",
-                r->spec->model_type);
-}
-
-enum status layers_from_types(struct spec_reader *r, const char *const *allowed, bool *given) {
-    json_t *types;
-    TRY(jv_array_or_null(r->text, r->path, "layer_types", &types, r->err));
-    *given = types != NULL;
-    if (!types)
-        return OK;
-    if (json_array_size(types) != (size_t)r->spec->n_layers)
-        return fail(r->err, ERR_FORMAT, "%s: \"layer_types\" has %zu entries, \"num_hidden_layers\" is %d", r->path, json_array_size(types),
-                    r->spec->n_layers);
-    for (int l = 0; l < r->spec->n_layers; l++)
-        TRY(mixer_of(r, json_string_value(json_array_get(types, (size_t)l)), allowed, &r->spec->layers[l].mixer));
-    return OK;
-}
-
-enum status check_window(const struct spec_reader *r) {
-    for (int l = 0; l < r->spec->n_layers; l++)
-        if (r->spec->layers[l].mixer == MIX_SLIDING && r->spec->sliding_window < 1)
-            return fail(r->err, ERR_FORMAT, "%s: layer %d has a sliding window but \"sliding_window\" gives no size", r->path, l);
-    return OK;
-}
-
-/* ---- rope ---- */
-
-// Whether rope parameters are kept by layer type.
-static bool is_nested(const json_t *parameters) {
-    for (size_t i = 0; i < ARRAY_LEN(mixer_names); i++)
-        if (json_object_get(parameters, mixer_names[i].name))
-            return true;
-    return false;
-}
-
-const json_t *rope_parameters(const struct spec_reader *r, const char *layer_type) {
-    const json_t *p = json_object_get(r->text, "rope_parameters");
-    if (!json_is_object(p))
-        p = json_object_get(r->text, "rope_scaling");
-    if (is_nested(p))
-        p = json_object_get(p, layer_type ? layer_type : "full_attention");
-    return json_is_null(p) ? NULL : p;
-}
-
-enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t *old, double theta, int head_dim,
-                     enum rope_pairing pairing, int *index) {
-    struct model_spec *s = r->spec;
-    BUG_IF(s->n_ropes == MAX_ROPES);
-    if (!s->ropes) {
-        s->ropes = arena_calloc(&s->arena, MAX_ROPES, sizeof *s->ropes);
-        s->rope_notes = arena_calloc(&s->arena, MAX_ROPES, sizeof *s->rope_notes);
-    }
-    bool is_new = json_is_object(json_object_get(r->text, "rope_parameters"));
-    const json_t *parameters = is_new ? rope_parameters(r, layer_type) : old;
-    if (json_is_null(parameters))
-        parameters = NULL;
-    if (parameters && !json_is_object(parameters))
-        return fail(r->err, ERR_FORMAT, "%s: the rope parameters are %s, they must be an object", r->path, jv_type_name(parameters));
-    struct rope_request q = {.parameters = parameters,
-                             .where = r->path,
-                             .theta = theta,
-                             .head_dim = head_dim,
-                             .pairing = pairing,
-                             .max_positions = s->max_positions,
-                             .yarn_is_longrope = strcmp(s->model_type, "phi3") == 0};
-    TRY(read_real(r, "partial_rotary_factor", r->family->partial, &q.partial));
-    TRY(jv_int_or(r->text, r->path, "original_max_position_embeddings", 1, INT32_MAX, 0, &q.original_context, r->err));
-    *index = s->n_ropes++;
-    return rope_build(&q, &s->arena, &s->ropes[*index], &s->rope_notes[*index], r->err);
 }
 
 /* ---- the keys of all families ---- */
@@ -327,7 +221,7 @@ static const struct {
 };
 
 static bool is_class(const char *architecture, const char *class_name) {
-    static const char *const suffixes[] = {"ForCausalLM", "ForConditionalGeneration", "Model", "TextModel"};
+    static const char *const suffixes[] = {"", "ForCausalLM", "ForConditionalGeneration", "Model", "TextModel", "LMHeadModel"};
     size_t n = strlen(class_name);
     for (size_t i = 0; i < ARRAY_LEN(suffixes); i++)
         if (strncmp(architecture, class_name, n) == 0 && strcmp(architecture + n, suffixes[i]) == 0)
@@ -335,9 +229,8 @@ static bool is_class(const char *architecture, const char *class_name) {
     return false;
 }
 
-static enum status check_architecture(struct spec_reader *r, const char *wrapper_class) {
+static enum status check_architecture(struct spec_reader *r, const char *name, const char *wrapper_class) {
     struct model_spec *s = r->spec;
-    const char *name = json_string_value(json_array_get(json_object_get(r->root, "architectures"), 0));
     const char *wanted = wrapper_class ? wrapper_class : r->family->class_name;
     if (!name) {
         s->architecture = arena_printf(&s->arena, "%s%s", wanted, wrapper_class ? "ForConditionalGeneration" : "ForCausalLM");
@@ -353,6 +246,7 @@ static enum status check_architecture(struct spec_reader *r, const char *wrapper
 // Finds the text model and its family.
 static enum status choose_family(struct spec_reader *r) {
     const char *outer, *type, *wrapper_class = NULL;
+    const char *architecture = json_string_value(json_array_get(json_object_get(r->root, "architectures"), 0));
     json_t *text;
     TRY(jv_string(r->root, r->path, "model_type", &outer, r->err));
     TRY(jv_object_or_null(r->root, r->path, "text_config", &text, r->err));
@@ -363,11 +257,22 @@ static enum status choose_family(struct spec_reader *r) {
         r->text = text;
     r->spec->multimodal = wrapper_class != NULL;
     TRY(jv_string_or(r->text, r->path, "model_type", outer, &type, r->err));
-    r->family = spec_family_find(type);
+    r->family = spec_family_find(type, architecture);
     if (!r->family)
         return fail(r->err, ERR_UNSUPPORTED, "%s: \"model_type\" %s is not known", r->path, type);
     r->spec->model_type = r->family->model_type;
-    return check_architecture(r, wrapper_class);
+    return check_architecture(r, architecture, wrapper_class);
+}
+
+// A copy of the text model's object in our keys, where the family has its own; owned by the caller.
+static json_t *renamed(const struct spec_reader *r) {
+    json_t *copy = json_copy((json_t *)r->text);
+    for (const char *const(*pair)[2] = r->family->renames; (*pair)[0]; pair++) {
+        json_t *value = json_object_get(copy, (*pair)[0]);
+        if (value)
+            json_object_set(copy, (*pair)[1], value);
+    }
+    return copy;
 }
 
 static enum status read_quantisation(struct spec_reader *r) {
@@ -377,10 +282,7 @@ static enum status read_quantisation(struct spec_reader *r) {
     return q && !json_is_null(q) ? quant_spec_parse(&r->spec->arena, q, r->path, &r->spec->quant, r->err) : OK;
 }
 
-static enum status read_config(struct spec_reader *r) {
-    if (!json_is_object(r->root))
-        return fail(r->err, ERR_FORMAT, "%s: is %s, it must be an object", r->path, jv_type_name(r->root));
-    TRY(choose_family(r));
+static enum status read_keys(struct spec_reader *r) {
     TRY(read_dtype(r));
     TRY(read_dims(r));
     TRY(read_tied(r));
@@ -390,6 +292,20 @@ static enum status read_config(struct spec_reader *r) {
         return fail(r->err, ERR_UNSUPPORTED, "%s: \"per_layer_config\" is not supported for %s", r->path, r->spec->model_type);
     TRY(r->family->read(r));
     return check_spec(r);
+}
+
+static enum status read_config(struct spec_reader *r) {
+    if (!json_is_object(r->root))
+        return fail(r->err, ERR_FORMAT, "%s: is %s, it must be an object", r->path, jv_type_name(r->root));
+    TRY(choose_family(r));
+    if (!r->family->renames)
+        return read_keys(r);
+    json_t *text = renamed(r);
+    r->text = text;
+    enum status st = read_keys(r);
+    r->text = r->root;
+    json_decref(text);
+    return st;
 }
 
 /* ---- the files beside it ---- */

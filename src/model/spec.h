@@ -50,6 +50,12 @@ struct delta_spec {
     int n_key_heads, n_value_heads, key_dim, value_dim, conv_kernel;
 };
 
+struct draft_spec {      // a draft head that reads the hidden states of a larger model
+    int n_taps;          // layers of that model whose states it is given; 0: no draft head
+    int tap_size, vocab; // their width; tokens that the head can propose
+    bool own_vocab;      // fewer than the model's: tables between the two are stored
+};
+
 enum { MAX_EOS = 16, MAX_ROPES = 4 };
 
 struct generation_defaults { // generation_config.json; negative or 0: not given
@@ -88,6 +94,7 @@ struct model_spec {
     struct moe_spec moe;
     struct mla_spec mla;
     struct delta_spec delta;
+    struct draft_spec draft;
     int per_layer_input_size, per_layer_vocab_size; // Gemma 4 E-models; 0: none
     int first_dense_layers;                         // DeepSeek
     int n_mtp_layers;                               // next-token predictors that follow the model in the checkpoint

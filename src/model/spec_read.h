@@ -1,4 +1,9 @@
-/* spec_read.h - what spec.c and the readers of the families (spec_families.c) share. Internal to the room.
+/* spec_read.h - how spec.c and the readers of the families work together. Internal to the room.
+ *
+ *     spec.c            opens the file, reads the keys of all families, checks the result
+ *     spec_families.c   the table: a row a model type
+ *     spec_dense.c, spec_experts.c, spec_described.c   a reader a family
+ *     spec_layers.c     what readers share
  *
  * A reader fills the spec from one config.json whose keys may be absent: an absent key means the default of
  * the family's configuration class in transformers, because save_pretrained leaves out what equals it. */
@@ -11,14 +16,15 @@ struct spec_reader;
 /* A row a model type: the defaults of its class, and what it reads beyond the common keys. */
 struct spec_family {
     const char *model_type;                                    // as in spec->model_type
-    const char *class_name;                                    // architectures are CLASSForCausalLM and the like
+    const char *class_name;                                    // architectures are CLASS itself, CLASSForCausalLM and the like
     int vocab, hidden, ffn, layers, heads, kv_heads, head_dim; // kv_heads 0: heads; head_dim 0: hidden / heads
-    int64_t max_positions;                                     //
-    double norm_eps, theta, partial;                           // of the norms; of rope
-    const char *activation_key, *activation;                   // where hidden_act stands, and its default
-    bool tied;                                                 //
-    int32_t bos, eos, pad;                                     // -1: none
+    int64_t max_positions;
+    double norm_eps, theta, partial;         // theta and partial: of rope
+    const char *activation_key, *activation; // where hidden_act stands, and its default
+    bool tied;
+    int32_t bos, eos, pad; // -1: none
     enum status (*read)(struct spec_reader *r);
+    const char *const (*renames)[2]; // {its own key, ours}, ended by NULLs; NULL: it uses ours
 };
 
 struct spec_reader {
@@ -31,8 +37,9 @@ struct spec_reader {
 
 enum { SPEC_MAX_DIM = 1 << 24, SPEC_MAX_LAYERS = 1000 };
 
-/* NULL when no family has this model_type. A wrapper's type stands for its text model's. */
-const struct spec_family *spec_family_find(const char *model_type);
+/* NULL when no family has this model_type. A wrapper's type stands for its text model's, and an architecture
+ * that makes another model of the type (a draft head; may be NULL) for a row of its own. */
+const struct spec_family *spec_family_find(const char *model_type, const char *architecture);
 
 /* ---- keys of the text model; absent or null: fallback, unless said otherwise ---- */
 enum status read_dim(const struct spec_reader *r, const char *key, int fallback, int *out);   // 1 .. 2^24
@@ -59,3 +66,38 @@ enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t
                      enum rope_pairing pairing, int *index);
 /* rope_parameters of the layer type, or rope_scaling; may be NULL. */
 const json_t *rope_parameters(const struct spec_reader *r, const char *layer_type);
+
+/* ---- keys that several families have ---- */
+enum status one_rope(struct spec_reader *r, enum rope_pairing pairing, int head_dim); // for all layers, in either layout
+enum status one_half_rope(struct spec_reader *r);                                     // ROPE_HALF over head_dim
+void all_layers(struct spec_reader *r, enum mixer mixer);
+enum status window_on_all(struct spec_reader *r, int fallback); // where sliding_window is given, every layer slides
+enum status window_if_used(struct spec_reader *r);              // sliding_window counts only with use_sliding_window
+enum status biases(struct spec_reader *r, bool fallback);       // attention_bias, of q, k, v and o
+enum status refuse_flag(const struct spec_reader *r, const char *key);
+
+/* ---- the readers ---- */
+enum status read_llama(struct spec_reader *r);
+enum status read_mistral(struct spec_reader *r);
+enum status read_qwen2(struct spec_reader *r);
+enum status read_qwen3(struct spec_reader *r);
+enum status read_diffllama(struct spec_reader *r);
+enum status read_phi3(struct spec_reader *r);
+enum status read_gemma(struct spec_reader *r);
+enum status read_gemma2(struct spec_reader *r);
+enum status read_gemma3(struct spec_reader *r);
+enum status read_gemma4(struct spec_reader *r);
+enum status read_mixtral(struct spec_reader *r);
+enum status read_qwen2_moe(struct spec_reader *r);
+enum status read_qwen3_moe(struct spec_reader *r);
+enum status read_gpt_oss(struct spec_reader *r);
+enum status read_deepseek_v2(struct spec_reader *r);
+enum status read_deepseek_v3(struct spec_reader *r);
+enum status read_qwen3_next(struct spec_reader *r);
+enum status read_qwen3_5(struct spec_reader *r);
+enum status read_qwen3_5_moe(struct spec_reader *r);
+enum status read_llama4(struct spec_reader *r);
+enum status read_gpt2(struct spec_reader *r);
+enum status read_qwen(struct spec_reader *r);
+enum status read_eagle3(struct spec_reader *r);
+enum status read_dflash(struct spec_reader *r);
