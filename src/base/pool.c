@@ -9,16 +9,23 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* About 50 microseconds of pausing: longer than the serial gap between two ops of a step, short enough
- * that an idle server does not heat a core. */
-enum { SPINS = 2000 };
+/* A waiter looks SPINS times, a pause (some 20 ns) between looks, and then parks on a futex. Between two ops of
+ * a step the wait is short, and a futex would cost more than the op; but when a worker has lost its processor to
+ * another process, parking is what gives it back. Between steps workers stay awake for about half a
+ * millisecond, longer than the engine takes to prepare the next one, and an idle server does not heat a core. */
+enum { SPINS_IN_RUN = 5000, SPINS_BETWEEN_RUNS = 25000 };
+
+/* A word that waiters watch. Waking is a system call only if somebody is parked. */
+struct signal {
+    _Alignas(64) atomic_uint value;
+    atomic_int n_parked;
+};
 
 struct pool {
-    _Alignas(64) atomic_uint generation; // bumped to start a run; futex word
-    _Alignas(64) atomic_int n_parked;
-    _Alignas(64) atomic_int n_working; // workers that have not finished this run
-    _Alignas(64) atomic_int barrier_count;
-    atomic_uint barrier_generation;
+    struct signal generation; // bumped to start a run
+    struct signal working;    // workers that have not finished this run
+    struct signal barrier;    // bumped when all have arrived
+    _Alignas(64) atomic_int n_arrived;
     void (*fn)(void *, int, int);
     void *arg;
     int n_threads;
@@ -27,7 +34,7 @@ struct pool {
     struct worker {
         struct pool *pool;
         int index;
-    } *workers;
+    } * workers;
 };
 
 static inline void pause_cpu(void) {
@@ -41,21 +48,26 @@ static inline void pause_cpu(void) {
 static void futex_wait(atomic_uint *word, unsigned value) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0); }
 static void futex_wake_all(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0); }
 
-/* Returns once the generation differs from `seen`. A worker counts itself as parked before it looks a
- * last time, and the starter bumps the generation before it reads the count, so no wake is lost. */
-static unsigned wait_for_work(struct pool *p, unsigned seen) {
-    for (int i = 0; i < SPINS; i++) {
-        unsigned now = atomic_load_explicit(&p->generation, memory_order_acquire);
+/* Returns the value once it differs from `seen`. A waiter counts itself as parked before it looks a last time,
+ * and signal_wake is called after the value was changed, so no wake is lost. */
+static unsigned signal_wait(struct signal *s, unsigned seen, int spins) {
+    for (int i = 0; i < spins; i++) {
+        unsigned now = atomic_load_explicit(&s->value, memory_order_acquire);
         if (now != seen)
             return now;
         pause_cpu();
     }
-    atomic_fetch_add(&p->n_parked, 1);
+    atomic_fetch_add(&s->n_parked, 1);
     unsigned now;
-    while ((now = atomic_load(&p->generation)) == seen)
-        futex_wait(&p->generation, seen);
-    atomic_fetch_sub(&p->n_parked, 1);
+    while ((now = atomic_load(&s->value)) == seen)
+        futex_wait(&s->value, seen);
+    atomic_fetch_sub(&s->n_parked, 1);
     return now;
+}
+
+static void signal_wake(struct signal *s) {
+    if (atomic_load(&s->n_parked) > 0)
+        futex_wake_all(&s->value);
 }
 
 static void *worker_main(void *arg) {
@@ -63,11 +75,12 @@ static void *worker_main(void *arg) {
     struct pool *p = w->pool;
     unsigned seen = 0;
     for (;;) {
-        seen = wait_for_work(p, seen);
+        seen = signal_wait(&p->generation, seen, SPINS_BETWEEN_RUNS);
         if (atomic_load(&p->stop))
             return NULL;
         p->fn(p->arg, w->index, p->n_threads);
-        atomic_fetch_sub_explicit(&p->n_working, 1, memory_order_release);
+        if (atomic_fetch_sub(&p->working.value, 1) == 1)
+            signal_wake(&p->working);
     }
 }
 
@@ -101,8 +114,8 @@ void pool_free(struct pool *p) {
     if (!p)
         return;
     atomic_store(&p->stop, true);
-    atomic_fetch_add(&p->generation, 1);
-    futex_wake_all(&p->generation);
+    atomic_fetch_add(&p->generation.value, 1);
+    signal_wake(&p->generation);
     for (int i = 1; i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
     free(p->threads);
@@ -119,32 +132,23 @@ void pool_run(struct pool *p, void (*fn)(void *, int, int), void *arg) {
     }
     p->fn = fn;
     p->arg = arg;
-    atomic_store_explicit(&p->n_working, p->n_threads - 1, memory_order_relaxed);
-    atomic_fetch_add(&p->generation, 1);
-    if (atomic_load(&p->n_parked) > 0)
-        futex_wake_all(&p->generation);
+    atomic_store_explicit(&p->working.value, (unsigned)p->n_threads - 1, memory_order_relaxed);
+    atomic_fetch_add(&p->generation.value, 1);
+    signal_wake(&p->generation);
     fn(arg, 0, p->n_threads);
-    for (int i = 0; atomic_load_explicit(&p->n_working, memory_order_acquire) > 0; i++) {
-        if (i < SPINS * 10)
-            pause_cpu();
-        else
-            sched_yield(); // a worker lost its processor: let it have ours
-    }
+    for (unsigned left; (left = atomic_load_explicit(&p->working.value, memory_order_acquire)) > 0;)
+        signal_wait(&p->working, left, SPINS_IN_RUN);
 }
 
 void pool_barrier(struct pool *p) {
     if (p->n_threads == 1)
         return;
-    unsigned generation = atomic_load(&p->barrier_generation);
-    if (atomic_fetch_add(&p->barrier_count, 1) == p->n_threads - 1) {
-        atomic_store(&p->barrier_count, 0);
-        atomic_fetch_add(&p->barrier_generation, 1);
+    unsigned seen = atomic_load_explicit(&p->barrier.value, memory_order_relaxed);
+    if (atomic_fetch_add(&p->n_arrived, 1) < p->n_threads - 1) {
+        signal_wait(&p->barrier, seen, SPINS_IN_RUN);
         return;
     }
-    for (int i = 0; atomic_load(&p->barrier_generation) == generation; i++) {
-        if (i < SPINS * 10)
-            pause_cpu();
-        else
-            sched_yield();
-    }
+    atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed);
+    atomic_fetch_add(&p->barrier.value, 1);
+    signal_wake(&p->barrier);
 }
