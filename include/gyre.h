@@ -57,6 +57,7 @@ struct gyre_options {
     int max_batched_tokens; // tokens computed in one step, 512
     int max_seqs;           // sequences in one step, 64
     int block_size;         // tokens in a block of cache, a power of two, 64
+    bool no_prefix_cache;   // compute each prompt from its beginning
 };
 
 /* Reads the model, places its weights and allocates the cache. */
@@ -99,6 +100,8 @@ struct gyre_request {
     const struct gyre_logit_bias *logit_bias;
     size_t n_logit_bias;
     uint64_t seed; // the same seed gives the same tokens, whatever runs beside
+
+    const char *cache_salt; // requests share cached prompts only with those of the same salt; NULL: with all others of none
 
     bool ignore_eos;         // go on after the model's end-of-sequence tokens
     const int32_t *stop_ids; // tokens that end the answer besides
@@ -146,7 +149,7 @@ struct gyre_timing {
     int64_t queue_us;  // from gyre_submit to the first step with this request
     int64_t prompt_us; // from there to the first token (or the end)
     int64_t decode_us; // from the first token to the last
-    int64_t n_reused;  // prompt tokens that continue_from saved
+    int64_t n_reused;  // prompt tokens that were not computed again
     int64_t n_tokens;  // generated
 };
 

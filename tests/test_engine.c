@@ -163,8 +163,8 @@ static void random_request(struct company *c, int max_len, const struct world *w
     q->keep_sequence = one_in(4);
 }
 
-/* Begins like a request that was kept: its prompt and answer, cut or changed somewhere or not, and something new. */
-static void continue_kept(struct company *c, const struct company *kept, int max_len) {
+/* Begins like an earlier request: its prompt and answer, cut or changed somewhere or not, and something new. */
+static void begin_like(struct company *c, const struct company *kept, int max_len) {
     int n = 0;
     for (int i = 0; i < kept->request.n_prompt && n < max_len - 1; i++)
         c->prompt[n++] = kept->prompt[i];
@@ -177,7 +177,6 @@ static void continue_kept(struct company *c, const struct company *kept, int max
     c->request.n_prompt = n;
     c->request.max_tokens = one_in(4) ? 0 : 1 + below(max_len - n);
     c->request.min_tokens = 0;
-    c->request.continue_from = kept->id;
 }
 
 static struct toy_shape random_shape(void) {
@@ -193,6 +192,7 @@ static struct gyre_options random_options(void) {
         .max_seqs = 1 + below(8),
         .block_size = 1 << below(5),
         .kv_cache_bytes = 700 + below(one_in(3) ? 16000 : 1800),
+        .no_prefix_cache = one_in(4),
     };
 }
 
@@ -216,8 +216,10 @@ static void one_random_schedule(struct tally *tally) {
             struct company *c = &all[submitted];
             random_request(c, max_len, &w);
             int k = below(n);
+            if (k < submitted)
+                begin_like(c, &all[k], max_len);
             if (k < submitted && all[k].request.keep_sequence && all[k].record.n_done && all[k].id) {
-                continue_kept(c, &all[k], max_len);
+                c->request.continue_from = all[k].id;
                 all[k].id = 0;
             }
             c->id = submit(w.g, c->request, &c->record);
@@ -455,7 +457,7 @@ static void cancelling_voids_what_was_not_handed_out(void **state) {
 
 static void a_conversation_computes_its_past_once(void **state) {
     (void)state;
-    struct world w = world_open(PLAIN, (struct gyre_options){.block_size = 4});
+    struct world w = world_open(PLAIN, (struct gyre_options){.block_size = 4, .no_prefix_cache = true});
     int32_t text[LONGEST];
     int n = 6;
     uint64_t id = 0;
@@ -477,9 +479,68 @@ static void a_conversation_computes_its_past_once(void **state) {
     world_close(w);
 }
 
+/* Tokens reused of a prompt of n tokens, and that they changed nothing. */
+static int64_t reused(struct world *w, struct toy_shape shape, const int32_t *prompt, int n, const char *salt) {
+    struct gyre_request q = ask(w, 1, 6);
+    struct record r = {0}, alone = {0};
+    q.prompt = prompt, q.n_prompt = n, q.cache_salt = salt;
+    submit(w->g, q, &r);
+    finish_all(w->g);
+    run_alone(shape, q, &alone);
+    expect_same(&r, &alone, "with a remembered beginning");
+    return r.timing.n_reused;
+}
+
+static void a_beginning_seen_before_is_not_computed_again(void **state) {
+    (void)state;
+    static const struct toy_shape shapes[] = {{.full = true}, {.full = true, .window = 11}, {.latent = true}, {.window = 11}};
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 8, .max_batched_tokens = 64});
+        int32_t text[60];
+        for (int k = 0; k < 60; k++)
+            text[k] = 2 + (k * 7 + k / 3) % (VOCAB - 2);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, NULL), 0);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, NULL), 40);
+        EXPECT_EQ(reused(&w, shapes[i], text, 40, NULL), 32); // one token at least is computed, in whole blocks
+        EXPECT_EQ(reused(&w, shapes[i], text, 60, NULL), 40);
+        EXPECT_EQ(reused(&w, shapes[i], text, 60, NULL), 56);
+        text[20]++; // other text from the third block on
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, NULL), 16);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, "tenant a"), 0);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, "tenant b"), 0);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, "tenant a"), 40);
+        world_close(w);
+    }
+}
+
+static void what_was_evicted_is_computed_again(void **state) {
+    (void)state;
+    struct toy_shape shape = {.full = true};
+    struct world w = world_open(shape, (struct gyre_options){.block_size = 8, .max_batched_tokens = 64, .kv_cache_bytes = 8 * LONGEST});
+    int32_t text[80], other[80];
+    for (int k = 0; k < 80; k++)
+        text[k] = 2 + k % 30, other[k] = 2 + (k * 11) % 31;
+    EXPECT_EQ(reused(&w, shape, text, 41, NULL), 0);
+    EXPECT_EQ(reused(&w, shape, other, 70, NULL), 0); // 10 of 12 blocks: takes the end of the first text
+
+    EXPECT_EQ(reused(&w, shape, text, 41, NULL), 16); // its front was evicted last
+    world_close(w);
+}
+
+static void recurrent_models_remember_nothing(void **state) {
+    (void)state;
+    struct toy_shape shape = {.full = true, .recurrent = true};
+    struct world w = world_open(shape, (struct gyre_options){.block_size = 8});
+    int32_t text[41] = {3};
+    EXPECT_EQ(reused(&w, shape, text, 41, NULL), 0);
+    EXPECT_EQ(reused(&w, shape, text, 41, NULL), 0);
+    world_close(w);
+}
+
 static void kept_sequences_give_way(void **state) {
     (void)state;
-    struct world w = world_open(PLAIN, (struct gyre_options){.block_size = 4, .max_seqs = 2, .kv_cache_bytes = 8 * LONGEST});
+    struct world w =
+        world_open(PLAIN, (struct gyre_options){.block_size = 4, .max_seqs = 2, .kv_cache_bytes = 8 * LONGEST, .no_prefix_cache = true});
     struct gyre_request q = ask(&w, 10, 40);
     struct record first = {0}, large = {0}, again = {0}, alone = {0};
     q.keep_sequence = true;
@@ -514,7 +575,7 @@ static void the_cache_is_as_large_as_was_said(void **state) {
             total += 64 * (int64_t)s.cache.n_blocks[g];
         EXPECT(total == s.kv_cache_bytes && total <= bytes && s.max_model_len <= LONGEST && s.cache.n_states <= 16);
         struct kv_pool pool;
-        kv_pool_init(&pool, p->groups, p->n_groups, 8, 16, s.cache.n_blocks, s.cache.n_states);
+        kv_pool_init(&pool, p->groups, p->n_groups, 8, 16, s.cache.n_blocks, s.cache.n_states, false);
         EXPECT(kv_pool_could_hold(&pool, s.max_model_len));
         kv_pool_release(&pool);
         if (s.max_model_len == LONGEST)
@@ -563,6 +624,9 @@ int main(void) {
         cmocka_unit_test(a_broken_device_ends_everything_once),
         cmocka_unit_test(cancelling_voids_what_was_not_handed_out),
         cmocka_unit_test(a_conversation_computes_its_past_once),
+        cmocka_unit_test(a_beginning_seen_before_is_not_computed_again),
+        cmocka_unit_test(what_was_evicted_is_computed_again),
+        cmocka_unit_test(recurrent_models_remember_nothing),
         cmocka_unit_test(kept_sequences_give_way),
         cmocka_unit_test(the_cache_is_as_large_as_was_said),
         cmocka_unit_test(options_out_of_range_are_named),

@@ -24,7 +24,7 @@ struct request {
     int n_stops;
     int32_t *banned; // eos and stop_ids, before min_tokens: [n_banned]
     int n_banned;
-    int64_t submitted_us, started_us, first_token_us, last_token_us, n_reused;
+    int64_t submitted_us, started_us, first_token_us, last_token_us;
     bool ended, delivered;
     enum gyre_finish finish;
     struct error error;
@@ -78,8 +78,8 @@ struct gyre {
     struct request *ended_head, *ended_tail; // their DONE was not handed out yet
     struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good
     int64_t n_steps;
-    int64_t n_busy;                          // accepted, DONE not handed out
-    struct error failed;                     // of the device; sticky
+    int64_t n_busy;      // accepted, DONE not handed out
+    struct error failed; // of the device; sticky
 };
 
 /* What gyre_open does once a model is there. The program is borrowed. */

@@ -41,7 +41,6 @@ static void take_over(struct gyre *g, struct request *kept, struct request *r) {
     int32_t n = MIN(shared_prefix(&kept->sequence, &r->sequence), sequence_row_start(&r->sequence));
     kv_pool_rewind(&g->pool, &kept->sequence, n);
     kv_pool_hand_over(&g->pool, &kept->sequence, &r->sequence);
-    r->n_reused = r->sequence.n_computed;
     forget(g, kept);
 }
 
@@ -109,7 +108,7 @@ static struct gyre_timing timing_of(const struct request *r) {
         .queue_us = started - r->submitted_us,
         .prompt_us = first - started,
         .decode_us = r->first_token_us ? r->last_token_us - first : 0,
-        .n_reused = r->n_reused,
+        .n_reused = MAX(r->sequence.n_recalled, 0),
         .n_tokens = r->sequence.n_tokens - r->n_prompt,
     };
 }

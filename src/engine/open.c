@@ -29,7 +29,7 @@ static void fill_info(struct gyre_info *info, const struct engine_model *m, cons
             info->eos[info->n_eos++] = m->eos[i];
 }
 
-static void allocate_step(struct gyre *g, const struct engine_sizes *sizes) {
+static void allocate_step(struct gyre *g, const struct gyre_options *o, const struct engine_sizes *sizes) {
     const struct program *p = g->program;
     struct bucket b = sizes->bucket;
     int width[MAX_CACHE_GROUPS] = {0};
@@ -37,7 +37,8 @@ static void allocate_step(struct gyre *g, const struct engine_sizes *sizes) {
         if (p->groups[i].kind != CACHE_STATE)
             width[i] = (int)((sizes->max_model_len + sizes->cache.block_size - 1) / sizes->cache.block_size);
     batch_plan_init(&g->plan, b, p->n_groups, width);
-    kv_pool_init(&g->pool, p->groups, p->n_groups, sizes->cache.block_size, b.max_tokens, sizes->cache.n_blocks, sizes->cache.n_states);
+    kv_pool_init(&g->pool, p->groups, p->n_groups, sizes->cache.block_size, b.max_tokens, sizes->cache.n_blocks, sizes->cache.n_states,
+                 !o->no_prefix_cache);
     scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows});
     g->rows = xcalloc((size_t)b.max_rows, sizeof *g->rows);
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
@@ -53,7 +54,7 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     g->ops = o->backend;
     g->program = m->program;
     fill_info(&g->info, m, &sizes);
-    allocate_step(g, &sizes);
+    allocate_step(g, o, &sizes);
     enum status st = open_device(g, o, &sizes, err);
     if (st != OK) {
         gyre_close(g);

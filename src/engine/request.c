@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 // ---- checking ---------------------------------------------------------------------------------------------------
 
@@ -119,11 +120,20 @@ _Static_assert(sizeof(struct gyre_logit_bias) == sizeof(struct logit_bias) &&
                    offsetof(struct gyre_logit_bias, bias) == offsetof(struct logit_bias, bias),
                "a bias is the same in and out of the house");
 
+/* 128 bits: a salt that somebody else would have to guess. */
+static struct prefix_salt salt_of(const char *text) {
+    if (!text)
+        return (struct prefix_salt){0};
+    XXH128_hash_t h = XXH3_128bits(text, strlen(text));
+    return (struct prefix_salt){{h.low64, h.high64 | 1}}; // never the zero that means none
+}
+
 static void init_sequence(struct request *r, const struct gyre *g) {
     const struct gyre_request *a = &r->asked;
     r->n_prompt = (int32_t)a->n_prompt;
     sequence_init(&r->sequence, &r->arena, (int32_t)(a->n_prompt + a->max_tokens), g->program->n_groups, g->info.block_size);
     r->sequence.owner = r;
+    r->sequence.salt = salt_of(a->cache_salt);
     memcpy(r->sequence.tokens, a->prompt, (size_t)a->n_prompt * sizeof *a->prompt);
     r->sequence.n_tokens = r->n_prompt;
     if (a->score_prompt)
@@ -142,7 +152,8 @@ enum status request_new(const struct gyre *g, const struct gyre_request *asked, 
     init_sequence(r, g);
     copy_stops(r, &g->info);
     a->prompt = r->sequence.tokens;
-    a->stop_ids = NULL; // in r->banned
+    a->stop_ids = NULL;   // in r->banned
+    a->cache_salt = NULL; // in the sequence
     r->sample = sampling_of(r);
     r->submitted_us = clock_us();
     *out = r;

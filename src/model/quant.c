@@ -154,6 +154,30 @@ struct quant_storage quant_of(const struct quant_spec *spec, const char *module)
 
 const char *quant_name(const struct quant_spec *spec) { return spec ? spec->name : "none"; }
 
+static bool scheme_is_readable(const struct quant_spec *spec, const struct quant_storage *s) {
+    switch (s->scheme) {
+    case QUANT_NONE:
+    case QUANT_FP8_TENSOR:
+    case QUANT_FP8_CHANNEL:
+    case QUANT_FP8_BLOCK:
+    case QUANT_INT8_CHANNEL:
+    case QUANT_NVFP4: return true;
+    case QUANT_MXFP4: return spec->experts_only;
+    case QUANT_INT8_BNB:
+    case QUANT_INT4_GROUP:
+    case QUANT_GPTQ:
+    case QUANT_AWQ: return false;
+    }
+    return false;
+}
+
+bool quant_is_readable(const struct quant_spec *spec) {
+    bool readable = !spec || scheme_is_readable(spec, &spec->linear);
+    for (size_t i = 0; spec && i < spec->n_rules; i++)
+        readable = readable && scheme_is_readable(spec, &spec->rules[i].storage);
+    return readable;
+}
+
 /* ---- reading patterns ---- */
 
 static void *regex_alloc(size_t n, void *arena) { return arena_alloc(arena, n); }

@@ -45,3 +45,7 @@ enum status quant_spec_parse(struct arena *arena, const json_t *config, const ch
 struct quant_storage quant_of(const struct quant_spec *spec, const char *module);
 
 const char *quant_name(const struct quant_spec *spec); // "fp8 blocks 128x128", for info; "none" for NULL
+
+/* Whether gyre computes with every storage that the settings name; GPTQ, AWQ, packed integers and bitsandbytes are
+ * only described. */
+bool quant_is_readable(const struct quant_spec *spec);

@@ -310,6 +310,12 @@ static enum status read_config(struct spec_reader *r) {
 
 /* ---- the files beside it ---- */
 
+// Token ids that config.json leaves open.
+static enum status read_generation_token(struct spec_reader *r, const json_t *g, const char *where, const char *key, int32_t *out) {
+    const json_t *v = json_object_get(g, key);
+    return *out >= 0 || !v || json_is_null(v) ? OK : read_token(r, v, where, key, out);
+}
+
 static enum status read_generation(struct spec_reader *r, const json_t *g, const char *where) {
     struct generation_defaults *d = &r->spec->generation;
     const json_t *eos = json_object_get(g, "eos_token_id");
@@ -317,6 +323,8 @@ static enum status read_generation(struct spec_reader *r, const json_t *g, const
         return fail(r->err, ERR_FORMAT, "%s: is %s, it must be an object", where, jv_type_name(g));
     if (eos && !json_is_null(eos))
         TRY(read_eos(r, eos, where));
+    TRY(read_generation_token(r, g, where, "bos_token_id", &r->spec->bos));
+    TRY(read_generation_token(r, g, where, "pad_token_id", &r->spec->pad));
     TRY(jv_real_or(g, where, "temperature", -1, &d->temperature, r->err));
     TRY(jv_real_or(g, where, "top_p", -1, &d->top_p, r->err));
     TRY(jv_real_or(g, where, "min_p", -1, &d->min_p, r->err));

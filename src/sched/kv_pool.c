@@ -17,17 +17,23 @@ static void blocks_append_free(struct block_list *l, int32_t b) {
     l->n_free++;
 }
 
+static void blocks_unlist(struct block_list *l, int32_t b) {
+    *(l->prev[b] == NO_BLOCK ? &l->oldest : &l->next[l->prev[b]]) = l->next[b];
+    *(l->next[b] == NO_BLOCK ? &l->newest : &l->prev[l->next[b]]) = l->prev[b];
+    l->n_free--;
+}
+
 static int32_t blocks_take(struct block_list *l) {
     int32_t b = l->oldest;
     BUG_IF(b == NO_BLOCK || l->ref_count[b] != 0);
-    l->oldest = l->next[b];
-    if (l->oldest == NO_BLOCK)
-        l->newest = NO_BLOCK;
-    else
-        l->prev[l->oldest] = NO_BLOCK;
-    l->n_free--;
+    blocks_unlist(l, b);
     l->ref_count[b] = 1;
     return b;
+}
+
+static void blocks_share(struct block_list *l, int32_t b) {
+    if (l->ref_count[b]++ == 0)
+        blocks_unlist(l, b);
 }
 
 static void blocks_give_back(struct block_list *l, int32_t b) {
@@ -42,20 +48,24 @@ static void blocks_init(struct block_list *l, int n_blocks) {
     l->ref_count = xcalloc(n, sizeof *l->ref_count);
     l->prev = xcalloc(n, sizeof *l->prev);
     l->next = xcalloc(n, sizeof *l->next);
-    for (int32_t b = 0; b < n_blocks; b++)
+    l->node = xcalloc(n, sizeof *l->node);
+    for (int32_t b = 0; b < n_blocks; b++) {
+        l->node[b] = NO_NODE;
         blocks_append_free(l, b);
+    }
 }
 
 static void blocks_release(struct block_list *l) {
     free(l->ref_count);
     free(l->prev);
     free(l->next);
+    free(l->node);
 }
 
 // ---- the pool ---------------------------------------------------------------------------------------------------
 
 void kv_pool_init(struct kv_pool *pool, const struct cache_group *groups, int n_groups, int block_size, int max_chunk, const int *n_blocks,
-                  int n_states) {
+                  int n_states, bool remember) {
     BUG_IF(n_groups > MAX_CACHE_GROUPS || block_size < 1 || max_chunk < 1);
     *pool = (struct kv_pool){.n_groups = n_groups, .block_size = block_size, .max_chunk = max_chunk};
     for (int g = 0; g < n_groups; g++) {
@@ -66,12 +76,22 @@ void kv_pool_init(struct kv_pool *pool, const struct cache_group *groups, int n_
         blocks_init(&group->blocks, group->paged ? n_blocks[g] : 0);
     }
     blocks_init(&pool->states, pool->has_state ? n_states : 0);
+    pool->remembers = remember && !pool->has_state;
+    // Nodes outlive the blocks that a window gave back, as long as text behind them is remembered: hence twice.
+    int most = 0;
+    for (int g = 0; g < n_groups; g++)
+        most = MAX(most, pool->groups[g].blocks.n_blocks);
+    int n_nodes = pool->remembers ? 2 * MIN(most, INT32_MAX / 4) : 0;
+    prefix_cache_init(&pool->prefix, n_nodes, block_size);
+    pool->path = xcalloc((size_t)n_nodes, sizeof *pool->path);
 }
 
 void kv_pool_release(struct kv_pool *pool) {
     for (int g = 0; g < pool->n_groups; g++)
         blocks_release(&pool->groups[g].blocks);
     blocks_release(&pool->states);
+    prefix_cache_release(&pool->prefix);
+    free(pool->path);
     *pool = (struct kv_pool){0};
 }
 
@@ -114,6 +134,16 @@ static int32_t first_visible(const struct kv_group *group, int32_t n_computed) {
     return group->window == 0 ? 0 : MAX(0, n_computed - group->window + 1);
 }
 
+/* A block for new text; what it held is forgotten. */
+static int32_t take_block(struct kv_pool *pool, int g) {
+    struct block_list *l = &pool->groups[g].blocks;
+    int32_t b = blocks_take(l), node = l->node[b];
+    l->node[b] = NO_NODE;
+    if (node != NO_NODE)
+        prefix_cache_forget(&pool->prefix, node, g);
+    return b;
+}
+
 static void give_back_unseen(struct kv_pool *pool, struct kv_group *group, struct block_table *table, int32_t n_computed) {
     int32_t keep = MIN(first_visible(group, n_computed) / pool->block_size, table->end);
     for (; table->first < keep; table->first++) {
@@ -136,7 +166,7 @@ enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n
         return ERR_FULL;
     for (int g = 0; g < pool->n_groups; g++)
         for (struct block_table *table = &seq->tables[g]; pool->groups[g].paged && table->end < end;)
-            table->block[table->end++] = blocks_take(&pool->groups[g].blocks);
+            table->block[table->end++] = take_block(pool, g);
     if (wants_slot)
         seq->state_slot = blocks_take(&pool->states);
     return OK;
@@ -151,6 +181,9 @@ static void shrink_table(struct kv_group *group, struct block_table *table, int3
 }
 
 void kv_pool_drop(struct kv_pool *pool, struct sequence *seq) {
+    prefix_cache_leave(&pool->prefix, seq->node);
+    seq->node = NO_NODE;
+    seq->n_remembered = 0;
     for (int g = 0; g < pool->n_groups; g++) {
         shrink_table(&pool->groups[g], &seq->tables[g], 0);
         seq->tables[g].first = seq->tables[g].end = 0;
@@ -170,16 +203,103 @@ static bool can_rewind(const struct kv_pool *pool, const struct sequence *seq, i
     return true;
 }
 
+static void stand_on_earlier_node(struct kv_pool *pool, struct sequence *seq, int32_t n_blocks) {
+    while (seq->n_remembered > n_blocks) {
+        int32_t parent = pool->prefix.nodes[seq->node].parent;
+        prefix_cache_hold(&pool->prefix, parent);
+        prefix_cache_leave(&pool->prefix, seq->node);
+        seq->node = parent;
+        seq->n_remembered--;
+    }
+}
+
 void kv_pool_rewind(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens) {
     if (seq->n_computed <= n_tokens)
         return;
+    if (n_tokens / pool->block_size < seq->n_remembered)
+        n_tokens -= n_tokens % pool->block_size;
     if (n_tokens == 0 || !can_rewind(pool, seq, n_tokens)) {
         kv_pool_drop(pool, seq);
         return;
     }
     for (int g = 0; g < pool->n_groups; g++)
         shrink_table(&pool->groups[g], &seq->tables[g], (int32_t)ceil_div(n_tokens, pool->block_size));
+    stand_on_earlier_node(pool, seq, n_tokens / pool->block_size);
     seq->n_computed = n_tokens;
+}
+
+// ---- the prefix cache -------------------------------------------------------------------------------------------
+
+/* The nodes of seq's first blocks, as far as they are known. */
+static int32_t find_path(struct kv_pool *pool, const struct sequence *seq, int32_t max_blocks) {
+    int32_t n = 0, node = NO_NODE;
+    for (; n < max_blocks && n < pool->prefix.n_nodes; n++) {
+        node = prefix_cache_find(&pool->prefix, node, seq->salt, seq->tokens + (size_t)n * (size_t)pool->block_size);
+        if (node == NO_NODE)
+            break;
+        pool->path[n] = node;
+    }
+    return n;
+}
+
+/* Whether every group still holds the blocks that the token after the first n blocks can see. */
+static bool can_go_on_after(const struct kv_pool *pool, int32_t n) {
+    for (int g = 0; g < pool->n_groups; g++)
+        for (int32_t i = first_visible(&pool->groups[g], n * pool->block_size) / pool->block_size; i < n; i++)
+            if (pool->prefix.nodes[pool->path[i]].block[g] == NO_BLOCK)
+                return false;
+    return true;
+}
+
+static void share_blocks(struct kv_pool *pool, struct sequence *seq, int32_t n) {
+    for (int g = 0; g < pool->n_groups; g++) {
+        struct block_table *table = &seq->tables[g];
+        table->first = first_visible(&pool->groups[g], n * pool->block_size) / pool->block_size;
+        table->end = n;
+        for (int32_t i = table->first; i < n; i++) {
+            table->block[i] = pool->prefix.nodes[pool->path[i]].block[g];
+            blocks_share(&pool->groups[g].blocks, table->block[i]);
+        }
+    }
+}
+
+void kv_pool_recall(struct kv_pool *pool, struct sequence *seq, int32_t max_tokens) {
+    BUG_IF(seq->n_computed != 0 || seq->node != NO_NODE);
+    int32_t n = find_path(pool, seq, max_tokens / pool->block_size);
+    while (n > 0 && !can_go_on_after(pool, n))
+        n--;
+    if (n == 0)
+        return;
+    share_blocks(pool, seq, n);
+    seq->node = pool->path[n - 1];
+    prefix_cache_hold(&pool->prefix, seq->node);
+    seq->n_remembered = n;
+    seq->n_computed = n * pool->block_size;
+}
+
+/* A node that another sequence gave blocks to keeps those. */
+static void give_blocks(struct kv_pool *pool, const struct sequence *seq, int32_t at, int32_t node) {
+    for (int g = 0; g < pool->n_groups; g++) {
+        int32_t *known = &pool->prefix.nodes[node].block[g], b = at < seq->tables[g].first ? NO_BLOCK : seq->tables[g].block[at];
+        if (*known != NO_BLOCK || b == NO_BLOCK)
+            continue;
+        *known = b;
+        pool->groups[g].blocks.node[b] = node;
+    }
+}
+
+void kv_pool_remember(struct kv_pool *pool, struct sequence *seq) {
+    while (pool->remembers && (seq->n_remembered + 1) * pool->block_size <= seq->n_computed) {
+        const int32_t *tokens = seq->tokens + (size_t)seq->n_remembered * (size_t)pool->block_size;
+        int32_t node = prefix_cache_add(&pool->prefix, seq->node, seq->salt, tokens);
+        if (node == NO_NODE)
+            return;
+        give_blocks(pool, seq, seq->n_remembered, node);
+        prefix_cache_hold(&pool->prefix, node);
+        prefix_cache_leave(&pool->prefix, seq->node);
+        seq->node = node;
+        seq->n_remembered++;
+    }
 }
 
 void kv_pool_hand_over(const struct kv_pool *pool, struct sequence *from, struct sequence *to) {
@@ -194,6 +314,10 @@ void kv_pool_hand_over(const struct kv_pool *pool, struct sequence *from, struct
         b->end = a->end;
         a->first = a->end = 0;
     }
+    to->node = from->node;
+    to->n_remembered = from->n_remembered;
+    from->node = NO_NODE;
+    from->n_remembered = 0;
     to->state_slot = from->state_slot;
     to->n_computed = from->n_computed;
     from->state_slot = NO_STATE_SLOT;
@@ -238,9 +362,40 @@ static const char *check_list(const struct block_list *l, struct sequence *const
     return wrong;
 }
 
+/* Holders of a node are its children and the sequences that stand on it. */
+static const char *check_nodes(const struct kv_pool *pool, struct sequence *const *seqs, size_t n_seqs) {
+    const struct prefix_cache *pc = &pool->prefix;
+    int32_t *holders = xcalloc((size_t)pc->n_nodes, sizeof *holders);
+    const char *wrong = NULL;
+    int n_used = 0;
+    for (size_t s = 0; s < n_seqs; s++)
+        if (seqs[s]->node != NO_NODE)
+            holders[seqs[s]->node]++;
+    for (uint32_t i = 0; i < pc->n_buckets; i++)
+        for (int32_t n = pc->buckets[i]; n != NO_NODE; n = pc->nodes[n].next, n_used++) {
+            if (pc->nodes[n].parent != NO_NODE)
+                holders[pc->nodes[n].parent]++;
+            for (int g = 0; g < pool->n_groups; g++)
+                if (pc->nodes[n].block[g] != NO_BLOCK && pool->groups[g].blocks.node[pc->nodes[n].block[g]] != n)
+                    wrong = "a remembered block does not know its node";
+        }
+    for (uint32_t i = 0; i < pc->n_buckets; i++)
+        for (int32_t n = pc->buckets[i]; n != NO_NODE; n = pc->nodes[n].next)
+            if (holders[n] != pc->nodes[n].n_holders)
+                wrong = "a node's holders are not counted right";
+    for (int g = 0; g < pool->n_groups; g++)
+        for (int b = 0; b < pool->groups[g].blocks.n_blocks; b++) {
+            int32_t node = pool->groups[g].blocks.node[b];
+            if (node != NO_NODE && pc->nodes[node].block[g] != b)
+                wrong = "a node does not know its block";
+        }
+    free(holders);
+    return wrong ? wrong : n_used == pc->n_used ? NULL : "nodes are not counted right";
+}
+
 const char *kv_pool_check(const struct kv_pool *pool, struct sequence *const *seqs, size_t n_seqs) {
     const char *wrong = check_list(&pool->states, seqs, n_seqs, -1);
     for (int g = 0; g < pool->n_groups && !wrong; g++)
         wrong = check_list(&pool->groups[g].blocks, seqs, n_seqs, g);
-    return wrong;
+    return wrong ? wrong : check_nodes(pool, seqs, n_seqs);
 }

@@ -146,18 +146,33 @@ static void plan_running(struct scheduler *s) {
     }
 }
 
+/* What is remembered of a waiting sequence's text; it then waits with cache until it is admitted or others need it. */
+static void recall(struct scheduler *s, struct sequence *seq) {
+    if (seq->n_computed > 0 || !s->pool->remembers)
+        return;
+    kv_pool_recall(s->pool, seq, sequence_row_start(seq));
+    s->n_waiting_with_cache += seq->n_computed > 0;
+}
+
+static bool find_room(struct scheduler *s, const struct sequence *seq) {
+    while (!kv_pool_has_room(s->pool, seq, seq->n_tokens))
+        if (!drop_spare(s, seq))
+            return false;
+    return true;
+}
+
 /* From the head of the queue, while each finds room for all of its known tokens: admitting one on the strength of
  * its first chunk would only have it preempted in the middle of its prompt. */
 static void admit_waiting(struct scheduler *s) {
     while (s->waiting.head && s->n_running < s->limits.max_seqs) {
         struct sequence *seq = s->waiting.head;
+        recall(s, seq);
         int n = tokens_that_fit(s, seq);
-        if (n <= 0)
+        if (n <= 0 || !find_room(s, seq))
             return;
-        while (!kv_pool_has_room(s->pool, seq, seq->n_tokens))
-            if (!drop_spare(s, seq))
-                return;
         take_out(s, seq);
+        if (seq->n_recalled < 0)
+            seq->n_recalled = seq->n_computed;
         seq->place = SEQ_RUNNING;
         s->running[s->n_running++] = seq;
         bool room = make_room(s, s->n_running - 1, n);
@@ -180,6 +195,7 @@ void scheduler_advance(struct scheduler *s) {
     for (int i = 0; i < s->n_step; i++) {
         s->step[i]->n_computed += s->step[i]->n_scheduled;
         s->step[i]->n_scheduled = 0;
+        kv_pool_remember(s->pool, s->step[i]);
     }
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "core/plan.h"
+#include "sched/prefix_cache.h"
 
 #include <stdbool.h>
 
@@ -36,6 +37,9 @@ struct sequence {
     int32_t first_row;  // each position from here on gives an output row; INT32_MAX: only the last known token does
     int32_t state_slot; // of recurrent groups
     struct block_table tables[MAX_CACHE_GROUPS];
+    struct prefix_salt salt;
+    int32_t node, n_remembered; // the first n_remembered blocks are known to the prefix cache; node is the last one's
+    int32_t n_recalled;         // tokens that the prefix cache had when it was first admitted; -1: not yet
     enum sequence_place place;
     struct sequence *prev, *next; // in the waiting or the idle list
 };
