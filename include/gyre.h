@@ -57,6 +57,7 @@ struct gyre_options {
     int max_batched_tokens; // tokens computed in one step, 512
     int max_seqs;           // sequences in one step, 64
     int block_size;         // tokens in a block of cache, a power of two, 64
+    double itl_target_ms;   // prompts are cut so that running streams get a token this often, if it can be; 0: no bound
     bool no_prefix_cache;   // compute each prompt from its beginning
 };
 

@@ -39,7 +39,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
     batch_plan_init(&g->plan, b, p->n_groups, width);
     kv_pool_init(&g->pool, p->groups, p->n_groups, sizes->cache.block_size, b.max_tokens, sizes->cache.n_blocks, sizes->cache.n_states,
                  !o->no_prefix_cache);
-    scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows});
+    scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
     g->rows = xcalloc((size_t)b.max_rows, sizeof *g->rows);
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
     g->events = xcalloc(2 * (size_t)b.max_rows, sizeof *g->events);

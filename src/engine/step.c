@@ -178,8 +178,9 @@ void engine_step(struct gyre *g) {
     if (scheduler_plan(&g->scheduler)) {
         engine_fill_plan(g);
         g->n_steps++;
+        int64_t start = clock_us();
         if (run_and_collect(g) == OK) {
-            scheduler_advance(&g->scheduler);
+            scheduler_advance(&g->scheduler, (double)(clock_us() - start));
             publish(g);
         } else {
             end_all(g);

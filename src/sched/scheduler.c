@@ -30,6 +30,7 @@ static void list_remove(struct sequence_list *list, struct sequence *seq) {
 void scheduler_init(struct scheduler *s, struct kv_pool *pool, struct step_limits limits) {
     BUG_IF(limits.max_seqs < 1 || limits.max_rows < limits.max_seqs || limits.max_tokens < limits.max_seqs);
     *s = (struct scheduler){.pool = pool, .limits = limits};
+    step_cost_init(&s->cost);
     s->running = xcalloc((size_t)limits.max_seqs, sizeof *s->running);
     s->step = xcalloc((size_t)limits.max_seqs, sizeof *s->step);
 }
@@ -124,23 +125,47 @@ static bool make_room(struct scheduler *s, int at, int n) {
 
 // ---- planning a step --------------------------------------------------------------------------------------------
 
+static bool decodes(const struct sequence *seq) { return seq->n_tokens - seq->n_computed == 1; }
+
+/* What a step holds back for the decoding sequences that it has not come to yet: a token and a row each. */
+struct reserve {
+    int n_later, n_all;
+};
+
 /* How many tokens of seq still go into this step. */
-static int tokens_that_fit(const struct scheduler *s, const struct sequence *seq) {
-    int n = MIN(seq->n_tokens - seq->n_computed, s->limits.max_tokens - s->n_step_tokens);
-    int surplus = sequence_rows(seq, n) - (s->limits.max_rows - s->n_step_rows);
+static int tokens_that_fit(const struct scheduler *s, const struct sequence *seq, struct reserve decoding) {
+    int reserved = decodes(seq) ? 0 : decoding.n_later;
+    int n = MIN(seq->n_tokens - seq->n_computed, s->limits.max_tokens - s->n_step_tokens - reserved);
+    if (n > 1 && decoding.n_all > 0 && s->limits.itl_target_us > 0) {
+        struct step_work work = s->step_work; // the decoding ones to come look at contexts like those of this step
+        work.tokens += reserved;
+        n = step_cost_chunk(&s->cost, work, seq->n_computed, n, s->limits.itl_target_us);
+    }
+    int surplus = sequence_rows(seq, n) - (s->limits.max_rows - s->n_step_rows - reserved);
     return MAX(0, surplus > 0 ? n - surplus : n); // rows come last, one a token
 }
 
 static void put_in_step(struct scheduler *s, struct sequence *seq, int n) {
     s->n_step_rows += sequence_rows(seq, n);
     s->n_step_tokens += n;
+    s->step_work.tokens += n;
+    s->step_work.pairs += (int64_t)n * seq->n_computed + (int64_t)n * (n + 1) / 2;
     seq->n_scheduled = n;
     s->step[s->n_step++] = seq;
 }
 
-static void plan_running(struct scheduler *s) {
+static struct reserve count_decoding(const struct scheduler *s) {
+    struct reserve r = {0};
+    for (int i = 0; i < s->n_running; i++)
+        r.n_all += decodes(s->running[i]);
+    r.n_later = r.n_all;
+    return r;
+}
+
+static void plan_running(struct scheduler *s, struct reserve *decoding) {
     for (int at = 0; at < s->n_running; at++) {
-        int n = tokens_that_fit(s, s->running[at]);
+        decoding->n_later -= decodes(s->running[at]);
+        int n = tokens_that_fit(s, s->running[at], *decoding);
         if (n > 0 && make_room(s, at, n))
             put_in_step(s, s->running[at], n);
     }
@@ -163,11 +188,11 @@ static bool find_room(struct scheduler *s, const struct sequence *seq) {
 
 /* From the head of the queue, while each finds room for all of its known tokens: admitting one on the strength of
  * its first chunk would only have it preempted in the middle of its prompt. */
-static void admit_waiting(struct scheduler *s) {
+static void admit_waiting(struct scheduler *s, struct reserve decoding) {
     while (s->waiting.head && s->n_running < s->limits.max_seqs) {
         struct sequence *seq = s->waiting.head;
         recall(s, seq);
-        int n = tokens_that_fit(s, seq);
+        int n = tokens_that_fit(s, seq, decoding);
         if (n <= 0 || !find_room(s, seq))
             return;
         take_out(s, seq);
@@ -184,14 +209,18 @@ static void admit_waiting(struct scheduler *s) {
 bool scheduler_plan(struct scheduler *s) {
     int64_t n_preempted = s->n_preempted;
     s->n_step = s->n_step_tokens = s->n_step_rows = 0;
-    plan_running(s);
+    s->step_work = (struct step_work){0};
+    struct reserve decoding = count_decoding(s);
+    plan_running(s, &decoding);
     if (s->n_preempted == n_preempted)
-        admit_waiting(s);
+        admit_waiting(s, decoding);
     BUG_IF(s->n_step == 0 && (s->n_running > 0 || s->waiting.n > 0));
     return s->n_step > 0;
 }
 
-void scheduler_advance(struct scheduler *s) {
+void scheduler_advance(struct scheduler *s, double us) {
+    if (us > 0)
+        step_cost_learn(&s->cost, s->step_work, us);
     for (int i = 0; i < s->n_step; i++) {
         s->step[i]->n_computed += s->step[i]->n_scheduled;
         s->step[i]->n_scheduled = 0;

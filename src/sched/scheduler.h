@@ -2,8 +2,10 @@
  *
  * Knows tokens, blocks and budgets; never sees a tensor, text or a socket. A step closes part of the gap between
  * n_computed and n_tokens of each sequence, oldest first, so prefill, chunks, decode and recomputing are one
- * subtraction. When blocks run out, sequences that do not run lose what cache they hold, then the youngest
- * running one gives its blocks back, waits at the head of the queue and is recomputed later.
+ * subtraction. A sequence with one token to go is never kept waiting by another's prompt: prompts share what the
+ * decoding ones leave, and no more than the promised time between tokens allows (itl_target_us). When blocks run out, sequences that do not
+ * run lose what cache they hold, then the youngest running one gives its blocks back, waits at the head of the queue and is recomputed
+ * later.
  *
  *     add -> waiting -> running -> remove                       (finished, cancelled)
  *               ^          |  \
@@ -14,6 +16,7 @@
 #pragma once
 
 #include "sched/kv_pool.h"
+#include "sched/step_cost.h"
 
 struct sequence_list {
     struct sequence *head, *tail;
@@ -23,6 +26,7 @@ struct sequence_list {
 /* Of one step. */
 struct step_limits {
     int max_tokens, max_seqs, max_rows;
+    double itl_target_us; // prompts join running streams only as far as the step is predicted to end within; 0: no bound
 };
 
 struct scheduler {
@@ -36,6 +40,8 @@ struct scheduler {
     // The step that was planned last: sequences in the order of running, each with n_scheduled > 0.
     struct sequence **step; // [max_seqs]
     int n_step, n_step_tokens, n_step_rows;
+    struct step_work step_work;
+    struct step_cost cost;
 
     int64_t n_preempted;
 };
@@ -56,8 +62,9 @@ void scheduler_keep(struct scheduler *s, struct sequence *seq);
 /* Chooses the next step. False when nothing is waiting or running. */
 bool scheduler_plan(struct scheduler *s);
 
-/* The step was computed: moves n_computed. Tokens are appended by the caller afterwards. */
-void scheduler_advance(struct scheduler *s);
+/* The step was computed, in so many microseconds (0: do not learn from it): moves n_computed. Tokens are appended by the
+ * caller afterwards. */
+void scheduler_advance(struct scheduler *s, double us);
 
 /* For tests: NULL, or what is wrong with the lists and the pool. */
 const char *scheduler_check(const struct scheduler *s);

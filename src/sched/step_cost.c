@@ -1,0 +1,82 @@
+/* step_cost.c - see step_cost.h. */
+#include "sched/step_cost.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { N = 3, ENOUGH = 4 };
+static const double forgetting = 0.98; // half of what is known is some 35 steps old
+
+/* Scaled to the same order, so that the covariance stays well conditioned. */
+static void features(struct step_work work, double x[N]) {
+    x[0] = 1;
+    x[1] = (double)work.tokens * 1e-2;
+    x[2] = (double)work.pairs * 1e-5;
+}
+
+void step_cost_init(struct step_cost *c) {
+    *c = (struct step_cost){0};
+    for (int i = 0; i < N; i++)
+        c->covariance[i][i] = 1e6;
+}
+
+static double dot(const double a[N], const double b[N]) {
+    double s = 0;
+    for (int i = 0; i < N; i++)
+        s += a[i] * b[i];
+    return s;
+}
+
+/* The covariance of directions that no step explores grows without bound under forgetting; past this it is kept. */
+static void update_covariance(struct step_cost *c, const double gain[N], const double px[N]) {
+    double largest = 0;
+    for (int i = 0; i < N; i++)
+        largest = fmax(largest, c->covariance[i][i]);
+    double lambda = largest < 1e6 ? forgetting : 1;
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++)
+            c->covariance[i][j] = (c->covariance[i][j] - gain[i] * px[j]) / lambda;
+}
+
+void step_cost_learn(struct step_cost *c, struct step_work work, double us) {
+    double x[N], px[N], gain[N];
+    features(work, x);
+    for (int i = 0; i < N; i++)
+        px[i] = dot(c->covariance[i], x);
+    double scale = forgetting + dot(x, px);
+    for (int i = 0; i < N; i++)
+        gain[i] = px[i] / scale;
+    double error = us - dot(c->weight, x);
+    for (int i = 0; i < N; i++)
+        c->weight[i] += gain[i] * error;
+    update_covariance(c, gain, px);
+    c->n_steps++;
+}
+
+double step_cost_predict(const struct step_cost *c, struct step_work work) {
+    double x[N];
+    if (c->n_steps < ENOUGH)
+        return 0;
+    features(work, x);
+    return fmax(0, dot(c->weight, x));
+}
+
+static struct step_work with_chunk(struct step_work work, int64_t n_computed, int64_t n) {
+    work.tokens += n;
+    work.pairs += n * n_computed + n * (n + 1) / 2;
+    return work;
+}
+
+int step_cost_chunk(const struct step_cost *c, struct step_work work, int64_t n_computed, int max, double target_us) {
+    if (c->n_steps < ENOUGH || max <= 1)
+        return max < 1 ? 1 : max;
+    int low = 1, high = max + 1; // [low, high): low fits or is the least there is
+    while (high - low > 1) {
+        int mid = low + (high - low) / 2;
+        if (step_cost_predict(c, with_chunk(work, n_computed, mid)) <= target_us)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}

@@ -1,0 +1,35 @@
+/* step_cost.h - how long a step takes, learned from the steps that were run.
+ *
+ *     microseconds = w0 + w1 * tokens + w2 * pairs        pairs: query-key pairs, what attention is made of
+ *
+ * fitted by recursive least squares with forgetting (Haykin, Adaptive Filter Theory, chapter 10), so it follows a
+ * machine that slows down or a batch that grows. The scheduler asks it how many tokens of a prompt may join a step
+ * before the streams that run beside it would wait longer than they were promised. Fixed size, no allocation. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a step is made of. */
+struct step_work {
+    int64_t tokens;
+    int64_t pairs; // sum over its tokens of the context each looks at
+};
+
+struct step_cost {
+    double weight[3];
+    double covariance[3][3];
+    int64_t n_steps; // learned from
+};
+
+void step_cost_init(struct step_cost *c);
+
+/* A step with this work took so long. */
+void step_cost_learn(struct step_cost *c, struct step_work work, double us);
+
+/* Predicted microseconds; 0 before enough was learned to say anything. Never below 0. */
+double step_cost_predict(const struct step_cost *c, struct step_work work);
+
+/* The most tokens, at least 1 and at most `max`, that may be added to `work` from a sequence that has computed
+ * `n_computed`, for the step to end within target_us. `max` as long as nothing is known. */
+int step_cost_chunk(const struct step_cost *c, struct step_work work, int64_t n_computed, int max, double target_us);

@@ -1,0 +1,164 @@
+/* test_sched.c - what a step may cost: the cost model learns, and a prompt does not hold up running streams. */
+#include "check.h"
+
+#include "base/random.h"
+#include "sched/scheduler.h"
+
+#include <math.h>
+
+static double uniform(uint64_t i, uint64_t stream) { return philox_uniform(test_seed(), i, stream); }
+
+/* A machine whose steps cost what the model can say, and 5 % of noise. */
+static double true_cost(struct step_work w, uint64_t i) {
+    double us = 900 + 35 * (double)w.tokens + 0.02 * (double)w.pairs;
+    return us * (1 + 0.05 * (uniform(i, 7) - 0.5));
+}
+
+static struct step_work some_work(uint64_t i) {
+    int64_t tokens = 1 + (int64_t)(uniform(i, 1) * 500), context = (int64_t)(uniform(i, 2) * 4000);
+    return (struct step_work){tokens, tokens * context + tokens * (tokens + 1) / 2};
+}
+
+static void the_cost_of_a_step_is_learned(void **state) {
+    (void)state;
+    struct step_cost c;
+    step_cost_init(&c);
+    EXPECT(step_cost_predict(&c, (struct step_work){100, 100}) == 0);
+    for (uint64_t i = 0; i < 200; i++)
+        step_cost_learn(&c, some_work(i), true_cost(some_work(i), i));
+    for (uint64_t i = 1000; i < 1100; i++) {
+        double want = true_cost(some_work(i), i), got = step_cost_predict(&c, some_work(i));
+        if (fabs(got / want - 1) > 0.15)
+            fail_msg("predicted %.0f us, took %.0f", got, want);
+    }
+}
+
+static void a_slower_machine_is_noticed(void **state) {
+    (void)state;
+    struct step_cost c;
+    step_cost_init(&c);
+    for (uint64_t i = 0; i < 300; i++)
+        step_cost_learn(&c, some_work(i), (i < 150 ? 1 : 3) * true_cost(some_work(i), i));
+    double want = 3 * true_cost(some_work(999), 999), got = step_cost_predict(&c, some_work(999));
+    EXPECT(fabs(got / want - 1) < 0.2);
+}
+
+/* Thousands of equal steps explore one direction only; the others must not blow up meanwhile. */
+static void a_long_calm_does_not_spoil_the_fit(void **state) {
+    (void)state;
+    struct step_cost c;
+    step_cost_init(&c);
+    for (uint64_t i = 0; i < 100; i++)
+        step_cost_learn(&c, some_work(i), true_cost(some_work(i), i));
+    struct step_work calm = {8, 8 * 700};
+    for (uint64_t i = 0; i < 100000; i++)
+        step_cost_learn(&c, calm, true_cost(calm, i));
+    double got = step_cost_predict(&c, calm), want = true_cost(calm, 5);
+    EXPECT(isfinite(got) && fabs(got / want - 1) < 0.1);
+    for (uint64_t i = 0; i < 60; i++)
+        step_cost_learn(&c, some_work(i), true_cost(some_work(i), i));
+    want = true_cost(some_work(999), 999);
+    EXPECT(fabs(step_cost_predict(&c, some_work(999)) / want - 1) < 0.3);
+}
+
+static void a_chunk_is_as_large_as_the_target_allows(void **state) {
+    (void)state;
+    struct step_cost c;
+    step_cost_init(&c);
+    EXPECT_EQ(step_cost_chunk(&c, (struct step_work){0}, 0, 512, 1000), 512); // nothing known
+    for (uint64_t i = 0; i < 200; i++)
+        step_cost_learn(&c, some_work(i), true_cost(some_work(i), i));
+    struct step_work decoding = {8, 8 * 500};
+    int last = 0;
+    for (double target = 1000; target < 80000; target += 1000) {
+        int n = step_cost_chunk(&c, decoding, 2000, 512, target);
+        EXPECT(n >= 1 && n <= 512 && n >= last);
+        struct step_work with = {decoding.tokens + n, decoding.pairs + n * 2000 + n * (n + 1) / 2};
+        EXPECT(n == 1 || step_cost_predict(&c, with) <= target);
+        last = n;
+    }
+    EXPECT_EQ(last, 512);
+}
+
+// ---- a scheduler with sequences, and a clock that is the cost -----------------------------------------------------
+
+enum { STREAMS = 8, PROMPT = 8000, BLOCKS = 4096, BLOCK = 16 };
+
+struct bench {
+    struct arena arena;
+    struct kv_pool pool;
+    struct scheduler s;
+    struct sequence streams[STREAMS], prompt;
+};
+
+static void add(struct bench *b, struct sequence *seq, int n_tokens) {
+    sequence_init(seq, &b->arena, n_tokens + 2000, 1, BLOCK);
+    for (int i = 0; i < n_tokens; i++)
+        sequence_append(seq, i);
+    scheduler_add(&b->s, seq);
+}
+
+/* One step; what was computed to its end gets its next token. Returns the step's microseconds. */
+static double step(struct bench *b, uint64_t i) {
+    EXPECT(scheduler_plan(&b->s));
+    EXPECT(!scheduler_check(&b->s));
+    double us = true_cost(b->s.step_work, i);
+    struct sequence *done[STREAMS + 1];
+    int n = b->s.n_step;
+    memcpy(done, b->s.step, (size_t)n * sizeof *done);
+    scheduler_advance(&b->s, us);
+    for (int k = 0; k < n; k++)
+        if (done[k]->n_computed == done[k]->n_tokens)
+            sequence_append(done[k], 7);
+    return us;
+}
+
+/* The longest step of 8 running streams while a prompt of 8,000 tokens is computed beside them. */
+static double longest_step(double itl_target_us) {
+    struct bench *b = xcalloc(1, sizeof *b);
+    const struct cache_group group = {.kind = CACHE_KV, .n_heads = 1, .k_dim = 1, .v_dim = 1, .n_layers = 1};
+    kv_pool_init(&b->pool, &group, 1, BLOCK, 2048, (int[]){BLOCKS}, 0, false);
+    scheduler_init(&b->s, &b->pool, (struct step_limits){2048, 16, 64, itl_target_us});
+    for (int i = 0; i < STREAMS; i++)
+        add(b, &b->streams[i], 100 + 50 * i);
+    uint64_t i = 0;
+    for (; i < 100; i++)
+        step(b, i);
+    add(b, &b->prompt, PROMPT);
+    double longest = 0;
+    int32_t before[STREAMS];
+    for (int n_steps = 0; b->prompt.n_computed < PROMPT; i++, n_steps++) {
+        for (int k = 0; k < STREAMS; k++)
+            before[k] = b->streams[k].n_tokens;
+        double us = step(b, i);
+        for (int k = 0; k < STREAMS; k++)
+            EXPECT_EQ(b->streams[k].n_tokens, before[k] + 1); // no stream misses a step
+        longest = fmax(longest, us);
+        EXPECT(n_steps < 4000);
+    }
+    scheduler_release(&b->s);
+    kv_pool_release(&b->pool);
+    arena_release(&b->arena);
+    free(b);
+    return longest;
+}
+
+static void a_long_prompt_does_not_stretch_running_streams(void **state) {
+    (void)state;
+    double unbounded = longest_step(0), bounded = longest_step(8000);
+    printf("longest step of 8 streams beside an 8,000-token prompt: %.1f ms without a target, %.1f ms with one of 8\n", unbounded * 1e-3,
+           bounded * 1e-3);
+    EXPECT(unbounded > 40000);
+    EXPECT(bounded < 8000 * 1.15); // noise of the machine, and of the fit
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_cost_of_a_step_is_learned),
+        cmocka_unit_test(a_slower_machine_is_noticed),
+        cmocka_unit_test(a_long_calm_does_not_spoil_the_fit),
+        cmocka_unit_test(a_chunk_is_as_large_as_the_target_allows),
+        cmocka_unit_test(a_long_prompt_does_not_stretch_running_streams),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
