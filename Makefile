@@ -25,7 +25,7 @@ PREFIX  ?= /usr/local
 CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -MMD -MP
 CFLAGS   += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror -fPIC -fno-semantic-interposition $(OPT) $(SAN)
 LDFLAGS  += $(SAN)
-LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lpthread -lm
+LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lmicrohttpd -lpthread -lm
 MAIN_LIBS := -ledit
 
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/main/*.c))

@@ -7,7 +7,7 @@
 #   tools/setup.sh dev      and clang, its sanitizers and clang-format
 set -eu
 
-build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev"
+build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev libmicrohttpd-dev"
 test="$build libcmocka-dev python3 xz-utils"
 
 case "${1:-build}" in

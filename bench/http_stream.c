@@ -1,0 +1,238 @@
+/* http_stream.c - how many streamed tokens a second the HTTP front carries, and what a token costs.
+ *
+ *     build/release/bench/http_stream [STREAMS [TOKENS_A_SECOND [SECONDS [THREADS]]]]     default 256 0 5 2
+ *     build/release/bench/http_stream idle [CONNECTIONS]                                   default 10000
+ *
+ * One thread plays the engine: a step posts a token to each stream, then wakes the I/O threads, which make JSON of it
+ * as the API does. TOKENS_A_SECOND paces the steps; 0 goes as fast as the client, a process of its own on the same
+ * machine, reads (at most 64 steps ahead). Latency is from the post to the client's read, of the last token of each read.
+ *
+ * idle: every connection makes one request and stays; prints what the process then holds. */
+#include "base/buf.h"
+#include "base/clock.h"
+#include "http/http.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MAX_STREAMS = 16384, MAX_SAMPLES = 1 << 20, STEPS_AHEAD = 64 };
+
+struct token {
+    int64_t made_us;
+    int32_t id;
+    bool last;
+};
+
+static struct http_exchange *streams[MAX_STREAMS];
+static atomic_int n_streams;
+static atomic_long n_made; // events
+
+static void begin(struct http_exchange *x) {
+    http_hold(x);
+    http_stream_begin(x, &(struct http_answer){.status = 200, .content_type = "text/event-stream", .ping = ": ping\n\n"});
+    streams[atomic_fetch_add(&n_streams, 1)] = x;
+}
+
+static void make_event(struct http_exchange *x, const void *message, size_t n) {
+    (void)n;
+    static const char *const words[] = {" the", " fox", " \"said\"", " and", "\n", " forest", " it", "."};
+    static const char head[] =
+        "data: {\"id\":\"cmpl-7d0f2a61c5d94e0b\",\"object\":\"text_completion\",\"created\":1763686000,\"model\":\"story\","
+        "\"choices\":[{\"index\":0,\"logprobs\":null,\"finish_reason\":null,\"text\":";
+    const struct token *t = message;
+    static _Thread_local struct buf b;
+    buf_clear(&b);
+    buf_append(&b, head, sizeof head - 1);
+    buf_json_string(&b, str_of(words[t->id & 7]));
+    buf_printf(&b, "}],\"t\":%015lld}\n\n", (long long)t->made_us);
+    http_stream_write(x, buf_view(&b));
+    atomic_fetch_add_explicit(&n_made, 1, memory_order_relaxed);
+    if (t->last) {
+        http_stream_end(x);
+        http_release(x);
+    }
+}
+
+static void hello(struct http_exchange *x) {
+    http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain"}, STR("hello\n"));
+}
+
+static double cpu_seconds(int who) {
+    struct rusage u;
+    getrusage(who, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+static int dial(int port) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
+        perror("connect");
+        exit(1);
+    }
+    return fd;
+}
+
+static void ask(int fd, const char *path) {
+    char request[128];
+    int n = snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: bench\r\n\r\n", path);
+    if (write(fd, request, (size_t)n) != n)
+        exit(1);
+}
+
+static int by_value(const void *a, const void *b) { return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b); }
+
+/* ---- the client, a process of its own ---------------------------------------------------------------------------- */
+
+/* The time in the last whole event of what was read; -1: none. */
+static int64_t last_time(const char *bytes, ssize_t n) {
+    for (ssize_t i = n - 5; i >= 0; i--)
+        if (n - i >= 20 && memcmp(bytes + i, "\"t\":", 4) == 0)
+            return strtoll(bytes + i + 4, NULL, 10);
+    return -1;
+}
+
+static int client(int port, int n) {
+    static char buffer[1 << 18];
+    static int samples[MAX_SAMPLES];
+    size_t n_samples = 0, n_reads = 0;
+    int epoll_fd = epoll_create1(0), n_open = n;
+    for (int i = 0; i < n; i++) {
+        int fd = dial(port);
+        ask(fd, "/stream");
+        epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN, .data.fd = fd});
+    }
+    while (n_open) {
+        struct epoll_event events[256];
+        int n_events = epoll_wait(epoll_fd, events, 256, -1);
+        for (int i = 0; i < n_events; i++) {
+            ssize_t got = recv(events[i].data.fd, buffer, sizeof buffer, MSG_DONTWAIT);
+            n_reads++;
+            int64_t made = last_time(buffer, got);
+            if (made >= 0 && n_samples < MAX_SAMPLES)
+                samples[n_samples++] = (int)(clock_us() - made);
+            if (got <= 0 || (got >= 5 && memcmp(buffer + got - 5, "0\r\n\r\n", 5) == 0)) {
+                close(events[i].data.fd);
+                n_open--;
+            }
+        }
+    }
+    qsort(samples, n_samples, sizeof *samples, by_value);
+    if (n_samples)
+        printf("latency p50 %.2f ms, p99 %.2f ms, max %.2f ms; client cpu %.2f s, %zu reads\n", samples[n_samples / 2] * 1e-3,
+               samples[n_samples * 99 / 100] * 1e-3, samples[n_samples - 1] * 1e-3, cpu_seconds(RUSAGE_SELF), n_reads);
+    fflush(stdout);
+    _exit(0);
+}
+
+/* ---- the server -------------------------------------------------------------------------------------------------- */
+
+static long run_engine(struct http_server *s, int n, double rate, double seconds) {
+    int64_t start = clock_us(), end = start + (int64_t)(seconds * 1e6);
+    long n_steps = 0;
+    for (bool last = false; !last; n_steps++) {
+        last = clock_us() >= end;
+        for (int i = 0; i < n; i++) {
+            struct token t = {.made_us = clock_us(), .id = (int32_t)(n_steps + i), .last = last};
+            http_post(streams[i], &t, sizeof t);
+        }
+        http_wake(s);
+        while (rate > 0 && !last && (double)(clock_us() - start) * 1e-6 < (double)n_steps * n / rate)
+            usleep(50);
+        while (rate == 0 && !last && n_steps * n - atomic_load(&n_made) > (long)n * STEPS_AHEAD)
+            usleep(20);
+    }
+    return n_steps;
+}
+
+static void bench_streams(struct http_server *s, int n, double rate, double seconds) {
+    int port = http_port(s);
+    pid_t pid = fork();
+    if (pid == 0)
+        client(port, n);
+    while (atomic_load(&n_streams) < n)
+        usleep(1000);
+    usleep(100000);
+    struct http_stats before, after;
+    http_stats(s, &before);
+    double cpu = cpu_seconds(RUSAGE_SELF);
+    int64_t start = clock_us();
+    double tokens = (double)run_engine(s, n, rate, seconds) * n;
+    waitpid(pid, NULL, 0);
+    double took = clock_seconds_since(start);
+    cpu = cpu_seconds(RUSAGE_SELF) - cpu;
+    http_stats(s, &after);
+    printf("%d streams: %.0f tokens/s, server cpu %.2f us a token, %.1f tokens a write, %.0f bytes a token, %llu wakes/s, %llu cut off\n",
+           n, tokens / took, cpu * 1e6 / tokens, tokens / (double)(after.stream_writes - before.stream_writes),
+           (double)(after.stream_bytes - before.stream_bytes) / tokens, (unsigned long long)((double)(after.wakes - before.wakes) / took),
+           (unsigned long long)after.gone_slow);
+}
+
+static long resident_kib(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f || fscanf(f, "%*d %ld", &pages) != 1)
+        return 0;
+    fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void bench_idle(struct http_server *s, int n) {
+    long before = resident_kib();
+    int port = http_port(s), ready[2], done[2];
+    if (pipe(ready) || pipe(done))
+        exit(1);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char c[256];
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)n + 64, (rlim_t)n + 64});
+        for (int i = 0; i < n; i++) {
+            int fd = dial(port);
+            ask(fd, "/hello");
+            if (read(fd, c, sizeof c) <= 0)
+                exit(1);
+        }
+        (void)!write(ready[1], c, 1);
+        (void)!read(done[0], c, 1);
+        _exit(0);
+    }
+    char c = 0;
+    (void)!read(ready[0], &c, 1);
+    struct http_stats stats;
+    http_stats(s, &stats);
+    double cpu = cpu_seconds(RUSAGE_SELF);
+    sleep(2);
+    printf("%d idle connections: resident %.1f MB, %.1f KiB each, cpu %.2f %%\n", stats.connections, (double)resident_kib() / 1024,
+           (double)(resident_kib() - before) / stats.connections, (cpu_seconds(RUSAGE_SELF) - cpu) / 2 * 100);
+    (void)!write(done[1], &c, 1);
+    waitpid(pid, NULL, 0);
+}
+
+int main(int argc, char **argv) {
+    static const struct http_route routes[] = {{HTTP_GET, "/stream", begin, make_event}, {HTTP_GET, "/hello", hello}};
+    bool idle = argc > 1 && strcmp(argv[1], "idle") == 0;
+    int n = argc > 1 + idle ? atoi(argv[1 + idle]) : idle ? 10000 : 256;
+    struct http_options o = {.host = "127.0.0.1", .routes = routes, .n_routes = 2, .n_threads = argc > 4 ? atoi(argv[4]) : 2};
+    struct http_server *s;
+    struct error err;
+    if (n < 1 || n > MAX_STREAMS || http_open(&o, &s, &err) != OK) {
+        fprintf(stderr, "http_stream: %s\n", n < 1 || n > MAX_STREAMS ? "1 to 16384 connections" : err.text);
+        return 1;
+    }
+    if (idle)
+        bench_idle(s, n);
+    else
+        bench_streams(s, n, argc > 2 ? atof(argv[2]) : 0, argc > 3 ? atof(argv[3]) : 5);
+    http_stop(s, 1000);
+    http_free(s);
+    return 0;
+}

@@ -1,0 +1,142 @@
+/* answer.c - answers: whole ones, and streams that libmicrohttpd pulls from an outbox.
+ *
+ * A stream's bytes lie in exchange.out until MHD asks for them; it asks again after each write and gets all that is
+ * there, so what came together leaves in one chunk and one system call. When nothing is there the connection waits. */
+#include "http/internal.h"
+
+#include <stdlib.h>
+#include <sys/socket.h>
+
+static struct exchange *of(const struct http_exchange *x) { return (struct exchange *)x; }
+
+static void add_header(struct MHD_Response *r, const char *name, const char *value) {
+    BUG_IF(MHD_add_response_header(r, name, value) != MHD_YES); // a line break or an empty value, from our own code
+}
+
+static void add_headers(struct exchange *x, const struct http_answer *a) {
+    struct MHD_Response *r = x->response;
+    const char *origin = x->io->server->options.cors_origin;
+    if (a->content_type)
+        add_header(r, "Content-Type", a->content_type);
+    for (size_t i = 0; i < a->n_headers; i++)
+        add_header(r, a->headers[i].name, a->headers[i].value);
+    add_header(r, "X-Request-Id", arena_strdup(&x->pub.arena, x->pub.request_id));
+    if (origin) {
+        add_header(r, "Access-Control-Allow-Origin", origin);
+        add_header(r, "Access-Control-Expose-Headers", "*");
+        if (!str_eq(str_of(origin), STR("*")))
+            add_header(r, "Vary", "Origin");
+    }
+    if (x->closes)
+        add_header(r, "Connection", "close");
+}
+
+/* Gives the answer to MHD, which is either in a callback of ours or will be. */
+enum MHD_Result answer_queue(struct exchange *x) {
+    enum MHD_Result ok = MHD_queue_response(x->conn->mhd, (unsigned)x->status, x->response);
+    MHD_destroy_response(x->response);
+    x->response = NULL;
+    if (x->answer == ANSWER_STREAM && x->ping)
+        conn_deadline(x->conn, DEADLINE_PING);
+    return ok;
+}
+
+static void begin(struct exchange *x, enum answer_kind kind, const struct http_answer *a) {
+    BUG_IF(x->answer != ANSWER_NONE);
+    x->answer = kind;
+    x->status = a->status;
+    x->ping = a->ping;
+    if (!x->conn)
+        return;
+    x->closes |= x->io->stage >= STAGE_DRAIN;
+    add_headers(x, a);
+    conn_resume(x->conn);
+}
+
+void http_reply(struct http_exchange *pub, const struct http_answer *a, struct str body) {
+    struct exchange *x = of(pub);
+    if (x->conn) {
+        buf_append(&x->out, body.ptr, body.len);
+        x->response = MHD_create_response_from_buffer(x->out.len, x->out.ptr, MHD_RESPMEM_PERSISTENT);
+        BUG_IF(!x->response);
+    }
+    begin(x, ANSWER_WHOLE, a);
+}
+
+void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers, size_t n_headers) {
+    struct buf body = {0};
+    server_error_body(x->io->server, status, message, &body);
+    http_reply(&x->pub,
+               &(struct http_answer){.status = status, .content_type = "application/json", .headers = headers, .n_headers = n_headers},
+               buf_view(&body));
+    buf_release(&body);
+}
+
+/* MHD asks for at most `max` bytes of the stream. */
+static ssize_t read_stream(void *arg, uint64_t position, char *to, size_t max) {
+    (void)position;
+    struct exchange *x = arg;
+    size_t n = MIN(x->out.len - x->out_sent, max);
+    if (x->conn->dead)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (n == 0 && x->stream_ended)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (n == 0) {
+        conn_wait(x->conn);
+        return 0;
+    }
+    memcpy(to, x->out.ptr + x->out_sent, n);
+    x->out_sent += n;
+    x->sent_bytes += n;
+    if (x->out_sent == x->out.len) {
+        buf_clear(&x->out);
+        x->out_sent = 0;
+    }
+    if (x->ping)
+        conn_deadline(x->conn, DEADLINE_PING);
+    COUNT(x->io->server, stream_writes, 1);
+    COUNT(x->io->server, stream_bytes, n);
+    return (ssize_t)n;
+}
+
+void http_stream_begin(struct http_exchange *pub, const struct http_answer *a) {
+    struct exchange *x = of(pub);
+    // The block is for HTTP/1.0 alone; chunks are made in the connection's own memory.
+    if (x->conn) {
+        x->response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, x, NULL);
+        BUG_IF(!x->response);
+    }
+    begin(x, ANSWER_STREAM, a);
+}
+
+/* A client that does not read: what the kernel holds for it is dropped as well. */
+static void cut_off(struct exchange *x) {
+    x->gone_why = HTTP_GONE_SLOW;
+    setsockopt(x->conn->fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1, .l_linger = 0}, sizeof(struct linger));
+    conn_kill(x->conn);
+}
+
+void http_stream_write(struct http_exchange *pub, struct str bytes) {
+    struct exchange *x = of(pub);
+    BUG_IF(x->answer != ANSWER_STREAM || x->stream_ended);
+    if (http_is_gone(pub) || bytes.len == 0)
+        return;
+    if (x->out_sent > x->out.len / 2 && x->out.len + bytes.len >= x->out.cap) { // make room before growing
+        memmove(x->out.ptr, x->out.ptr + x->out_sent, x->out.len - x->out_sent);
+        x->out.len -= x->out_sent;
+        x->out_sent = 0;
+    }
+    buf_append(&x->out, bytes.ptr, bytes.len);
+    if (x->out.len - x->out_sent > x->io->server->options.outbox_bytes)
+        cut_off(x);
+    else
+        conn_resume(x->conn);
+}
+
+void http_stream_end(struct http_exchange *pub) {
+    struct exchange *x = of(pub);
+    BUG_IF(x->answer != ANSWER_STREAM || x->stream_ended);
+    x->stream_ended = true;
+    if (x->conn)
+        conn_resume(x->conn);
+}

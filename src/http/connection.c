@@ -1,0 +1,166 @@
+/* connection.c - connections come and go, wait, and leave while we wait.
+ *
+ * MHD reads and writes; but it does not look at a suspended connection, and an exchange that waits for its answer is
+ * suspended. So each socket is also in our epoll set, edge-triggered: for the first byte of a request (the deadline of
+ * its head begins), for FIN, and for the end. See "Clients that leave" in http.h. */
+#include "http/internal.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <arpa/inet.h>
+
+struct conn *conn_of(struct MHD_Connection *mhd) {
+    return MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
+static void name_client(char *out, size_t n, const struct sockaddr *address) {
+    char ip[INET6_ADDRSTRLEN];
+    if (address && address->sa_family == AF_INET) {
+        const struct sockaddr_in *a = (const void *)address;
+        snprintf(out, n, "%s:%d", inet_ntop(AF_INET, &a->sin_addr, ip, sizeof ip), ntohs(a->sin_port));
+    } else if (address && address->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *a = (const void *)address;
+        snprintf(out, n, "[%s]:%d", inet_ntop(AF_INET6, &a->sin6_addr, ip, sizeof ip), ntohs(a->sin6_port));
+    } else {
+        snprintf(out, n, "unix");
+    }
+}
+
+static struct conn *conn_new(struct io *io, struct MHD_Connection *mhd) {
+    struct conn *c = xcalloc(1, sizeof *c);
+    c->source.kind = SOURCE_CONN;
+    c->io = io;
+    c->mhd = mhd;
+    c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    c->deadline = DEADLINE_NONE;
+    name_client(c->client, sizeof c->client, MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
+    c->next = io->conns;
+    if (io->conns)
+        io->conns->prev = c;
+    io->conns = c;
+    struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = c};
+    if (epoll_ctl(io->epoll_fd, EPOLL_CTL_ADD, c->fd, &e) != 0)
+        conn_kill(c); // out of kernel memory: a connection that cannot be watched is not served
+    return c;
+}
+
+static void conn_free(struct conn *c) {
+    BUG_IF(c->exchange);
+    conn_deadline(c, DEADLINE_NONE);
+    epoll_ctl(c->io->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        c->io->conns = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    atomic_fetch_sub(&c->io->n_conns, 1);
+    free(c);
+}
+
+void conn_notify(void *io, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code) {
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        *context = conn_new(io, mhd);
+    } else if (*context) {
+        conn_free(*context);
+        *context = NULL;
+    }
+}
+
+void conn_deadline(struct conn *c, enum deadline kind) {
+    if (c->deadline != DEADLINE_NONE) {
+        struct deadline_list *from = &c->io->deadlines[c->deadline];
+        *(c->deadline_prev ? &c->deadline_prev->deadline_next : &from->first) = c->deadline_next;
+        *(c->deadline_next ? &c->deadline_next->deadline_prev : &from->last) = c->deadline_prev;
+    }
+    c->deadline = kind;
+    if (kind == DEADLINE_NONE)
+        return;
+    struct deadline_list *to = &c->io->deadlines[kind];
+    c->deadline_us = clock_us() + to->span_us;
+    c->deadline_prev = to->last;
+    c->deadline_next = NULL;
+    *(to->last ? &to->last->deadline_next : &to->first) = c;
+    to->last = c;
+}
+
+void conn_resume(struct conn *c) {
+    if (!c->suspended)
+        return;
+    c->suspended = false;
+    c->io->daemon_has_work = true;
+    MHD_resume_connection(c->mhd);
+}
+
+void conn_kill(struct conn *c) {
+    c->dead = true;
+    conn_resume(c); // MHD asks the exchange, which says that this is the end
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+void raw_refuse(const struct http_server *s, int fd, int status, const char *message) {
+    struct buf body = {0}, all = {0};
+    server_error_body(s, status, message, &body);
+    buf_printf(&all, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n", status,
+               MHD_get_reason_phrase_for((unsigned)status), body.len, status == 503 ? "Retry-After: 1\r\n" : "");
+    buf_append(&all, body.ptr, body.len);
+    (void)!send(fd, all.ptr, all.len, MSG_DONTWAIT | MSG_NOSIGNAL); // a socket with no room for it has other troubles
+    buf_release(&body);
+    buf_release(&all);
+}
+
+/* Finds out whether a client that sent FIN still listens: RST comes back if not, and with it EPOLLHUP. */
+static void probe(struct conn *c) {
+    struct exchange *x = c->exchange;
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (!c->suspended || !x)
+        return; // MHD reads or writes, and will see for itself
+    if (c->io->server->tls || x->minor == 0)
+        conn_kill(c);
+    else if (x->answer == ANSWER_STREAM && x->ping)
+        http_stream_write(&x->pub, str_of(x->ping));
+    else if (x->answer == ANSWER_NONE && send(c->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        conn_kill(c);
+}
+
+void conn_wait(struct conn *c) {
+    c->suspended = true;
+    MHD_suspend_connection(c->mhd);
+    if (c->half_closed && c->exchange->answer == ANSWER_NONE) // a stream's next bytes will tell
+        probe(c);
+}
+
+void conn_event(struct conn *c, unsigned epoll_events) {
+    if (epoll_events & (EPOLLHUP | EPOLLERR)) {
+        conn_kill(c);
+    } else if (epoll_events & EPOLLRDHUP) {
+        if (!c->half_closed) {
+            c->half_closed = true;
+            probe(c);
+        }
+    } else if (!c->exchange && c->deadline == DEADLINE_NONE) {
+        conn_deadline(c, DEADLINE_HEAD);
+    }
+}
+
+void conn_expire(struct conn *c) {
+    struct exchange *x = c->exchange;
+    if (c->deadline == DEADLINE_PING) {
+        conn_deadline(c, DEADLINE_PING);
+        if (c->suspended && x->out.len == x->out_sent)
+            http_stream_write(&x->pub, str_of(x->ping));
+        return;
+    }
+    COUNT(c->io->server, timed_out, 1);
+    bool head = c->deadline == DEADLINE_HEAD;
+    conn_deadline(c, DEADLINE_NONE);
+    if (!c->io->server->tls)
+        raw_refuse(c->io->server, c->fd, 408,
+                   head ? "the head of the request did not arrive in time" : "the body of the request did not arrive in time");
+    conn_kill(c);
+}

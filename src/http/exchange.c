@@ -1,0 +1,363 @@
+/* exchange.c - one request from its first line to its end: read, checked, routed, handed to its handler.
+ *
+ * libmicrohttpd calls exchange_begin when it has the request line, exchange_go_on when it has the head, for each piece of
+ * the body, when the body is complete, and again whenever the connection was resumed; and exchange_end last. A refusal
+ * is normally sent after the body was read and dropped, as a client that is still sending would lose it to a reset. */
+#include "http/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+static struct exchange *of(const struct http_exchange *x) { return (struct exchange *)x; }
+
+/* ---- begin and end ----------------------------------------------------------------------------------------------- */
+
+void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd) {
+    struct conn *c = conn_of(mhd);
+    BUG_IF(c->exchange);
+    struct exchange *x = xcalloc(1, sizeof *x);
+    x->io = io;
+    x->conn = c;
+    x->started_us = clock_us();
+    x->pub.client = arena_strdup(&x->pub.arena, str_of(c->client));
+    x->target = str_of(arena_strdup(&x->pub.arena, str_of(target ? target : "")));
+    c->exchange = x;
+    if (c->deadline == DEADLINE_NONE)
+        conn_deadline(c, DEADLINE_HEAD);
+    return x;
+}
+
+static void exchange_free(struct exchange *x) {
+    struct http_server *s = x->io->server;
+    if (x->head_read) {
+        x->io->n_exchanges--;
+        atomic_fetch_sub(&s->stats.in_flight, 1);
+    }
+    atomic_fetch_sub(&s->body_bytes, x->body_reserved);
+    if (x->response)
+        MHD_destroy_response(x->response);
+    buf_release(&x->body);
+    buf_release(&x->out);
+    arena_release(&x->pub.arena);
+    free(x);
+}
+
+bool exchange_answered(const struct exchange *x) { return x->answer == ANSWER_WHOLE || (x->answer == ANSWER_STREAM && x->stream_ended); }
+
+void exchange_tell(struct exchange *x, enum http_gone why) {
+    if (!x->handled || x->told_gone || exchange_answered(x))
+        return;
+    x->told_gone = true;
+    if (x->pub.route->gone)
+        x->pub.route->gone(&x->pub, why);
+}
+
+static void report(struct exchange *x, bool complete) {
+    struct http_server *s = x->io->server;
+    if (!complete && x->gone_why == HTTP_GONE_SLOW)
+        COUNT(s, gone_slow, 1);
+    else if (!complete)
+        COUNT(s, gone_client, 1);
+    if (s->options.finished) {
+        struct http_outcome o = {.status = x->status,
+                                 .body_bytes = x->body_seen,
+                                 .sent_bytes = x->sent_bytes,
+                                 .duration_us = clock_us() - x->started_us,
+                                 .complete = complete};
+        s->options.finished(&x->pub, &o);
+    }
+}
+
+void exchange_end(void *io, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode how) {
+    (void)io;
+    struct exchange *x = *context;
+    if (!x)
+        return;
+    struct conn *c = conn_of(mhd);
+    *context = NULL;
+    c->exchange = NULL;
+    x->conn = NULL;
+    conn_deadline(c, DEADLINE_NONE);
+    bool complete = how == MHD_REQUEST_TERMINATED_COMPLETED_OK && exchange_answered(x) && !c->dead;
+    if (complete && x->answer == ANSWER_WHOLE && x->pub.method != HTTP_HEAD)
+        x->sent_bytes = x->out.len;
+    x->n_holds++; // what is told may release
+    exchange_tell(x, x->gone_why);
+    if (x->head_read)
+        report(x, complete);
+    if (x->io->stage >= STAGE_DRAIN)
+        shutdown(c->fd, SHUT_RDWR); // what was written still arrives
+    http_release(&x->pub);
+}
+
+void http_hold(struct http_exchange *x) { of(x)->n_holds++; }
+
+void http_release(struct http_exchange *pub) {
+    struct exchange *x = of(pub);
+    BUG_IF(x->n_holds <= 0);
+    if (--x->n_holds > 0)
+        return;
+    if (!x->conn)
+        exchange_free(x);
+    else if (!exchange_answered(x))
+        conn_kill(x->conn);
+}
+
+bool http_is_gone(const struct http_exchange *x) { return !of(x)->conn || of(x)->conn->dead; }
+
+/* ---- the head ---------------------------------------------------------------------------------------------------- */
+
+static enum MHD_Result collect_field(void *arg, enum MHD_ValueKind kind, const char *key, size_t n_key, const char *value, size_t n_value) {
+    (void)kind;
+    struct head *h = arg;
+    if (h->n_fields < HEAD_MAX_FIELDS)
+        h->fields[h->n_fields] = (struct head_field){{key, n_key}, {value ? value : "", n_value}};
+    h->n_fields++;
+    return MHD_YES;
+}
+
+#if MHD_VERSION < 0x01000000
+/* Whether the lines of the head follow each other without a gap.
+ *
+ * Before 1.0 the library takes a lone LF for the end of a line, drops what follows a NUL, ends the head at a line that
+ * begins with one, and joins folded lines; a proxy in front may have read something else. It parses in place, and so
+ * each of these leaves a gap between the end of one value and the next name, which are two bytes (CR LF) apart. */
+static bool is_seamless(const struct head *h, const char *version, size_t head_bytes) {
+    uintptr_t end = (uintptr_t)version + strlen(version);
+    for (size_t i = 0; i < h->n_fields; i++) {
+        const struct head_field *f = &h->fields[i];
+        if ((uintptr_t)f->name.ptr != end + 2 || f->value.ptr <= f->name.ptr + f->name.len)
+            return false;
+        for (const char *p = f->name.ptr + f->name.len + 1; p < f->value.ptr; p++)
+            if (*p != ' ' && *p != '\t')
+                return false;
+        end = (uintptr_t)f->value.ptr + f->value.len;
+    }
+    return end + 4 == (uintptr_t)h->method.ptr + head_bytes;
+}
+#else
+static bool is_seamless(const struct head *h, const char *version, size_t head_bytes) { // the library is strict: see io_open
+    (void)h, (void)version, (void)head_bytes;
+    return true;
+}
+#endif
+
+static void keep_fields(struct exchange *x, const struct head *h) {
+    struct arena *a = &x->pub.arena;
+    x->fields = arena_calloc(a, h->n_fields, sizeof *x->fields);
+    x->n_fields = h->n_fields;
+    for (size_t i = 0; i < h->n_fields; i++) {
+        x->fields[i].name = (struct str){arena_strdup(a, h->fields[i].name), h->fields[i].name.len};
+        x->fields[i].value = (struct str){arena_strdup(a, h->fields[i].value), h->fields[i].value.len};
+    }
+}
+
+static void name_request(struct exchange *x, const struct head *h) {
+    struct http_server *s = x->io->server;
+    struct str sent = head_find(h->fields, MIN(h->n_fields, (size_t)HEAD_MAX_FIELDS), "x-request-id");
+    if (sent.ptr && is_request_id(sent)) {
+        x->pub.request_id = str_of(arena_strdup(&x->pub.arena, sent));
+        return;
+    }
+    uint64_t n = atomic_fetch_add(&s->next_id, 1) * 0x9E3779B97F4A7C15u + s->id_key; // no two alike, and no order to see
+    x->pub.request_id = str_of(arena_printf(&x->pub.arena, "%08x%016llx", (unsigned)(s->id_key >> 32), (unsigned long long)n));
+}
+
+/* Checks the head; the status to refuse it with, or 0. */
+static int read_head(struct exchange *x, struct head *h, struct MHD_Connection *mhd, const char *version, const char **why) {
+    const struct http_options *o = &x->io->server->options;
+    MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, collect_field, h);
+    name_request(x, h);
+    h->target = x->target;
+    h->minor = str_eq(str_of(version), STR("HTTP/1.0")) ? 0 : 1;
+    x->minor = h->minor;
+    x->pub.method = method_of(h->method);
+    size_t n_bytes = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE)->header_size;
+    if (x->target.len > o->target_bytes)
+        return *why = "the request target is too long", 414;
+    if (h->n_fields > HEAD_MAX_FIELDS || n_bytes > o->header_bytes)
+        return *why = "the header fields are too large", 431;
+    if (!is_seamless(h, version, n_bytes))
+        return *why = "the header holds a line that is not one", 400;
+    for (size_t i = 0; i < h->n_fields; i++)
+        h->fields[i].value = blank_trim(h->fields[i].value);
+    int status = head_check(h, why);
+    if (status == 0)
+        status = target_split(x->target, &x->pub.path, &x->pub.query, why);
+    if (status == 0)
+        keep_fields(x, h);
+    return status;
+}
+
+/* ---- the route --------------------------------------------------------------------------------------------------- */
+
+static void allow(struct buf *list, enum http_method m) { buf_printf(list, "%s%s", list->len ? ", " : "", method_name(m)); }
+
+static void answer_options(struct exchange *x, const char *allowed) {
+    struct http_header headers[4] = {{"Allow", allowed}};
+    size_t n = 1;
+    if (x->io->server->options.cors_origin && http_field(&x->pub, "Access-Control-Request-Method").ptr) {
+        headers[n++] = (struct http_header){"Access-Control-Allow-Methods", allowed};
+        headers[n++] = (struct http_header){"Access-Control-Allow-Headers", "*, Authorization"}; // "*" does not cover it
+        headers[n++] = (struct http_header){"Access-Control-Max-Age", "86400"};
+    }
+    http_reply(&x->pub, &(struct http_answer){.status = 204, .headers = headers, .n_headers = n}, STR(""));
+}
+
+/* Finds the route, or answers that there is none, or what is allowed. */
+static void find_route(struct exchange *x) {
+    const struct http_options *o = &x->io->server->options;
+    struct buf allowed = {0};
+    struct str id = {0};
+    for (size_t i = 0; i < o->n_routes && !x->pub.route; i++) {
+        const struct http_route *r = &o->routes[i];
+        if (!path_matches(r->path, x->pub.path, &id))
+            continue;
+        if (r->method == x->pub.method || (r->method == HTTP_GET && x->pub.method == HTTP_HEAD))
+            x->pub.route = r;
+        allow(&allowed, r->method);
+        if (r->method == HTTP_GET)
+            allow(&allowed, HTTP_HEAD);
+    }
+    bool star = str_eq(x->pub.path, STR("*"));
+    if (x->pub.route) {
+        if (!percent_decode(&x->pub.arena, id, false, &x->pub.id))
+            answer_error(x, 400, "the path holds an escape that is none", NULL, 0);
+    } else if (x->pub.method == HTTP_OPTIONS && (star || allowed.len)) {
+        allow(&allowed, HTTP_OPTIONS);
+        answer_options(x, star ? "GET, HEAD, POST, OPTIONS" : allowed.ptr);
+    } else if (allowed.len) {
+        answer_error(x, 405, "this path is there for another method", &(struct http_header){"Allow", allowed.ptr}, 1);
+    } else {
+        answer_error(x, 404, "there is nothing at this path", NULL, 0);
+    }
+    buf_release(&allowed);
+}
+
+/* What a body must be before it is read. */
+static void check_body(struct exchange *x, const struct head *h) {
+    struct str type = http_field(&x->pub, "Content-Type"), coding = http_field(&x->pub, "Content-Encoding");
+    if (h->has_length && h->length > x->body_limit) {
+        char message[96];
+        snprintf(message, sizeof message, "the body has %llu bytes, and at most %zu are read", (unsigned long long)h->length,
+                 x->body_limit);
+        answer_error(x, 413, message, NULL, 0);
+    } else if (!(x->pub.route->flags & HTTP_JSON_BODY)) {
+        return;
+    } else if (!h->has_length && !h->chunked) {
+        answer_error(x, 411, "a request with a body says how long it is", NULL, 0);
+    } else if (type.ptr && !is_json_type(type)) {
+        answer_error(x, 415, "the body must be of type application/json", NULL, 0);
+    } else if (coding.ptr && !name_equal(coding, STR("identity"))) {
+        answer_error(x, 415, "the body must not be compressed", NULL, 0);
+    }
+}
+
+/* A body that will not be used is read and dropped up to this size; past it the connection closes at once. */
+static size_t drop_limit(const struct exchange *x) { return 4 * x->io->server->options.max_body + (1u << 20); }
+
+static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *mhd, const char *method, const char *version) {
+    const struct http_options *o = &x->io->server->options;
+    struct head h = {.method = str_of(method)};
+    const char *why = "";
+    x->head_read = true;
+    x->io->n_exchanges++;
+    COUNT(x->io->server, exchanges, 1);
+    atomic_fetch_add(&x->io->server->stats.in_flight, 1);
+    int status = read_head(x, &h, mhd, version, &why);
+    x->closes = status != 0 || h.chunked || x->io->stage >= STAGE_DRAIN;
+    x->body_limit = o->max_body;
+    if (status)
+        answer_error(x, status, why, NULL, 0);
+    else
+        find_route(x);
+    if (!x->answer) {
+        if (x->pub.route->max_body)
+            x->body_limit = x->pub.route->max_body;
+        check_body(x, &h);
+    }
+    if (!x->answer && o->admit && !o->admit(&x->pub))
+        BUG_IF(!x->answer);
+    conn_deadline(x->conn, h.chunked || h.length ? DEADLINE_BODY : DEADLINE_NONE);
+    // After a head that is not clear nobody knows where a body ends; and who waits for "100 Continue" sends none.
+    if (x->answer && (status || h.wants_continue || h.length > drop_limit(x)))
+        return answer_queue(x);
+    return MHD_YES;
+}
+
+/* ---- the body ---------------------------------------------------------------------------------------------------- */
+
+/* Counts n more bytes against what all bodies may have together, in steps. */
+static bool reserve(struct exchange *x, size_t n) {
+    struct http_server *s = x->io->server;
+    if (n <= x->body_reserved)
+        return true;
+    size_t more = MAX(n - x->body_reserved, (size_t)64 << 10);
+    if (atomic_fetch_add(&s->body_bytes, more) + more > s->options.all_bodies) {
+        atomic_fetch_sub(&s->body_bytes, more);
+        return false;
+    }
+    x->body_reserved += more;
+    return true;
+}
+
+static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t n) {
+    x->body_seen += n;
+    if (x->answer)
+        return x->body_seen > drop_limit(x) ? MHD_NO : MHD_YES;
+    if (n > x->body_limit - x->body.len)
+        answer_error(x, 413, "the body is too large", NULL, 0);
+    else if (!reserve(x, x->body.len + n))
+        answer_error(x, 503, "too many large requests at once", &(struct http_header){"Retry-After", "1"}, 1);
+    else
+        buf_append(&x->body, bytes, n);
+    if (x->answer)
+        buf_release(&x->body);
+    return MHD_YES;
+}
+
+/* The request is complete, or its connection was resumed. */
+static enum MHD_Result answer_or_wait(struct exchange *x) {
+    if (x->conn->dead)
+        return MHD_NO;
+    if (!x->answer && !x->handled) {
+        conn_deadline(x->conn, DEADLINE_NONE);
+        x->handled = true;
+        x->pub.body = buf_view(&x->body);
+        x->pub.route->handle(&x->pub);
+        BUG_IF(!x->answer && x->n_holds == 0); // a handler answers, or holds
+        if (x->conn->dead)
+            return MHD_NO;
+    }
+    if (x->answer)
+        return answer_queue(x);
+    conn_wait(x->conn);
+    return MHD_YES;
+}
+
+enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char *url, const char *method, const char *version,
+                               const char *upload, size_t *n_upload, void **context) {
+    (void)io, (void)url; // decoded already, so useless for telling paths apart
+    struct exchange *x = *context;
+    if (!x->head_read)
+        return begin_request(x, mhd, method, version);
+    if (*n_upload == 0)
+        return answer_or_wait(x);
+    size_t n = *n_upload;
+    *n_upload = 0;
+    return take_body(x, upload, n);
+}
+
+/* ---- what handlers ask ------------------------------------------------------------------------------------------- */
+
+void *http_context(const struct http_exchange *x) { return of(x)->io->server->options.context; }
+
+struct str http_field(const struct http_exchange *x, const char *name) {
+    return head_find(of(x)->fields, of(x)->n_fields, name);
+}
+
+struct str http_parameter(struct http_exchange *x, const char *name) {
+    struct str raw = query_find(x->query, name), decoded;
+    return raw.ptr && percent_decode(&x->arena, raw, true, &decoded) ? decoded : (struct str){0};
+}

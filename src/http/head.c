@@ -1,0 +1,210 @@
+/* head.c - see head.h. The grammar is RFC 9110 (fields), RFC 9112 (framing, targets) and RFC 3986 (escapes). */
+#include "http/head.h"
+
+static const char *const METHODS[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
+
+enum http_method method_of(struct str name) {
+    for (size_t i = 0; i < ARRAY_LEN(METHODS); i++)
+        if (str_eq(name, str_of(METHODS[i])))
+            return (enum http_method)i;
+    return HTTP_OTHER;
+}
+
+const char *method_name(enum http_method method) { return method < HTTP_OTHER ? METHODS[method] : "another"; }
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_alnum(char c) { return is_digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'z'); }
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c | 32) : c; }
+
+bool name_equal(struct str a, struct str b) {
+    if (a.len != b.len)
+        return false;
+    for (size_t i = 0; i < a.len; i++)
+        if (lower(a.ptr[i]) != lower(b.ptr[i]))
+            return false;
+    return true;
+}
+
+struct str blank_trim(struct str s) {
+    while (s.len && (s.ptr[0] == ' ' || s.ptr[0] == '\t'))
+        s.ptr++, s.len--;
+    while (s.len && (s.ptr[s.len - 1] == ' ' || s.ptr[s.len - 1] == '\t'))
+        s.len--;
+    return s;
+}
+
+struct str head_find(const struct head_field *fields, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++)
+        if (name_equal(fields[i].name, str_of(name)))
+            return fields[i].value;
+    return (struct str){0};
+}
+
+static bool is_token(struct str s) {
+    for (size_t i = 0; i < s.len; i++)
+        if (!is_alnum(s.ptr[i]) && (!s.ptr[i] || !strchr("!#$%&'*+-.^_`|~", s.ptr[i])))
+            return false;
+    return s.len > 0;
+}
+
+static bool has_control(struct str s) {
+    for (size_t i = 0; i < s.len; i++)
+        if (((unsigned char)s.ptr[i] < 0x20 && s.ptr[i] != '\t') || s.ptr[i] == 0x7F)
+            return true;
+    return false;
+}
+
+static bool parse_length(struct str s, uint64_t *out) {
+    *out = 0;
+    for (size_t i = 0; i < s.len; i++) {
+        if (!is_digit(s.ptr[i]))
+            return false;
+        *out = *out * 10 + (uint64_t)(s.ptr[i] - '0');
+    }
+    return s.len >= 1 && s.len <= 18;
+}
+
+static int refuse(int status, const char *sentence, const char **why) {
+    *why = sentence;
+    return status;
+}
+
+/* Takes note of the fields that say where the body ends. */
+static int check_framing(struct head *head, struct head_field f, const char **why) {
+    if (name_equal(f.name, STR("Content-Length"))) {
+        if (head->has_length)
+            return refuse(400, "Content-Length is given twice", why);
+        if (!parse_length(f.value, &head->length))
+            return refuse(400, "Content-Length is not a number of bytes", why);
+        head->has_length = true;
+    } else if (name_equal(f.name, STR("Transfer-Encoding"))) {
+        if (head->chunked)
+            return refuse(400, "Transfer-Encoding is given twice", why);
+        if (!name_equal(f.value, STR("chunked")))
+            return refuse(501, "Transfer-Encoding other than chunked is not supported", why);
+        head->chunked = true;
+    } else if (name_equal(f.name, STR("Expect"))) {
+        head->wants_continue = name_equal(f.value, STR("100-continue"));
+    }
+    if (head->chunked && head->has_length)
+        return refuse(400, "Content-Length and Transfer-Encoding exclude each other", why);
+    if (head->chunked && head->minor == 0)
+        return refuse(400, "HTTP/1.0 has no Transfer-Encoding", why);
+    return 0;
+}
+
+int head_check(struct head *head, const char **why) {
+    int n_hosts = 0;
+    head->chunked = head->has_length = head->wants_continue = false;
+    for (size_t i = 0; i < head->n_fields; i++) {
+        struct head_field f = head->fields[i];
+        if (!is_token(f.name))
+            return refuse(400, "a header field has a name that is none", why);
+        if (has_control(f.value))
+            return refuse(400, "a header field holds a control character", why);
+        n_hosts += name_equal(f.name, STR("Host"));
+        int status = check_framing(head, f, why);
+        if (status)
+            return status;
+    }
+    if (n_hosts > 1 || (n_hosts == 0 && head->minor > 0))
+        return refuse(400, n_hosts ? "Host is given twice" : "Host is missing", why);
+    if (!is_token(head->method))
+        return refuse(400, "the method is none", why);
+    return 0;
+}
+
+int target_split(struct str target, struct str *path, struct str *query, const char **why) {
+    for (size_t i = 0; i < target.len; i++)
+        if ((unsigned char)target.ptr[i] <= 0x20 || (unsigned char)target.ptr[i] >= 0x7F || target.ptr[i] == '#')
+            return refuse(400, "the request target holds a character that must be escaped", why);
+    for (int i = 0; i < 2; i++) {
+        struct str scheme = i ? STR("https://") : STR("http://");
+        if (target.len > scheme.len && name_equal((struct str){target.ptr, scheme.len}, scheme)) {
+            size_t host = scheme.len;
+            while (host < target.len && !strchr("/?", target.ptr[host]))
+                host++;
+            target = (struct str){target.ptr + host, target.len - host};
+            if (target.len == 0)
+                target = STR("/");
+            break;
+        }
+    }
+    if (target.len == 0 || (target.ptr[0] != '/' && !str_eq(target, STR("*"))))
+        return refuse(400, "the request target is not a path", why);
+    const char *mark = memchr(target.ptr, '?', target.len);
+    size_t n = mark ? (size_t)(mark - target.ptr) : target.len;
+    *path = (struct str){target.ptr, n};
+    *query = mark ? (struct str){mark + 1, target.len - n - 1} : STR("");
+    return 0;
+}
+
+bool is_json_type(struct str type) {
+    const char *semicolon = memchr(type.ptr, ';', type.len);
+    if (semicolon)
+        type.len = (size_t)(semicolon - type.ptr);
+    return name_equal(blank_trim(type), STR("application/json"));
+}
+
+bool is_request_id(struct str s) {
+    for (size_t i = 0; i < s.len; i++)
+        if (!is_alnum(s.ptr[i]) && (!s.ptr[i] || !strchr("-_.:/+=", s.ptr[i])))
+            return false;
+    return s.len >= 1 && s.len <= 128;
+}
+
+bool path_matches(const char *pattern, struct str path, struct str *id) {
+    *id = STR("");
+    const char *hole = strstr(pattern, "{id");
+    if (!hole)
+        return str_eq(path, str_of(pattern));
+    struct str before = {pattern, (size_t)(hole - pattern)};
+    bool rest = hole[3] == '*';
+    struct str after = str_of(hole + (rest ? 5 : 4));
+    if (path.len <= before.len + after.len || !str_starts(path, before) || !str_ends(path, after))
+        return false;
+    *id = (struct str){path.ptr + before.len, path.len - before.len - after.len};
+    return rest || !memchr(id->ptr, '/', id->len);
+}
+
+static int hex(char c) {
+    if (is_digit(c))
+        return c - '0';
+    c = lower(c);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool percent_decode(struct arena *a, struct str s, bool plus, struct str *out) {
+    char *to = arena_alloc(a, s.len + 1);
+    size_t n = 0;
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.ptr[i];
+        if (c == '%') {
+            if (s.len - i < 3 || hex(s.ptr[i + 1]) < 0 || hex(s.ptr[i + 2]) < 0)
+                return false;
+            c = (char)(hex(s.ptr[i + 1]) << 4 | hex(s.ptr[i + 2]));
+            i += 2;
+        } else if (c == '+' && plus) {
+            c = ' ';
+        }
+        if (c == '\0')
+            return false;
+        to[n++] = c;
+    }
+    *out = (struct str){to, n};
+    return utf8_valid(*out);
+}
+
+struct str query_find(struct str query, const char *name) {
+    while (query.len) {
+        const char *amp = memchr(query.ptr, '&', query.len);
+        struct str pair = {query.ptr, amp ? (size_t)(amp - query.ptr) : query.len};
+        const char *eq = memchr(pair.ptr, '=', pair.len);
+        struct str key = {pair.ptr, eq ? (size_t)(eq - pair.ptr) : pair.len};
+        if (str_eq(key, str_of(name)))
+            return (struct str){pair.ptr + key.len + (eq != NULL), pair.len - key.len - (eq != NULL)};
+        size_t skip = pair.len + (amp != NULL);
+        query = (struct str){query.ptr + skip, query.len - skip};
+    }
+    return (struct str){0};
+}

@@ -1,0 +1,209 @@
+/* http.h - requests in, answers and streams out. Never knows what is served.
+ *
+ *     static void hello(struct http_exchange *x) {
+ *         http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain"}, STR("hello\n"));
+ *     }
+ *     const struct http_route routes[] = {{HTTP_GET, "/hello", hello}};
+ *     struct http_options o = {.port = 8000, .routes = routes, .n_routes = 1};
+ *     TRY(http_open(&o, &server, err));
+ *     ...
+ *     http_stop(server, 30000);
+ *     http_free(server);
+ *
+ * A few I/O threads share the connections. Each runs a libmicrohttpd daemon in its external epoll mode, which reads
+ * and writes sockets, speaks TLS and parses HTTP/1.x; the loop around it is ours and adds what the library has not:
+ * messages from other threads, clients that leave while they wait, deadlines, a graceful stop.
+ *
+ * Life of an exchange (one request and its answer), all of it on one I/O thread:
+ *
+ *     head read ─► admit ─► body read ─► handle ─► http_reply                                        ─► finished
+ *                                           │       http_stream_begin ─ http_stream_write* ─ http_stream_end
+ *                                           └─ or http_hold, and one of these later, in message()
+ *
+ * - The functions that take an exchange are called on its thread only: in admit, handle, message, gone and finished.
+ *   The exceptions are http_post and http_wake: any thread may send a message to an exchange that is held, and what
+ *   must be done about it is done in the route's message(). So nothing of an exchange is locked.
+ * - An exchange lives until its answer was taken by the network or its client is gone, and every hold is released.
+ * - When the client leaves first, gone() is called once, streaming or not, and all output goes nowhere from then on.
+ *   A client that only closed its sending side (half-close) still gets its answer: see "Clients that leave".
+ * - A producer never waits for a client. What a stream has not sent yet is bounded by outbox_bytes; a client that
+ *   lets it fill is cut off, and gone() says HTTP_GONE_SLOW.
+ * - http_wake is one system call a thread, and only for threads that have messages: post a whole batch, then wake.
+ *   Whatever a stream has when its thread looks goes out in one write. No allocation an event in steady state.
+ *
+ * What is refused before a handler sees it, with the body that error_body makes:
+ *
+ *     400  a target or field that is not HTTP; two Content-Lengths, or one beside Transfer-Encoding; no or two Hosts
+ *     404  no such path; paths are compared as they were sent: no "..", "//" or %2F means anything
+ *     405  another method, with Allow                        408  a head or body that does not arrive in time
+ *     411  HTTP_JSON_BODY without Content-Length or chunks   413  a body past max_body
+ *     414  a target past target_bytes                        415  HTTP_JSON_BODY of another type, or encoded
+ *     431  fields past header_bytes, or more than 100        501  a transfer coding other than chunked
+ *     503  past max_connections, or no room for another body
+ *
+ * Heads that libmicrohttpd itself cannot read or hold get its own 400, 414, 431 or 505 and a closed connection.
+ * Framing that two parsers might read differently cannot be used to smuggle a request: everything odd in a head is
+ * refused, and a request with a chunked body is the last of its connection.
+ *
+ * Clients that leave. A client that closes and one that only closes its sending side look alike (FIN) until something
+ * is sent. So the waiting client of a half-closed connection is sent an interim "100 Continue", which every client skips
+ * and which a closed socket answers with RST; a stream is sent its ping. With TLS or HTTP/1.0 a FIN counts as leaving. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/status.h"
+
+struct http_server;
+struct http_exchange;
+
+enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_OPTIONS, HTTP_OTHER };
+
+enum http_gone {
+    HTTP_GONE_CLIENT,   // the connection is closed or broken
+    HTTP_GONE_SLOW,     // the client did not read; it was cut off
+    HTTP_GONE_STOPPING, // http_stop ran out of patience; an answer that is finished within a second is still sent
+};
+
+enum http_route_flags {
+    HTTP_JSON_BODY = 1, // has a body of type application/json (a missing Content-Type is taken for it)
+};
+
+/* HEAD is answered by the GET route of the same path, and OPTIONS by http itself unless a route takes it.
+ *
+ * At most one segment of the path is "{id}", which stands for one or more characters other than '/'; at the end,
+ * "{id*}" may hold slashes too. What it stands for is percent-decoded. */
+struct http_route {
+    enum http_method method;
+    const char *path;
+    void (*handle)(struct http_exchange *x);                                 // the request is complete
+    void (*message)(struct http_exchange *x, const void *message, size_t n); // from http_post
+    void (*gone)(struct http_exchange *x, enum http_gone why);               // NULL: nobody cares
+    unsigned flags;
+    size_t max_body; // 0: that of the options
+};
+
+struct http_exchange {
+    struct arena arena; // everything that lives as long
+    const struct http_route *route;
+    enum http_method method;
+    struct str path;       // as it was sent, without the query
+    struct str query;      // what follows '?', as it was sent
+    struct str id;         // what stood for {id}
+    struct str body;       // complete, from handle on
+    struct str request_id; // of x-request-id if it was sane, else made up; goes back with the answer
+    const char *client;    // "127.0.0.1:50412", "[::1]:50412" or "unix"
+    void *user;            // the handler's own
+};
+
+struct http_outcome {
+    int status;                      // 0: nothing was answered
+    uint64_t body_bytes, sent_bytes; // of the request, of the answer; without heads and framing
+    int64_t duration_us;             // from the request line on
+    bool complete;                   // the answer was handed to the network whole
+};
+
+/* Zero means the default everywhere. */
+struct http_options {
+    const char *host;               // name or address; NULL: all
+    int port;                       // 0: the system chooses (see http_port); -1: no TCP
+    const char *unix_path;          // a socket there, too; one that is left over and answers nobody is replaced
+    const char *tls_cert, *tls_key; // PEM files; with both, all sockets speak TLS
+    int n_threads;                  // 2
+
+    const struct http_route *routes; // live as long as the server
+    size_t n_routes;
+    void *context; // see http_context
+
+    int max_connections;     // 16,384; one more is told 503 and closed
+    size_t header_bytes;     // 16 KiB: request line and fields
+    size_t target_bytes;     // 8 KiB
+    size_t max_body;         // 32 MiB
+    size_t all_bodies;       // 1 GiB: of all requests together
+    size_t outbox_bytes;     // 4 MiB: what a stream may have unsent
+    int header_timeout_ms;   // 15,000: from the first byte of a request to the end of its head
+    int body_timeout_ms;     // 60,000: from there to the end of its body
+    int idle_timeout_ms;     // 75,000, rounded up to seconds: no byte came or went, though one could have
+    int ping_ms;             // 15,000: see http_answer.ping
+    const char *cors_origin; // "*", or the one origin whose pages may call; NULL: no page of another origin
+
+    /* Appends the body of an error that http itself answers; its type is application/json.
+     * NULL: {"error":{"message":...}}. */
+    void (*error_body)(void *context, int status, const char *message, struct buf *out);
+    /* Called when the head is read and its route known. False: it has replied; the body is then not kept. */
+    bool (*admit)(struct http_exchange *x);
+    /* Called once for each exchange whose head was read; for logs and counters. */
+    void (*finished)(struct http_exchange *x, const struct http_outcome *outcome);
+};
+
+/* Opens the sockets and starts the threads. Raises the process's limit of open files if that is needed and allowed. */
+enum status http_open(const struct http_options *options, struct http_server **out, struct error *err);
+
+int http_port(const struct http_server *s); // that is listened on; 0: none
+
+/* Closes the listening sockets and idle connections, lets what is in flight finish (answers say "Connection: close"),
+ * and after `patience_ms` tells the rest HTTP_GONE_STOPPING, gives it a second, and closes. Returns when all is
+ * closed and every hold released, or five seconds later. One call a server; from outside its threads. */
+void http_stop(struct http_server *s, int patience_ms);
+
+/* Makes http_stop's patience end now, whether it was called already or is called later. Safe in a signal handler. */
+void http_hurry(struct http_server *s);
+
+/* After http_stop. Nobody may post any more. */
+void http_free(struct http_server *s);
+
+struct http_stats {
+    int connections, in_flight;       // now
+    uint64_t accepted, exchanges;     // so far ...
+    uint64_t gone_client, gone_slow;  // ... exchanges that ended so
+    uint64_t refused_full, timed_out; // connections
+    uint64_t wakes, stream_writes, stream_bytes;
+};
+void http_stats(const struct http_server *s, struct http_stats *out);
+
+/* ---- the request ------------------------------------------------------------------------------------------------ */
+
+void *http_context(const struct http_exchange *x);
+
+/* The value of a field, without the blanks around it; ptr is NULL when the request has none. The first of several. */
+struct str http_field(const struct http_exchange *x, const char *name);
+
+/* A parameter of the query, decoded into the exchange's arena ('+' is a blank); ptr is NULL when there is none. */
+struct str http_parameter(struct http_exchange *x, const char *name);
+
+/* ---- the answer ------------------------------------------------------------------------------------------------- */
+
+struct http_header {
+    const char *name, *value;
+};
+
+struct http_answer {
+    int status;
+    const char *content_type;
+    const struct http_header *headers; // besides Content-Type, Content-Length, Date, X-Request-Id and those of CORS
+    size_t n_headers;
+    const char *ping; // streams: sent when nothing else was for ping_ms; NULL: nothing is. ": ping" and a blank line for SSE
+};
+
+/* Answers at once with a whole body, which is copied. After it the exchange may be gone unless it is held. */
+void http_reply(struct http_exchange *x, const struct http_answer *answer, struct str body);
+
+/* Sends the head; the body follows in pieces (chunks, or until the connection closes for HTTP/1.0). */
+void http_stream_begin(struct http_exchange *x, const struct http_answer *answer);
+void http_stream_write(struct http_exchange *x, struct str bytes); // copied
+void http_stream_end(struct http_exchange *x);
+
+/* True from gone() on, and when the client is about to be cut off: no use in making more. */
+bool http_is_gone(const struct http_exchange *x);
+
+/* ---- from other threads ------------------------------------------------------------------------------------------ */
+
+/* Keeps the exchange, so that others may post to it; the last message they post must lead to the release. A handler
+ * that returns without an answer must hold. Called on the exchange's thread, as the rest. */
+void http_hold(struct http_exchange *x);
+void http_release(struct http_exchange *x);
+
+/* Copies a message for the exchange's thread, which hands it to the route's message() (aligned to 16) in the order of
+ * the posts. Any thread; the exchange must be held until the message is there. It may wait for the next http_wake. */
+void http_post(struct http_exchange *x, const void *message, size_t n_bytes);
+void http_wake(struct http_server *s);

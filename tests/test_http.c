@@ -1,0 +1,510 @@
+/* test_http.c - requests find their handlers and get their answers, whole, later and streamed. */
+#include "check.h"
+
+#include "http_rig.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define GET(path) "GET " path " HTTP/1.1\r\nHost: test\r\n\r\n"
+
+static void expect_answer(int port, const char *request, int status, const char *body) {
+    struct answer a = ask(port, request);
+    if (a.status != status || !a.whole || (body && strcmp(a.body.ptr, body) != 0))
+        fail_msg("%.60s\n... got %d %s", request, a.status, a.status ? a.body.ptr : "");
+    answer_release(&a);
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+static void a_request_gets_its_answer(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct answer a = ask(r.port, GET("/hello"));
+    EXPECT_EQ(a.status, 200);
+    EXPECT_STR(a.body.ptr, "hello\n");
+    EXPECT(answer_has(&a, "Content-Type: text/plain\r") && answer_has(&a, "Content-Length: 6\r") && answer_has(&a, "Date: "));
+    EXPECT(answer_has(&a, "X-Request-Id: ") && !answer_has(&a, "Connection: close") && !answer_has(&a, "Access-Control"));
+    answer_release(&a);
+    expect_answer(r.port, GET("/query?a=1%202+3%26&b=4"), 200, "1 2 3&");
+    expect_answer(r.port, GET("/query?aa=1&b"), 200, "none");
+    expect_answer(r.port, GET("/query?a=%zz"), 200, "none");
+    rig_close(&r);
+}
+
+static void a_sane_request_id_comes_back_and_an_odd_one_does_not(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct answer a = ask(r.port, "GET /hello HTTP/1.1\r\nHost: t\r\nX-Request-ID: abc-123/4.5\r\n\r\n");
+    EXPECT(answer_has(&a, "X-Request-Id: abc-123/4.5\r"));
+    answer_release(&a);
+    a = ask(r.port, "GET /hello HTTP/1.1\r\nHost: t\r\nX-Request-ID: <script>\r\n\r\n");
+    struct answer b = ask(r.port, GET("/nothing"));
+    const char *ida = strcasestr(a.head.ptr, "X-Request-Id: "), *idb = strcasestr(b.head.ptr, "X-Request-Id: ");
+    EXPECT(ida && idb && !strstr(a.head.ptr, "script"));
+    EXPECT(strncmp(ida, idb, 14 + 24) != 0 && strcspn(ida + 14, "\r") == 24);
+    answer_release(&a);
+    answer_release(&b);
+    rig_close(&r);
+}
+
+static void head_is_get_without_the_body(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int fd = dial(r.port);
+    say_text(fd, "HEAD /hello HTTP/1.1\r\nHost: t\r\n\r\n");
+    struct answer a = hear(fd, true);
+    EXPECT(a.status == 200 && answer_has(&a, "Content-Length: 6\r"));
+    answer_release(&a);
+    say_text(fd, GET("/hello")); // a body would be in the way now
+    a = hear(fd, false);
+    EXPECT(a.status == 200);
+    answer_release(&a);
+    close(fd);
+    expect_answer(r.port, "HEAD /echo HTTP/1.1\r\nHost: t\r\n\r\n", 405, NULL);
+    rig_close(&r);
+}
+
+static void a_path_for_another_method_says_for_which(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct answer a = ask(r.port, "POST /things/5 HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}");
+    EXPECT(a.status == 405 && answer_has(&a, "Allow: GET, HEAD, DELETE\r") && answer_has(&a, "Content-Type: application/json"));
+    EXPECT_STR(a.body.ptr, "{\"error\":{\"message\":\"this path is there for another method\",\"code\":405}}\n");
+    answer_release(&a);
+    a = ask(r.port, "OPTIONS /things/5 HTTP/1.1\r\nHost: t\r\n\r\n");
+    EXPECT(a.status == 204 && answer_has(&a, "Allow: GET, HEAD, DELETE, OPTIONS\r"));
+    answer_release(&a);
+    expect_answer(r.port, "OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n", 204, NULL);
+    expect_answer(r.port, "OPTIONS /nothing HTTP/1.1\r\nHost: t\r\n\r\n", 404, NULL);
+    expect_answer(r.port, "BREW /hello HTTP/1.1\r\nHost: t\r\n\r\n", 405, NULL);
+    expect_answer(r.port, "get /hello HTTP/1.1\r\nHost: t\r\n\r\n", 405, NULL);
+    rig_close(&r);
+}
+
+static void pages_of_the_named_origin_may_call(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.cors_origin = "https://chat.example"});
+    struct answer a =
+        ask(r.port, "OPTIONS /json HTTP/1.1\r\nHost: t\r\nOrigin: https://chat.example\r\nAccess-Control-Request-Method: POST\r\n\r\n");
+    EXPECT(a.status == 204 && answer_has(&a, "Access-Control-Allow-Origin: https://chat.example\r"));
+    EXPECT(answer_has(&a, "Access-Control-Allow-Methods: POST, OPTIONS\r") &&
+           answer_has(&a, "Access-Control-Allow-Headers: *, Authorization\r"));
+    answer_release(&a);
+    a = ask(r.port, GET("/nothing"));
+    EXPECT(answer_has(&a, "Access-Control-Allow-Origin: https://chat.example\r") && answer_has(&a, "Vary: Origin\r"));
+    answer_release(&a);
+    rig_close(&r);
+}
+
+static void paths_are_compared_as_they_were_sent(void **state) {
+    (void)state;
+    static const char *const strange[] = {"//hello",     "/./hello",       "/x/../hello", "/hello/", "/%68ello",         "/hello%2f",
+                                          "/hello%00",   "/HELLO",         "/hello;x=1",  "/hell",   "/things/",         "/things",
+                                          "/things/a/b", "/things//parts", "/files/",     "/",       "/things/../hello", "*"};
+    struct rig r = rig_open((struct http_options){0});
+    for (size_t i = 0; i < ARRAY_LEN(strange); i++) {
+        char request[128];
+        snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: t\r\n\r\n", strange[i]);
+        expect_answer(r.port, request, 404, NULL);
+    }
+    expect_answer(r.port, GET("http://elsewhere/hello"), 200, "hello\n"); // absolute form means the path in it
+    expect_answer(r.port, GET("HTTPS://a.b:80/hello?x"), 200, "hello\n");
+    expect_answer(r.port, GET("http://elsewhere"), 404, NULL);
+    expect_answer(r.port, GET("/things/a%2Fb"), 200, "thing a/b");
+    expect_answer(r.port, GET("/things/%E2%82%AC?q=/"), 200, "thing \xE2\x82\xAC");
+    expect_answer(r.port, GET("/things/org/parts"), 200, "parts of org");
+    expect_answer(r.port, GET("/files/org/model"), 200, "file org/model");
+    expect_answer(r.port, GET("/files/../../etc/passwd"), 200, "file ../../etc/passwd"); // a name, not a way
+    expect_answer(r.port, GET("/things/%00"), 400, NULL);
+    expect_answer(r.port, GET("/things/%f"), 400, NULL);
+    expect_answer(r.port, GET("/things/%ff"), 400, NULL);
+    rig_close(&r);
+}
+
+/* ---- bodies ------------------------------------------------------------------------------------------------------ */
+
+static void a_body_may_come_in_any_pieces(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    const char *whole = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 11\r\n\r\nhello world";
+    const char *chunks =
+        "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n006\r\n world\r\n0\r\nTrailer: x\r\n\r\n";
+    for (int i = 0; i < 2; i++) {
+        expect_answer(r.port, i ? chunks : whole, 200, "hello world");
+        int fd = dial(r.port);
+        for (const char *p = i ? chunks : whole; *p; p++) {
+            say(fd, p, 1);
+            usleep(200);
+        }
+        struct answer a = hear(fd, false);
+        EXPECT(a.status == 200 && a.n_interim == 0);
+        EXPECT_STR(a.body.ptr, "hello world");
+        answer_release(&a);
+        close(fd);
+    }
+    expect_answer(r.port, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n", 200, "");
+    rig_close(&r);
+}
+
+static void a_large_body_comes_back_unchanged(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    size_t n = 3 << 20;
+    struct buf request = {0};
+    buf_printf(&request, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: %zu\r\n\r\n", n);
+    size_t head = request.len;
+    for (size_t i = 0; i < n; i++)
+        buf_push(&request, (char)(i * 31 + (i >> 11)));
+    int fd = dial(r.port);
+    say(fd, request.ptr, request.len);
+    struct answer a = hear(fd, false);
+    EXPECT(a.status == 200 && a.body.len == n && memcmp(a.body.ptr, request.ptr + head, n) == 0);
+    answer_release(&a);
+    buf_release(&request);
+    close(fd);
+    rig_close(&r);
+}
+
+static void who_expects_100_continue_gets_it_or_the_refusal(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int fd = dial(r.port);
+    say_text(fd, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
+    char interim[25];
+    EXPECT(recv(fd, interim, sizeof interim, MSG_WAITALL) == 25 && memcmp(interim, "HTTP/1.1 100 Continue\r\n\r\n", 25) == 0);
+    say_text(fd, "body");
+    struct answer a = hear(fd, false);
+    EXPECT(a.status == 200 && strcmp(a.body.ptr, "body") == 0);
+    answer_release(&a);
+    close(fd);
+    fd = dial(r.port);
+    say_text(fd, "POST /small HTTP/1.1\r\nHost: t\r\nContent-Length: 65\r\nExpect: 100-continue\r\n\r\n");
+    a = hear(fd, false);
+    EXPECT(a.status == 413 && a.n_interim == 0 && is_closed(fd));
+    answer_release(&a);
+    close(fd);
+    rig_close(&r);
+}
+
+static void a_body_that_is_too_large_is_413_even_to_a_client_that_only_writes(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.max_body = 1 << 20});
+    size_t n = 3 << 20; // three times what is read, and more than the sockets buffer
+    char *zeros = xcalloc(n, 1), head[128];
+    for (int chunked = 0; chunked < 2; chunked++) {
+        int fd = dial(r.port);
+        snprintf(head, sizeof head, "POST /echo HTTP/1.1\r\nHost: t\r\n%s: %s\r\n\r\n%s", chunked ? "Transfer-Encoding" : "Content-Length",
+                 chunked ? "chunked" : "3145728", chunked ? "300000\r\n" : "");
+        say_text(fd, head);
+        say(fd, zeros, n);
+        if (chunked)
+            say_text(fd, "\r\n0\r\n\r\n");
+        struct answer a = hear(fd, false);
+        EXPECT_EQ(a.status, 413);
+        EXPECT(a.whole && strstr(a.body.ptr, "\"error\""));
+        answer_release(&a);
+        close(fd);
+    }
+    free(zeros);
+    expect_answer(
+        r.port,
+        "POST /small HTTP/1.1\r\nHost: t\r\nContent-Length: 65\r\n\r\n0123456789012345678901234567890123456789012345678901234567890123!",
+        413, "{\"error\":{\"message\":\"the body has 65 bytes, and at most 64 are read\",\"code\":413}}\n");
+    expect_answer(r.port, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999\r\n\r\n", 413, NULL);
+    rig_close(&r);
+}
+
+static void json_routes_want_json_of_a_known_length(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\n\r\n", 411, NULL);
+    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", 415, NULL);
+    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", 415, NULL);
+    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: 2\r\n\r\n{}",
+                  415, NULL);
+    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}", 200, "{}");
+    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Type: Application/JSON ; charset=utf-8\r\nContent-Length: 2\r\n\r\n{}",
+                  200, "{}");
+    rig_close(&r);
+}
+
+/* ---- connections ------------------------------------------------------------------------------------------------- */
+
+static void pipelined_requests_are_answered_in_order(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct buf all = {0};
+    for (int i = 0; i < 40; i++) {
+        if (i % 4 == 0)
+            buf_printf(&all, "GET /later?ms=%d HTTP/1.1\r\nHost: t\r\n\r\n", (40 - i) / 4);
+        else if (i % 4 == 1)
+            buf_printf(&all, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n%02d", i);
+        else if (i % 4 == 2)
+            buf_printf(&all, "GET /stream?n=3 HTTP/1.1\r\nHost: t\r\n\r\n");
+        else
+            buf_printf(&all, "POST /nothing HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nGET ");
+    }
+    int fd = dial(r.port);
+    say(fd, all.ptr, all.len);
+    for (int i = 0; i < 40; i++) {
+        struct answer a = hear(fd, false);
+        char number[8];
+        snprintf(number, sizeof number, "%02d", i);
+        EXPECT_EQ(a.status, i % 4 == 3 ? 404 : 200);
+        EXPECT(a.whole);
+        if (i % 4 == 0)
+            EXPECT_STR(a.body.ptr, "later\n");
+        if (i % 4 == 1)
+            EXPECT_STR(a.body.ptr, number);
+        if (i % 4 == 2)
+            EXPECT(strncmp(a.body.ptr, "data: 0 ", 8) == 0);
+        answer_release(&a);
+    }
+    struct http_stats s;
+    http_stats(r.server, &s);
+    EXPECT(s.accepted == 1 && s.exchanges == 40);
+    close(fd);
+    buf_release(&all);
+    rig_close(&r);
+}
+
+static void http_1_0_closes_unless_asked_not_to(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int fd = dial(r.port);
+    say_text(fd, "GET /stream?n=5&size=40 HTTP/1.0\r\n\r\n");
+    struct answer a = hear(fd, false);
+    EXPECT(a.status == 200 && !a.chunked && a.body.len == 200 && strncmp(a.body.ptr + 160, "data: 4 ", 8) == 0);
+    answer_release(&a);
+    close(fd);
+    fd = dial(r.port);
+    for (int i = 0; i < 3; i++) {
+        say_text(fd, "GET /hello HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+        a = hear(fd, false);
+        EXPECT(a.status == 200 && a.body.len == 6);
+        answer_release(&a);
+    }
+    say_text(fd, "GET /hello HTTP/1.0\r\n\r\n");
+    a = hear(fd, false);
+    EXPECT(a.status == 200 && is_closed(fd));
+    answer_release(&a);
+    close(fd);
+    rig_close(&r);
+}
+
+static void connection_close_is_obeyed(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int fd = dial(r.port);
+    say_text(fd, "GET /hello HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\nGET /hello HTTP/1.1\r\nHost: t\r\n\r\n");
+    struct answer a = hear(fd, false);
+    EXPECT(a.status == 200 && answer_has(&a, "Connection: close") && is_closed(fd));
+    answer_release(&a);
+    close(fd);
+    rig_close(&r);
+}
+
+/* ---- later, and streams ------------------------------------------------------------------------------------------ */
+
+static void an_answer_may_come_later_from_another_thread(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int64_t start = clock_us();
+    expect_answer(r.port, GET("/later?ms=50"), 200, "later\n");
+    EXPECT(clock_us() - start >= 50000);
+    rig_close(&r);
+}
+
+static void expect_events(const struct buf *body, long n, long size) {
+    EXPECT_EQ(body->len, n * size);
+    for (long i = 0; i < n; i++) {
+        char start[32];
+        int k = snprintf(start, sizeof start, "data: %ld x", i);
+        if (memcmp(body->ptr + i * size, start, (size_t)k) != 0)
+            fail_msg("event %ld is %.20s", i, body->ptr + i * size);
+    }
+}
+
+static void a_stream_is_whole_and_in_order(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct answer a = ask(r.port, GET("/stream?n=20000&batch=7&size=60"));
+    EXPECT(a.status == 200 && a.chunked && a.whole && answer_has(&a, "Content-Type: text/event-stream\r"));
+    expect_events(&a.body, 20000, 60);
+    answer_release(&a);
+    a = ask(r.port, GET("/stream?n=0"));
+    EXPECT(a.status == 200 && a.whole && a.body.len == 0);
+    answer_release(&a);
+    rig_close(&r);
+}
+
+static void an_event_is_sent_when_it_is_there(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int fd = dial(r.port);
+    say_text(fd, GET("/stream?n=5&gap=100000&size=32"));
+    struct buf seen = {0};
+    for (int i = 0; i < 5; i++) { // each comes a tenth of a second after the one before, not with it
+        char c[4096];
+        ssize_t n = recv(fd, c, sizeof c, 0);
+        EXPECT(n > 0);
+        buf_append(&seen, c, (size_t)n);
+        if (i == 0 && !strstr(seen.ptr, "data: 0"))
+            i--; // the head came alone
+        EXPECT(!strstr(seen.ptr, i == 0 ? "data: 1" : i == 1 ? "data: 2" : i == 2 ? "data: 3" : i == 3 ? "data: 4" : "data: 5"));
+    }
+    buf_release(&seen);
+    close(fd);
+    rig_close(&r);
+}
+
+static void what_is_posted_together_is_one_wake_and_few_writes(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct http_stats before, after;
+    http_stats(r.server, &before);
+    struct answer a = ask(r.port, GET("/stream?n=10000&batch=1000&gap=20000&size=50"));
+    http_stats(r.server, &after);
+    EXPECT(a.whole);
+    expect_events(&a.body, 10000, 50);
+    EXPECT(after.wakes - before.wakes <= 12);                  // ten batches, the end, the connection
+    EXPECT(after.stream_writes - before.stream_writes <= 100); // 50,000 bytes a batch, a few KiB a write
+    answer_release(&a);
+    rig_close(&r);
+}
+
+static void an_idle_stream_pings(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.ping_ms = 30});
+    struct answer a = ask(r.port, GET("/stream?n=3&gap=100000&size=32"));
+    int n_pings = 0;
+    for (const char *p = a.body.ptr; (p = strstr(p, ": ping\n\n")); p++)
+        n_pings++;
+    EXPECT(a.whole && n_pings >= 3 && n_pings <= 10);
+    EXPECT(strstr(a.body.ptr, "data: 2 "));
+    answer_release(&a);
+    rig_close(&r);
+}
+
+/* ---- sockets ----------------------------------------------------------------------------------------------------- */
+
+static int dial_unix(const char *path) {
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    strcpy(a.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = 10}, sizeof(struct timeval));
+    EXPECT(connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    return fd;
+}
+
+static void a_unix_socket_serves_and_a_stale_one_is_replaced(void **state) {
+    (void)state;
+    char path[] = "/tmp/gyre-http-XXXXXX/s";
+    path[21] = '\0';
+    EXPECT(mkdtemp(path));
+    path[21] = '/';
+    for (int i = 0; i < 2; i++) {
+        struct rig r = rig_open((struct http_options){.unix_path = path, .port = -1});
+        EXPECT_EQ(r.port, 0);
+        struct http_server *second;
+        struct error err;
+        EXPECT_EQ(http_open(&r.options, &second, &err), ERR_IO); // a live one is left alone
+        int fd = dial_unix(path);
+        say_text(fd, GET("/stream?n=100&size=40"));
+        struct answer a = hear(fd, false);
+        EXPECT(a.status == 200 && a.whole);
+        expect_events(&a.body, 100, 40);
+        answer_release(&a);
+        close(fd);
+        rig_close(&r);
+        EXPECT(access(path, F_OK) != 0);
+        struct sockaddr_un stale = {.sun_family = AF_UNIX};
+        strcpy(stale.sun_path, path);
+        fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        EXPECT(bind(fd, (struct sockaddr *)&stale, sizeof stale) == 0);
+        close(fd); // the file stays
+    }
+    unlink(path);
+    path[21] = '\0';
+    rmdir(path);
+}
+
+static void a_port_in_use_and_an_unknown_host_are_refused_with_a_sentence(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct http_server *s;
+    struct error err;
+    struct http_options o = {.host = "127.0.0.1", .port = r.port};
+    EXPECT_EQ(http_open(&o, &s, &err), ERR_IO);
+    EXPECT(strstr(err.text, "127.0.0.1") && strstr(err.text, "in use"));
+    o.host = "300.1.1.1";
+    EXPECT_EQ(http_open(&o, &s, &err), ERR_ARG);
+    o = (struct http_options){.host = "127.0.0.1", .tls_cert = "tests/data/tls/cert.pem"};
+    EXPECT_EQ(http_open(&o, &s, &err), ERR_ARG);
+    o.tls_key = "tests/data/README.md";
+    EXPECT_EQ(http_open(&o, &s, &err), ERR_ARG);
+    rig_close(&r);
+}
+
+static void tls_serves_the_same(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.tls_cert = "tests/data/tls/cert.pem", .tls_key = "tests/data/tls/key.pem"});
+    char command[1024];
+    snprintf(
+        command, sizeof command,
+        "python3 -c 'import ssl, http.client as h\n"
+        "c = h.HTTPSConnection(\"localhost\", %d, timeout=10, context=ssl.create_default_context(cafile=\"tests/data/tls/cert.pem\"))\n"
+        "for i in range(20):\n"
+        "    c.request(\"POST\", \"/echo\", b\"x\" * i * 5000)\n"
+        "    assert c.getresponse().read() == b\"x\" * i * 5000\n"
+        "    c.request(\"GET\", \"/later?ms=5\")\n"
+        "    assert c.getresponse().read() == b\"later\\n\"\n"
+        "    c.request(\"GET\", \"/stream?n=1000&batch=10&size=40\")\n"
+        "    assert len(c.getresponse().read()) == 40000\n"
+        "c.request(\"GET\", \"/later\")\n"
+        "c.sock.close()'",
+        r.port);
+    EXPECT_EQ(system(command), 0);
+    EXPECT(comes_to(&rig_seen.gone, 1));
+    rig_close(&r);
+}
+
+static void all_addresses_share_a_chosen_port(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.host = "localhost"});
+    EXPECT(r.port > 0);
+    expect_answer(r.port, GET("/hello"), 200, "hello\n");
+    rig_close(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_request_gets_its_answer),
+        cmocka_unit_test(a_sane_request_id_comes_back_and_an_odd_one_does_not),
+        cmocka_unit_test(head_is_get_without_the_body),
+        cmocka_unit_test(a_path_for_another_method_says_for_which),
+        cmocka_unit_test(pages_of_the_named_origin_may_call),
+        cmocka_unit_test(paths_are_compared_as_they_were_sent),
+        cmocka_unit_test(a_body_may_come_in_any_pieces),
+        cmocka_unit_test(a_large_body_comes_back_unchanged),
+        cmocka_unit_test(who_expects_100_continue_gets_it_or_the_refusal),
+        cmocka_unit_test(a_body_that_is_too_large_is_413_even_to_a_client_that_only_writes),
+        cmocka_unit_test(json_routes_want_json_of_a_known_length),
+        cmocka_unit_test(pipelined_requests_are_answered_in_order),
+        cmocka_unit_test(http_1_0_closes_unless_asked_not_to),
+        cmocka_unit_test(connection_close_is_obeyed),
+        cmocka_unit_test(an_answer_may_come_later_from_another_thread),
+        cmocka_unit_test(a_stream_is_whole_and_in_order),
+        cmocka_unit_test(an_event_is_sent_when_it_is_there),
+        cmocka_unit_test(what_is_posted_together_is_one_wake_and_few_writes),
+        cmocka_unit_test(an_idle_stream_pings),
+        cmocka_unit_test(a_unix_socket_serves_and_a_stale_one_is_replaced),
+        cmocka_unit_test(a_port_in_use_and_an_unknown_host_are_refused_with_a_sentence),
+        cmocka_unit_test(tls_serves_the_same),
+        cmocka_unit_test(all_addresses_share_a_chosen_port),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
