@@ -1,0 +1,28 @@
+/* request_fields.h - a request as JSON, in the field names of OpenAI's completions and of those who extend them, to
+ * what the engine takes.
+ *
+ *     {"prompt": "Once upon", "max_tokens": 40, "temperature": 0.7, "stop": ["\n\n"], "seed": 7, "ignore_eos": true}
+ *
+ * A field that is not known, or has the wrong type, is an error that names it: a misspelt one would otherwise be
+ * dropped and nobody would know. null stands for a field that is not given. Ranges are the engine's to judge. */
+#pragma once
+
+#include "base/arena.h"
+#include "base/json.h"
+#include "gyre.h"
+
+struct request_fields {
+    struct arena arena;          // everything below lies in it
+    struct gyre_request request; // request.prompt is NULL when the prompt is text
+    const char *prompt;          // "prompt"; NULL when there are "prompt_ids"
+    const char **stop;           // stop strings, which are the caller's to find
+    size_t n_stop;
+};
+
+/* Reads one of prompt and prompt_ids, and the sampling fields, over `base`, which stands for those that are not given. */
+enum status request_fields_read(const json_t *object, const struct gyre_request *base, struct request_fields *out, struct error *err);
+
+/* The prompt only; other fields are errors. */
+enum status request_prompt_read(const json_t *object, const struct gyre_request *base, struct request_fields *out, struct error *err);
+
+void request_fields_release(struct request_fields *f);
