@@ -1,0 +1,22 @@
+/* engine_flags.c - see engine_flags.h. */
+#include "main/engine_flags.h"
+
+enum status engine_fault(const struct gyre_error *from, struct error *err) {
+    return fail(err, (enum status)from->status, "%s", from->text);
+}
+
+enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
+    struct gyre_options options = {
+        .model = model,
+        .backend = backend_get(f->device),
+        .n_threads = (int)f->n_threads,
+        .dummy_weights = strcmp(f->load_format, "dummy") == 0,
+        .max_model_len = f->max_model_len,
+        .kv_cache_bytes = f->kv_cache_memory,
+        .max_batched_tokens = (int)f->max_batched_tokens,
+        .max_seqs = (int)f->max_seqs,
+        .block_size = (int)f->block_size,
+    };
+    struct gyre_error e;
+    return gyre_open(&options, out, &e) == 0 ? OK : engine_fault(&e, err);
+}

@@ -1,0 +1,64 @@
+/* engine_flags.h - the flags of every verb that opens a model to compute with it, and opening it. */
+#pragma once
+
+#include "gyre.h"
+#include "main/backends.h"
+#include "main/flags.h"
+
+struct engine_flags {
+    const char *device, *load_format;
+    int64_t n_threads, max_model_len, kv_cache_memory, max_batched_tokens, max_seqs, block_size;
+};
+
+#define ENGINE_FLAGS_DEFAULT \
+    { .device = "cpu", .load_format = "auto", .max_batched_tokens = 512, .max_seqs = 64, .block_size = 64 }
+
+/* Rows of a flag table. */
+#define ENGINE_FLAGS(e)                                                                                                               \
+    {"device", 0, FLAG_CHOICE, &(e).device, BACKEND_NAMES, "Engine", "what computes"},                                                \
+        {"threads", 't', FLAG_INT, &(e).n_threads, "N", "Engine", "threads of the CPU; 0 is one a processor", .min = 0, .max = 1024}, \
+        {"load-format",                                                                                                               \
+         0,                                                                                                                           \
+         FLAG_CHOICE,                                                                                                                 \
+         &(e).load_format,                                                                                                            \
+         "auto|dummy",                                                                                                                \
+         "Engine",                                                                                                                    \
+         "dummy: random weights in the shapes of config.json, to measure speed without a checkpoint"},                                \
+        {"max-model-len",                                                                                                             \
+         0,                                                                                                                           \
+         FLAG_INT,                                                                                                                    \
+         &(e).max_model_len,                                                                                                          \
+         "N",                                                                                                                         \
+         "Engine",                                                                                                                    \
+         "tokens of a prompt and its answer together; 0 is what the model and the memory allow",                                      \
+         .min = 0,                                                                                                                    \
+         .max = 1 << 24},                                                                                                             \
+        {"kv-cache-memory",                                                                                                           \
+         0,                                                                                                                           \
+         FLAG_SIZE,                                                                                                                   \
+         &(e).kv_cache_memory,                                                                                                        \
+         "BYTES",                                                                                                                     \
+         "Engine",                                                                                                                    \
+         "memory for the cache of keys and values; 0 is up to a quarter of the machine's",                                            \
+         .min = 0,                                                                                                                    \
+         .max = 1e15},                                                                                                                \
+        {"max-num-batched-tokens",                                                                                                    \
+         0,                                                                                                                           \
+         FLAG_INT,                                                                                                                    \
+         &(e).max_batched_tokens,                                                                                                     \
+         "N",                                                                                                                         \
+         "Engine",                                                                                                                    \
+         "tokens computed in one step; longer prompts "                                                                               \
+         "are fed in chunks",                                                                                                         \
+         .min = 1,                                                                                                                    \
+         .max = 1 << 20},                                                                                                             \
+        {"max-num-seqs", 0, FLAG_INT, &(e).max_seqs, "N", "Engine", "sequences computed in one step", .min = 1, .max = 1 << 14}, {    \
+        "block-size", 0, FLAG_INT, &(e).block_size, "N", "Engine", "tokens in a block of the cache; a power of two", .min = 1,        \
+                                                                                                                     .max = 1 << 14   \
+    }
+
+/* Opens a model folder (or, with dummy weights, a config.json). */
+enum status engine_flags_open(const struct engine_flags *flags, const char *model, struct gyre **out, struct error *err);
+
+/* The engine's sentence as ours. */
+enum status engine_fault(const struct gyre_error *from, struct error *err);
