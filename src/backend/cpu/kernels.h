@@ -53,6 +53,11 @@ struct kernels {
     float (*exp_sum)(float *x, float max, int64_t n); // x = e^(x - max); returns the sum
     void (*softcap)(float *x, float cap, int64_t n);  // x = cap * tanh(x / cap)
     void (*activate)(struct act_args act, const float *gate, const float *up, int64_t n, float *y); // not ACT_GELU
+
+    /* For measuring the machine: a sum of n floats, n a multiple of 256, as fast as they come; and n multiply-adds,
+     * n a multiple of 384, in registers. The results only keep the work from being dropped. */
+    float (*read)(const float *x, int64_t n);
+    float (*multiply_adds)(int64_t n);
 };
 
 extern const struct kernels kernels_portable, kernels_avx2, kernels_avx512;

@@ -456,6 +456,30 @@ static void pack(const float *rows, int64_t stride, int64_t n_rows, int64_t k, f
         }
 }
 
+/* ---- measuring ---- */
+
+static float read_floats(const float *x, int64_t n) {
+    enum { CHAINS = 4 };
+    vf sum[CHAINS];
+    UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = vf_set(0);
+    for (int64_t i = 0; i < n; i += CHAINS * LANES)
+        UNROLL for (int j = 0; j < CHAINS; j++) sum[j] = vf_add(sum[j], vf_load(x + i + j * LANES));
+    return vf_sum(vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
+}
+
+/* Twelve chains cover a latency of four or five cycles on two pipes and leave registers for the factors. */
+static float multiply_adds(int64_t n) {
+    enum { CHAINS = 12 };
+    vf sum[CHAINS], factor = vf_set(0.5f), term = vf_set(1);
+    UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = vf_set((float)i);
+    for (int64_t i = 0; i < n; i += CHAINS * LANES)
+        UNROLL for (int j = 0; j < CHAINS; j++) sum[j] = vf_fma(sum[j], factor, term);
+    vf all = sum[0];
+    for (int i = 1; i < CHAINS; i++)
+        all = vf_add(all, sum[i]);
+    return vf_sum(all);
+}
+
 const struct kernels KERNELS = {
     .name = KERNELS_NAME,
     .arrange = arrange,
@@ -472,4 +496,6 @@ const struct kernels KERNELS = {
     .exp_sum = exp_sum,
     .softcap = softcap,
     .activate = activate_rows,
+    .read = read_floats,
+    .multiply_adds = multiply_adds,
 };
