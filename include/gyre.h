@@ -46,6 +46,12 @@ struct gyre_error {
     char text[768];
 };
 
+/* Who runs first when there is not room for all. */
+enum gyre_policy {
+    GYRE_FCFS, // by arrival
+    GYRE_SJF,  // short prompts before long ones, and nobody waits for ever
+};
+
 /* Zero means the default everywhere. */
 struct gyre_options {
     const char *model; // a folder in Hugging Face's layout
@@ -57,8 +63,9 @@ struct gyre_options {
     int max_batched_tokens; // tokens computed in one step, 512
     int max_seqs;           // sequences in one step, 64
     int block_size;         // tokens in a block of cache, a power of two, 64
-    double itl_target_ms;   // prompts are cut so that running streams get a token this often, if it can be; 0: no bound
-    bool no_prefix_cache;   // compute each prompt from its beginning
+    enum gyre_policy policy;
+    double itl_target_ms; // prompts are cut so that running streams get a token this often, if it can be; 0: no bound
+    bool no_prefix_cache; // compute each prompt from its beginning
 };
 
 /* Reads the model, places its weights and allocates the cache. */
@@ -102,6 +109,7 @@ struct gyre_request {
     size_t n_logit_bias;
     uint64_t seed; // the same seed gives the same tokens, whatever runs beside
 
+    int32_t priority;       // lower runs first, and takes the place of higher ones where there is not room
     const char *cache_salt; // requests share cached prompts only with those of the same salt; NULL: with all others of none
 
     bool ignore_eos;         // go on after the model's end-of-sequence tokens

@@ -161,6 +161,7 @@ static void random_request(struct company *c, int max_len, const struct world *w
     q->score_from = one_in(2) ? 0 : below((int)q->n_prompt + 2);
     q->want_last_logits = one_in(4);
     q->keep_sequence = one_in(4);
+    q->priority = one_in(3) ? below(5) - 2 : 0;
 }
 
 /* Begins like an earlier request: its prompt and answer, cut or changed somewhere or not, and something new. */
@@ -193,6 +194,7 @@ static struct gyre_options random_options(void) {
         .block_size = 1 << below(5),
         .kv_cache_bytes = 700 + below(one_in(3) ? 16000 : 1800),
         .no_prefix_cache = one_in(4),
+        .policy = one_in(2) ? GYRE_FCFS : GYRE_SJF,
     };
 }
 
@@ -537,6 +539,87 @@ static void recurrent_models_remember_nothing(void **state) {
     world_close(w);
 }
 
+/* The order in which requests end that are submitted together, one running at a time. */
+static void order_of_ends(enum gyre_policy policy, const int *lengths, const int *priorities, int n, int *order) {
+    struct world w = world_open(PLAIN, (struct gyre_options){.max_seqs = 1, .policy = policy});
+    int at = 0;
+    int32_t text[60] = {5};
+    for (intptr_t i = 0; i < n; i++) {
+        struct gyre_request q = ask(&w, 1, 4);
+        struct gyre_error err;
+        uint64_t id;
+        q.prompt = text, q.n_prompt = lengths[i], q.priority = priorities[i], q.user = (void *)i; // NOLINT: a number
+        EXPECT_OK(gyre_submit(w.g, &q, &id, &err), err);
+    }
+    while (gyre_busy(w.g)) {
+        struct gyre_event e[8];
+        for (int k = 0, got = gyre_poll(w.g, e, 8); k < got; k++)
+            if (e[k].kind == GYRE_DONE)
+                order[at++] = (int)(intptr_t)e[k].user;
+    }
+    EXPECT_EQ(at, n);
+    world_close(w);
+}
+
+static void policies_decide_who_comes_first(void **state) {
+    (void)state;
+    static const int lengths[] = {30, 20, 3, 20, 8}, none[5] = {0}, some[5] = {3, 0, 3, -1, 0};
+    static const int fcfs[] = {0, 1, 2, 3, 4}, sjf[] = {2, 4, 1, 3, 0}, by_priority[] = {3, 1, 4, 0, 2};
+    int order[5];
+    order_of_ends(GYRE_FCFS, lengths, none, 5, order);
+    EXPECT(memcmp(order, fcfs, sizeof order) == 0);
+    order_of_ends(GYRE_SJF, lengths, none, 5, order);
+    EXPECT(memcmp(order, sjf, sizeof order) == 0);
+    order_of_ends(GYRE_FCFS, lengths, some, 5, order);
+    EXPECT(memcmp(order, by_priority, sizeof order) == 0);
+}
+
+static void a_more_important_request_takes_the_place_of_a_running_one(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){.max_seqs = 1});
+    struct gyre_request q = ask(&w, 6, 40);
+    struct record low = {0}, high = {0}, alone = {0};
+    submit(w.g, q, &low);
+    for (int i = 0; i < 10; i++)
+        poll_once(w.g);
+    EXPECT(low.n_tokens > 0);
+    struct gyre_request urgent = q;
+    urgent.priority = -1, urgent.max_tokens = 5;
+    submit(w.g, urgent, &high);
+    while (!high.n_done)
+        poll_once(w.g);
+    EXPECT(!low.n_done && w.g->scheduler.n_preempted == 1);
+    finish_all(w.g);
+    run_alone(PLAIN, q, &alone);
+    expect_same(&low, &alone, "after it gave way");
+    world_close(w);
+}
+
+/* Short prompts keep coming; the long one still ends, after as many of them as it has tokens at most. */
+static void a_long_prompt_does_not_starve_among_short_ones(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){.max_seqs = 1, .policy = GYRE_SJF});
+    struct record longest = {0};
+    static struct record shorts[200];
+    memset(shorts, 0, sizeof shorts);
+    int32_t text[60] = {5};
+    struct gyre_request q = ask(&w, 1, 2);
+    q.prompt = text, q.n_prompt = 60;
+    struct record first = {0};
+    submit(w.g, ask(&w, 2, 2), &first);
+    submit(w.g, q, &longest);
+    int n = 0;
+    while (!longest.n_done && n < 200) {
+        submit(w.g, ask(&w, 2, 2), &shorts[n++]);
+        int before = n - 1;
+        while (!shorts[before].n_done && !longest.n_done)
+            poll_once(w.g);
+    }
+    EXPECT(longest.n_done && n > 5 && n <= 62);
+    finish_all(w.g);
+    world_close(w);
+}
+
 static void kept_sequences_give_way(void **state) {
     (void)state;
     struct world w =
@@ -627,6 +710,9 @@ int main(void) {
         cmocka_unit_test(a_beginning_seen_before_is_not_computed_again),
         cmocka_unit_test(what_was_evicted_is_computed_again),
         cmocka_unit_test(recurrent_models_remember_nothing),
+        cmocka_unit_test(policies_decide_who_comes_first),
+        cmocka_unit_test(a_more_important_request_takes_the_place_of_a_running_one),
+        cmocka_unit_test(a_long_prompt_does_not_starve_among_short_ones),
         cmocka_unit_test(kept_sequences_give_way),
         cmocka_unit_test(the_cache_is_as_large_as_was_said),
         cmocka_unit_test(options_out_of_range_are_named),

@@ -77,7 +77,8 @@ struct gyre {
     int first_event, n_events;
     struct request *ended_head, *ended_tail; // their DONE was not handed out yet
     struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good
-    int64_t n_steps;
+    enum gyre_policy policy;
+    int64_t n_steps, n_accepted;
     int64_t n_busy;      // accepted, DONE not handed out
     struct error failed; // of the device; sticky
 };

@@ -44,7 +44,15 @@ static void take_over(struct gyre *g, struct request *kept, struct request *r) {
     forget(g, kept);
 }
 
+/* sjf: a prompt token counts for a whole request that came later, a thousand at most, so that even the longest is first
+ * in its turn. The number of arrivals makes ranks differ. */
+static struct sequence_rank rank_of(struct gyre *g, const struct request *r) {
+    int64_t arrival = g->n_accepted++, size = g->policy == GYRE_SJF ? MIN(r->n_prompt, 1000) : 0;
+    return (struct sequence_rank){r->asked.priority, (arrival + size) * ((int64_t)1 << 24) + arrival % (1 << 24)};
+}
+
 void engine_accept(struct gyre *g, struct request *r) {
+    r->sequence.rank = rank_of(g, r);
     request_table_add(&g->requests, r);
     if (r->asked.continue_from)
         take_over(g, request_table_find(&g->requests, r->asked.continue_from), r);

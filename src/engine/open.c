@@ -53,6 +53,7 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     struct gyre *g = xcalloc(1, sizeof *g);
     g->ops = o->backend;
     g->program = m->program;
+    g->policy = o->policy;
     fill_info(&g->info, m, &sizes);
     allocate_step(g, o, &sizes);
     enum status st = open_device(g, o, &sizes, err);

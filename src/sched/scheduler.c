@@ -12,11 +12,15 @@ static void list_append(struct sequence_list *list, struct sequence *seq) {
     list->n++;
 }
 
-static void list_prepend(struct sequence_list *list, struct sequence *seq) {
-    seq->prev = NULL;
-    seq->next = list->head;
-    *(list->head ? &list->head->prev : &list->tail) = seq;
-    list->head = seq;
+/* Most come last. */
+static void list_insert(struct sequence_list *list, struct sequence *seq) {
+    struct sequence *before = list->tail;
+    while (before && sequence_before(seq, before))
+        before = before->prev;
+    seq->prev = before;
+    seq->next = before ? before->next : list->head;
+    *(seq->next ? &seq->next->prev : &list->tail) = seq;
+    *(before ? &before->next : &list->head) = seq;
     list->n++;
 }
 
@@ -45,7 +49,15 @@ void scheduler_add(struct scheduler *s, struct sequence *seq) {
     BUG_IF(seq->place != SEQ_OUTSIDE || seq->n_tokens < 1);
     seq->place = SEQ_WAITING;
     s->n_waiting_with_cache += seq->n_computed > 0;
-    list_append(&s->waiting, seq);
+    list_insert(&s->waiting, seq);
+}
+
+static void insert_running(struct scheduler *s, struct sequence *seq) {
+    int i = s->n_running++;
+    for (; i > 0 && sequence_before(seq, s->running[i - 1]); i--)
+        s->running[i] = s->running[i - 1];
+    s->running[i] = seq;
+    seq->place = SEQ_RUNNING;
 }
 
 static void remove_running(struct scheduler *s, struct sequence *seq) {
@@ -99,12 +111,12 @@ static bool drop_spare(struct scheduler *s, const struct sequence *needed) {
     return true;
 }
 
-/* What the youngest running sequence has computed is lost. */
-static void preempt_youngest(struct scheduler *s) {
+/* What the last running sequence has computed is lost, but for what is remembered of it. */
+static void preempt_last(struct scheduler *s) {
     struct sequence *seq = s->running[--s->n_running];
     kv_pool_drop(s->pool, seq);
     seq->place = SEQ_WAITING;
-    list_prepend(&s->waiting, seq);
+    list_insert(&s->waiting, seq);
     s->n_preempted++;
 }
 
@@ -116,7 +128,7 @@ static bool make_room(struct scheduler *s, int at, int n) {
             continue;
         bool itself = s->n_running - 1 == at;
         BUG_IF(itself && at == 0); // it was checked that the pool can hold it
-        preempt_youngest(s);
+        preempt_last(s);
         if (itself)
             return false;
     }
@@ -198,15 +210,26 @@ static void admit_waiting(struct scheduler *s, struct reserve decoding) {
         take_out(s, seq);
         if (seq->n_recalled < 0)
             seq->n_recalled = seq->n_computed;
-        seq->place = SEQ_RUNNING;
-        s->running[s->n_running++] = seq;
-        bool room = make_room(s, s->n_running - 1, n);
-        BUG_IF(!room);
+        insert_running(s, seq);
+        enum status st = kv_pool_extend(s->pool, seq, seq->n_computed + n);
+        BUG_IF(st != OK); // there was room for more than that
         put_in_step(s, seq, n);
     }
 }
 
+/* Nothing is planned yet, so whoever is less important than the first that waits can still give way. */
+static void give_way_to_priority(struct scheduler *s) {
+    struct sequence *first = s->waiting.head;
+    while (first && s->n_running > 0 && first->rank.priority < s->running[s->n_running - 1]->rank.priority) {
+        if (s->n_running < s->limits.max_seqs && kv_pool_has_room(s->pool, first, first->n_tokens))
+            return;
+        preempt_last(s);
+        first = s->waiting.head;
+    }
+}
+
 bool scheduler_plan(struct scheduler *s) {
+    give_way_to_priority(s);
     int64_t n_preempted = s->n_preempted;
     s->n_step = s->n_step_tokens = s->n_step_rows = 0;
     s->step_work = (struct step_work){0};
@@ -247,6 +270,8 @@ static const char *check_list(const struct scheduler *s, const struct sequence_l
         const char *wrong = check_sequence(s, seq, place);
         if (wrong)
             return wrong;
+        if (place == SEQ_WAITING && seq->next && !sequence_before(seq, seq->next))
+            return "the waiting ones are not in order";
         seqs[(*n)++] = seq;
     }
     return NULL;
@@ -260,6 +285,8 @@ const char *scheduler_check(const struct scheduler *s) {
         wrong = check_list(s, &s->idle, SEQ_IDLE, seqs, &n);
     for (int i = 0; i < s->n_running && !wrong; i++) {
         wrong = check_sequence(s, s->running[i], SEQ_RUNNING);
+        if (!wrong && i > 0 && !sequence_before(s->running[i - 1], s->running[i]))
+            wrong = "the running ones are not in order";
         seqs[n++] = s->running[i];
     }
     if (!wrong)

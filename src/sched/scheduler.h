@@ -1,18 +1,20 @@
 /* scheduler.h - decides which tokens of which sequences run in the next step.
  *
  * Knows tokens, blocks and budgets; never sees a tensor, text or a socket. A step closes part of the gap between
- * n_computed and n_tokens of each sequence, oldest first, so prefill, chunks, decode and recomputing are one
+ * n_computed and n_tokens of each sequence, in the order of rank, so prefill, chunks, decode and recomputing are one
  * subtraction. A sequence with one token to go is never kept waiting by another's prompt: prompts share what the
- * decoding ones leave, and no more than the promised time between tokens allows (itl_target_us). When blocks run out, sequences that do not
- * run lose what cache they hold, then the youngest running one gives its blocks back, waits at the head of the queue and is recomputed
- * later.
+ * decoding ones leave, and no more than the promised time between tokens allows (itl_target_us). When blocks run out,
+ * sequences that do not run lose what cache they hold, then the last running one in rank gives its blocks back, waits
+ * in its place and is recomputed later; so does it for a waiting one of a better priority.
  *
  *     add -> waiting -> running -> remove                       (finished, cancelled)
  *               ^          |  \
  *               '- preempt-'   '-> keep -> idle -> remove       (kept for its cache)
  *
- * Running and waiting together are always in the order of arrival, so the oldest can take everything and always
- * ends: no sequence starves as long as each could be held alone (kv_pool_could_hold). No allocation after init. */
+ * Rank is given when a sequence is added and never changes: by arrival (fcfs), by arrival plus the cost of the prompt
+ * (sjf), with a priority before either. The first in rank can take everything and always ends, and within a priority
+ * later arrivals rank behind sooner or later, so no sequence starves but by more important ones, as long as each could be
+ * held alone (kv_pool_could_hold). No allocation after init. */
 #pragma once
 
 #include "sched/kv_pool.h"
@@ -32,7 +34,7 @@ struct step_limits {
 struct scheduler {
     struct kv_pool *pool;
     struct step_limits limits;
-    struct sequence **running; // [max_seqs], oldest first
+    struct sequence **running; // [max_seqs], in order of rank
     int n_running;
     struct sequence_list waiting, idle;
     int n_waiting_with_cache; // which was a kept sequence's
@@ -50,7 +52,7 @@ struct scheduler {
 void scheduler_init(struct scheduler *s, struct kv_pool *pool, struct step_limits limits);
 void scheduler_release(struct scheduler *s);
 
-/* At the end of the queue. The sequence must be one that the pool could hold; it stays the caller's. */
+/* In the queue, by its rank. The sequence must be one that the pool could hold; it stays the caller's. */
 void scheduler_add(struct scheduler *s, struct sequence *seq);
 
 /* Takes it out of wherever it is and gives its cache back. Not while a step with it is planned and not advanced. */

@@ -30,8 +30,15 @@ struct block_table {
     int32_t first, end;
 };
 
+/* Who comes first: lower priority, then lower order. Set before scheduler_add, never changed, no two equal. */
+struct sequence_rank {
+    int32_t priority;
+    int64_t order;
+};
+
 struct sequence {
     void *owner;
+    struct sequence_rank rank;
     int32_t *tokens; // [capacity]: the prompt, then what was generated
     int32_t capacity, n_tokens, n_computed, n_scheduled;
     int32_t first_row;  // each position from here on gives an output row; INT32_MAX: only the last known token does
@@ -46,6 +53,10 @@ struct sequence {
 
 /* A sequence of at most `capacity` tokens, none known yet; its arrays come from the arena. */
 void sequence_init(struct sequence *seq, struct arena *arena, int32_t capacity, int n_groups, int block_size);
+
+static inline bool sequence_before(const struct sequence *a, const struct sequence *b) {
+    return a->rank.priority != b->rank.priority ? a->rank.priority < b->rank.priority : a->rank.order < b->rank.order;
+}
 
 void sequence_append(struct sequence *seq, int32_t token);
 
