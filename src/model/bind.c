@@ -157,20 +157,38 @@ struct part part_rows(struct binder *b, int64_t first, int64_t rows, int64_t sto
 }
 
 /* A tensor of which several weights take rows (DeepSeek's kv_b_proj) is bound, and counted, once. */
+static const struct weight_part *shared_find(const struct binder *b, const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(b->shared); i++)
+        if (b->shared[i].name && strcmp(b->shared[i].name, name) == 0)
+            return &b->shared[i].view;
+    return NULL;
+}
+
+static void shared_keep(struct binder *b, const char *name, struct weight_part view) {
+    size_t slot = b->n_shared++ % ARRAY_LEN(b->shared);
+    b->shared[slot].name = name;
+    b->shared[slot].view = view;
+}
+
 static bool bind_view(struct binder *b, const struct part *p, int64_t in, struct weight_part *view) {
     if (p->rows == p->stored_rows)
         return bind_module(b, p->module, p->stored_rows, in, view);
-    for (size_t i = 0; i < ARRAY_LEN(b->shared); i++)
-        if (b->shared[i].module && strcmp(b->shared[i].module, p->module) == 0) {
-            *view = b->shared[i].view;
-            return true;
-        }
-    if (!bind_module(b, p->module, p->stored_rows, in, view))
+    const struct weight_part *found = shared_find(b, p->module);
+    if (!found && !bind_module(b, p->module, p->stored_rows, in, view))
         return false;
-    size_t slot = b->n_shared++ % ARRAY_LEN(b->shared);
-    b->shared[slot].module = p->module;
-    b->shared[slot].view = *view;
+    if (found)
+        *view = *found;
+    else
+        shared_keep(b, p->module, *view);
     return true;
+}
+
+/* Narrows the view of a whole tensor to the part's rows. */
+static void take_rows(struct weight_part *view, const struct part *p) {
+    view->n_rows = p->rows;
+    view->first_row = p->first;
+    if (view->data)
+        view->data = (const char *)view->data + p->first * view->row_stride * (int64_t)dtype_bytes(view->dtype);
 }
 
 static bool bind_parts(struct binder *b, struct weight *w, const struct part *parts, int n_parts) {
@@ -181,10 +199,7 @@ static bool bind_parts(struct binder *b, struct weight *w, const struct part *pa
         struct weight_part *p = &w->parts[w->n_parts++];
         if (!bind_view(b, &parts[i], w->in, p))
             return false;
-        p->n_rows = parts[i].rows;
-        p->first_row = parts[i].first;
-        if (p->data)
-            p->data = (const char *)p->data + parts[i].first * p->row_stride * (int64_t)dtype_bytes(p->dtype);
+        take_rows(p, &parts[i]);
     }
     return true;
 }
@@ -240,6 +255,19 @@ const struct weight *bind_vector(struct binder *b, int64_t n, const char *name, 
     return vector_part(b, full, n, &w->parts[0]) ? w : &empty_weight;
 }
 
+static bool bias_view(struct binder *b, const struct part *p, struct weight_part *view) {
+    const char *name = arena_printf(b->arena, "%s.bias", p->module);
+    const struct weight_part *found = p->rows == p->stored_rows ? NULL : shared_find(b, name);
+    if (!found && !vector_part(b, name, p->stored_rows, view))
+        return false;
+    if (found)
+        *view = *found;
+    else if (p->rows != p->stored_rows)
+        shared_keep(b, name, *view);
+    take_rows(view, p);
+    return true;
+}
+
 const struct weight *bind_fused_bias(struct binder *b, int n_parts, const struct part *parts) {
     if (b->status != OK)
         return &empty_weight;
@@ -249,7 +277,7 @@ const struct weight *bind_fused_bias(struct binder *b, int n_parts, const struct
     struct weight *w = bind_new_weight(b, arena_printf(b->arena, "%s.bias", parts[0].module), out, 1, n_parts);
     w->n_parts = 0;
     for (int i = 0; i < n_parts; i++)
-        if (parts[i].rows && !vector_part(b, arena_printf(b->arena, "%s.bias", parts[i].module), parts[i].rows, &w->parts[w->n_parts++]))
+        if (parts[i].rows && !bias_view(b, &parts[i], &w->parts[w->n_parts++]))
             return &empty_weight;
     return w;
 }

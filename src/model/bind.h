@@ -37,7 +37,7 @@ struct binder {
     uint64_t dummy_seed;
     struct dummy_memory *dummy;
     struct { // tensors that were taken in part, so that the next part does not count them again
-        const char *module;
+        const char *name;
         struct weight_part view;
     } shared[8];
     size_t n_shared;

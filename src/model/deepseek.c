@@ -12,7 +12,8 @@
 #include <stdio.h>
 
 struct deepseek_layer {
-    const struct weight *attn_norm, *q_a, *q_a_norm, *q, *kv_a, *kv_a_norm, *w_uk, *w_uv, *attn_out, *ffn_norm;
+    const struct weight *attn_norm, *q_a_norm, *q, *kv_a_norm, *w_uk, *w_uv, *ffn_norm;
+    struct projection q_a, kv_a, attn_out;
     const struct weight *gate_up, *down;       // dense layers
     const struct weight *router, *router_bias; // expert layers
     const struct weight *shared_gate_up, *shared_down;
@@ -26,18 +27,23 @@ struct deepseek {
 
 static const float LATENT_EPS = 1e-6f;
 
+/* attention_bias gives one to what reads the stream or writes it, and to nothing between. */
+static struct projection bind_projection(struct binder *b, struct part whole, int64_t in) {
+    return (struct projection){bind_fused(b, in, 1, &whole), b->spec->qkv_bias ? bind_fused_bias(b, 1, &whole) : NULL};
+}
+
 static void bind_attention(struct binder *b, int l, struct deepseek_layer *w) {
     const struct model_spec *s = b->spec;
     const struct mla_spec *a = &s->mla;
     int64_t D = s->hidden_size, H = s->n_heads, head = a->nope_dim + a->v_dim;
     int64_t q_in = a->q_rank ? a->q_rank : D;
     if (a->q_rank) {
-        w->q_a = bind_matrix(b, a->q_rank, D, "layers.%d.self_attn.q_a_proj", l);
+        w->q_a = bind_projection(b, part(b, a->q_rank, "layers.%d.self_attn.q_a_proj", l), D);
         w->q_a_norm = bind_vector(b, a->q_rank, "layers.%d.self_attn.q_a_layernorm.weight", l);
     }
     w->q =
         bind_matrix(b, H * (a->nope_dim + a->rope_dim), q_in, a->q_rank ? "layers.%d.self_attn.q_b_proj" : "layers.%d.self_attn.q_proj", l);
-    w->kv_a = bind_matrix(b, a->kv_rank + a->rope_dim, D, "layers.%d.self_attn.kv_a_proj_with_mqa", l);
+    w->kv_a = bind_projection(b, part(b, a->kv_rank + a->rope_dim, "layers.%d.self_attn.kv_a_proj_with_mqa", l), D);
     w->kv_a_norm = bind_vector(b, a->kv_rank, "layers.%d.self_attn.kv_a_layernorm.weight", l);
     struct part *uk = arena_calloc(b->arena, (size_t)H, sizeof *uk), *uv = arena_calloc(b->arena, (size_t)H, sizeof *uv);
     for (int64_t h = 0; h < H; h++) {
@@ -46,7 +52,7 @@ static void bind_attention(struct binder *b, int l, struct deepseek_layer *w) {
     }
     w->w_uk = bind_fused(b, a->kv_rank, (int)H, uk);
     w->w_uv = bind_fused(b, a->kv_rank, (int)H, uv);
-    w->attn_out = bind_matrix(b, D, H * a->v_dim, "layers.%d.self_attn.o_proj", l);
+    w->attn_out = bind_projection(b, part(b, D, "layers.%d.self_attn.o_proj", l), H * a->v_dim);
 }
 
 static void bind_moe(struct binder *b, int l, struct deepseek_layer *w) {
@@ -101,10 +107,10 @@ static val record_attention(struct program *p, const struct model_spec *s, const
                             .eps = LATENT_EPS,
                             .scale = (float)s->attention_scale};
     val q_in = y;
-    if (w->q_a)
-        q_in = op_norm(p, op_linear(p, y, w->q_a, NULL), NO_VAL, w->q_a_norm, (struct norm_args){.eps = LATENT_EPS});
-    val q = op_mla_prep(p, op_linear(p, q_in, w->q, NULL), op_linear(p, y, w->kv_a, NULL), w->kv_a_norm, w->w_uk, args);
-    return op_linear(p, op_mla_attention(p, q, w->w_uv, args), w->attn_out, NULL);
+    if (w->q_a.w)
+        q_in = op_norm(p, op_linear(p, y, w->q_a.w, w->q_a.bias), NO_VAL, w->q_a_norm, (struct norm_args){.eps = LATENT_EPS});
+    val q = op_mla_prep(p, op_linear(p, q_in, w->q, NULL), op_linear(p, y, w->kv_a.w, w->kv_a.bias), w->kv_a_norm, w->w_uk, args);
+    return op_linear(p, op_mla_attention(p, q, w->w_uv, args), w->attn_out.w, w->attn_out.bias);
 }
 
 static val record_ffn(struct program *p, const struct model_spec *s, const struct deepseek_layer *w, bool moe, val y) {

@@ -10,8 +10,8 @@
 #include <math.h>
 
 struct diffllama_layer {
-    const struct weight *attn_norm, *attn_out, *ffn_norm, *gate_up, *down, *lambda[4];
-    struct qkv qkv;
+    const struct weight *attn_norm, *ffn_norm, *gate_up, *down, *lambda[4];
+    struct projection qkv, attn_out;
 };
 
 struct diffllama {
@@ -22,7 +22,7 @@ struct diffllama {
 static void *diffllama_bind(struct binder *b) {
     static const char *const lambdas[4] = {"lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"};
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size, Q = (int64_t)s->n_heads * s->head_dim;
+    int64_t D = s->hidden_size, F = s->ffn_size;
     struct diffllama *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
@@ -32,7 +32,7 @@ static void *diffllama_bind(struct binder *b) {
         w->qkv = bind_qkv(b, l);
         for (int i = 0; i < 4; i++)
             w->lambda[i] = bind_vector(b, s->head_dim, "layers.%d.self_attn.%s", l, lambdas[i]);
-        w->attn_out = bind_matrix(b, D, Q, "layers.%d.self_attn.o_proj", l);
+        w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
         w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
@@ -48,7 +48,7 @@ static val record_attention(struct program *p, const struct model_spec *s, const
     val o = op_diff_heads(p, op_attention(p, q, NULL, at.attend), (const struct weight **)w->lambda,
                           (struct diff_args){s->n_heads, 2 * s->head_dim, lambda_init});
     val n = op_norm(p, o, NO_VAL, NULL, (struct norm_args){.eps = (float)s->norm_eps, .group = 2 * s->head_dim, .scale = 1 - lambda_init});
-    return op_linear(p, n, w->attn_out, NULL);
+    return op_linear(p, n, w->attn_out.w, w->attn_out.bias);
 }
 
 static void diffllama_record(struct program *p, const struct model_spec *s, const void *weights) {

@@ -29,7 +29,8 @@ void record_head(struct program *p, const struct model_spec *s, const struct end
 struct attention_of layer_attention(struct program *p, const struct model_spec *s, int l) {
     const struct layer_spec *layer = &s->layers[l];
     int window = layer->mixer == MIX_SLIDING ? s->sliding_window : 0;
-    int cache = program_cache_kv(p, layer->n_kv_heads, layer->head_dim, layer->head_dim, window);
+    bool shares = layer->kv_source != l; // every layer before it has declared one cache
+    int cache = shares ? layer->kv_source : program_cache_kv(p, layer->n_kv_heads, layer->head_dim, layer->head_dim, window);
     return (struct attention_of){
         .prep = {.cache = cache,
                  .rope = layer->rope >= 0 ? program_rope(p, &s->ropes[layer->rope]) : -1,
@@ -38,7 +39,8 @@ struct attention_of layer_attention(struct program *p, const struct model_spec *
                  .head_dim = layer->head_dim,
                  .v_head_dim = layer->head_dim,
                  .eps = (float)s->norm_eps,
-                 .v_from_k = layer->v_from_k},
+                 .v_from_k = layer->v_from_k,
+                 .k_absent = shares},
         .attend = {.cache = cache,
                    .n_heads = s->n_heads,
                    .n_kv_heads = layer->n_kv_heads,
@@ -51,14 +53,21 @@ struct attention_of layer_attention(struct program *p, const struct model_spec *
     };
 }
 
-struct qkv bind_qkv(struct binder *b, int l) {
+struct projection bind_qkv(struct binder *b, int l) {
     const struct model_spec *s = b->spec;
     const struct layer_spec *layer = &s->layers[l];
-    int64_t kv = (int64_t)layer->n_kv_heads * layer->head_dim;
+    int64_t kv = layer->kv_source == l ? (int64_t)layer->n_kv_heads * layer->head_dim : 0;
     struct part parts[3] = {
         part(b, (int64_t)s->n_heads * layer->head_dim, "layers.%d.self_attn.q_proj", l),
         part(b, kv, "layers.%d.self_attn.k_proj", l),
         part(b, layer->v_from_k ? 0 : kv, "layers.%d.self_attn.v_proj", l),
     };
-    return (struct qkv){bind_fused(b, s->hidden_size, 3, parts), s->qkv_bias ? bind_fused_bias(b, 3, parts) : NULL};
+    return (struct projection){bind_fused(b, s->hidden_size, 3, parts), s->qkv_bias ? bind_fused_bias(b, 3, parts) : NULL};
+}
+
+struct projection bind_attn_out(struct binder *b, int l) {
+    const struct model_spec *s = b->spec;
+    struct part o = part(b, s->hidden_size, "layers.%d.self_attn.o_proj", l);
+    return (struct projection){bind_fused(b, (int64_t)s->n_heads * s->layers[l].head_dim, 1, &o),
+                               s->o_bias ? bind_fused_bias(b, 1, &o) : NULL};
 }

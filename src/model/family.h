@@ -40,11 +40,17 @@ struct attention_of {
     struct attention_args attend;
 };
 
-/* Declares layer l's cache and fills in heads, dims, rope, window, scale and soft-cap. */
+/* Declares layer l's cache, or names the one it shares, and fills in heads, dims, rope, window, scale and soft-cap. */
 struct attention_of layer_attention(struct program *p, const struct model_spec *s, int l);
 
-/* q, k and v of layer l as one projection; v is left out where the layer takes it from k. */
-struct qkv {
+/* A projection and its bias, NULL where the description says that there is none. */
+struct projection {
     const struct weight *w, *bias;
 };
-struct qkv bind_qkv(struct binder *b, int l);
+
+/* q, k and v of layer l as one projection; v is left out where the layer takes it from k, and k too where another
+ * layer's cache is read. */
+struct projection bind_qkv(struct binder *b, int l);
+
+/* o_proj of layer l. */
+struct projection bind_attn_out(struct binder *b, int l);

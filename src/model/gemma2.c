@@ -6,8 +6,8 @@
 #include "model/family.h"
 
 struct gemma2_layer {
-    const struct weight *attn_norm, *attn_out, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm;
-    struct qkv qkv;
+    const struct weight *attn_norm, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm;
+    struct projection qkv, attn_out;
 };
 
 struct gemma2 {
@@ -17,7 +17,7 @@ struct gemma2 {
 
 static void *gemma2_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size, Q = (int64_t)s->n_heads * s->head_dim;
+    int64_t D = s->hidden_size, F = s->ffn_size;
     struct gemma2 *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
@@ -25,7 +25,7 @@ static void *gemma2_bind(struct binder *b) {
         struct gemma2_layer *w = &m->layers[l];
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
         w->qkv = bind_qkv(b, l);
-        w->attn_out = bind_matrix(b, D, Q, "layers.%d.self_attn.o_proj", l);
+        w->attn_out = bind_attn_out(b, l);
         w->post_attn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.pre_feedforward_layernorm.weight", l);
         w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
@@ -45,7 +45,7 @@ static void gemma2_record(struct program *p, const struct model_spec *s, const v
         struct attention_of at = layer_attention(p, s, l);
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), NULL, NULL, at.prep);
-        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, NULL);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, op_norm(p, a, NO_VAL, w->post_attn_norm, norm), w->ffn_norm, NULL, norm);
         val f = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
         d = op_norm(p, f, NO_VAL, w->post_ffn_norm, norm);

@@ -3,8 +3,8 @@
 #include "model/family.h"
 
 struct gemma3_layer {
-    const struct weight *attn_norm, *q_norm, *k_norm, *attn_out, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm;
-    struct qkv qkv;
+    const struct weight *attn_norm, *q_norm, *k_norm, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm;
+    struct projection qkv, attn_out;
 };
 
 struct gemma3 {
@@ -24,7 +24,7 @@ static void *gemma3_bind(struct binder *b) {
         w->qkv = bind_qkv(b, l);
         w->q_norm = bind_vector(b, hd, "layers.%d.self_attn.q_norm.weight", l);
         w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
-        w->attn_out = bind_matrix(b, D, s->n_heads * hd, "layers.%d.self_attn.o_proj", l);
+        w->attn_out = bind_attn_out(b, l);
         w->post_attn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.pre_feedforward_layernorm.weight", l);
         w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
@@ -45,7 +45,7 @@ static void gemma3_record(struct program *p, const struct model_spec *s, const v
         at.prep.plus_one = true;
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, w->k_norm, at.prep);
-        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, NULL);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, op_norm(p, a, NO_VAL, w->post_attn_norm, norm), w->ffn_norm, NULL, norm);
         val f = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
         d = op_norm(p, f, NO_VAL, w->post_ffn_norm, norm);

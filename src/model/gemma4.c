@@ -1,28 +1,32 @@
-/* gemma4.c - Gemma 4 (text): 31B dense and 26B-A4B.
+/* gemma4.c - Gemma 4 (text): 31B dense, 26B-A4B, and the E-models (E2B, E4B).
  *
  *     h = N_in(x);  q = rope(q_norm(Wq h));  k = rope(k_norm(Wk h));  v = v_norm(Wv h), or v_norm(Wk h) on global layers
  *     x += N_post_attn(Wo attention(q, k, v))           scale 1
  *     m = ffn(N_pre_ff(x));  with experts: m = N_ff1(m) + N_ff2(experts(N_pre_ff2(x), router(x)))
- *     x = (x + N_post_ff(m)) * layer_scalar
+ *     x += N_post_ff(m);  in E-models then x += N_input(Wp (act(Wi x) * inputs_l))
+ *     x *= layer_scalar
  *     router(x): softmax of W (norm(x) * scale / sqrt(D)), top-k, divided by their sum, times per_expert_scale
  *
  * Norm weights are plain (not plus one). Global layers have a head_dim and a number of KV heads of their own.
- * layer_scalar scales the whole stream once, so it travels with the next residual add. Reference: transformers
- * modeling_gemma4.py. The E-models (per-layer inputs, shared KV) are refused by the spec. */
+ * layer_scalar scales the whole stream once, so it travels with the next residual add. E-models give each layer an
+ * input of its own, inputs = (N(Wm x0 / sqrt(D)) + table[token] * sqrt(P)) / sqrt(2) with x0 the scaled embedding, and
+ * their last layers read the cache of an earlier layer of their kind. Reference: transformers modeling_gemma4.py. */
 #include "model/family.h"
 
 #include <math.h>
 #include <stdio.h>
 
 struct gemma4_layer {
-    const struct weight *attn_norm, *q_norm, *k_norm, *attn_out, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm, *scalar;
+    const struct weight *attn_norm, *q_norm, *k_norm, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm, *scalar;
     const struct weight *router, *router_scale, *expert_scale, *experts_norm, *post_dense_norm, *post_experts_norm; // NULL when dense
+    const struct weight *input_gate, *input_out, *input_norm;                                                       // NULL but in E-models
     struct experts experts;
-    struct qkv qkv;
+    struct projection qkv, attn_out;
 };
 
 struct gemma4 {
     struct ends ends;
+    const struct weight *input_table, *input_proj, *input_norm; // NULL but in E-models
     struct gemma4_layer *layers;
 };
 
@@ -41,20 +45,43 @@ static void bind_moe(struct binder *b, int l, struct gemma4_layer *w) {
     w->post_experts_norm = bind_vector(b, D, "layers.%d.post_feedforward_layernorm_2.weight", l);
 }
 
+/* Layers that share a cache have no k and v; some files hold them all the same. */
+static void set_shared_aside(struct binder *b, int l) {
+    static const char *const names[] = {"k_proj", "v_proj", "k_norm"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        bind_set_aside(b, arena_printf(b->arena, "layers.%d.self_attn.%s.weight", l, names[i]));
+}
+
+static void bind_inputs(struct binder *b, struct gemma4 *m) {
+    const struct model_spec *s = b->spec;
+    int64_t D = s->hidden_size, P = s->per_layer_input_size;
+    m->input_table = bind_matrix(b, s->vocab_size, s->n_layers * P, "embed_tokens_per_layer");
+    m->input_proj = bind_matrix(b, s->n_layers * P, D, "per_layer_model_projection");
+    m->input_norm = bind_vector(b, P, "per_layer_projection_norm.weight");
+    for (int l = 0; l < s->n_layers; l++) {
+        m->layers[l].input_gate = bind_matrix(b, P, D, "layers.%d.per_layer_input_gate", l);
+        m->layers[l].input_out = bind_matrix(b, D, P, "layers.%d.per_layer_projection", l);
+        m->layers[l].input_norm = bind_vector(b, D, "layers.%d.post_per_layer_input_norm.weight", l);
+    }
+}
+
 static void *gemma4_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size;
+    int64_t D = s->hidden_size;
     struct gemma4 *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
     for (int l = 0; l < s->n_layers; l++) {
         struct gemma4_layer *w = &m->layers[l];
-        int64_t hd = s->layers[l].head_dim;
+        int64_t hd = s->layers[l].head_dim, F = s->layers[l].ffn_size;
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
         w->qkv = bind_qkv(b, l);
         w->q_norm = bind_vector(b, hd, "layers.%d.self_attn.q_norm.weight", l);
-        w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
-        w->attn_out = bind_matrix(b, D, s->n_heads * hd, "layers.%d.self_attn.o_proj", l);
+        if (s->layers[l].kv_source == l)
+            w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
+        else
+            set_shared_aside(b, l);
+        w->attn_out = bind_attn_out(b, l);
         w->post_attn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.pre_feedforward_layernorm.weight", l);
         w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
@@ -64,6 +91,8 @@ static void *gemma4_bind(struct binder *b) {
         if (s->layers[l].moe)
             bind_moe(b, l, w);
     }
+    if (s->per_layer_input_size)
+        bind_inputs(b, m);
     return m;
 }
 
@@ -81,11 +110,28 @@ static val record_moe(struct program *p, const struct model_spec *s, const struc
     return op_gated_add(p, op_norm(p, dense, NO_VAL, w->post_dense_norm, norm), op_norm(p, e, NO_VAL, w->post_experts_norm, norm), NO_VAL);
 }
 
+/* The inputs of all layers side by side, P columns each. The norm's eps stands against the unscaled projection. */
+static val record_inputs(struct program *p, const struct model_spec *s, const struct gemma4 *m, val x0) {
+    int P = s->per_layer_input_size;
+    struct norm_args norm = {.eps = (float)(s->norm_eps * s->hidden_size), .group = P, .scale = sqrtf(0.5f)};
+    val of_token = op_embed(p, m->input_table, sqrtf(0.5f * (float)P));
+    return op_gated_add(p, op_norm(p, op_linear(p, x0, m->input_proj, NULL), NO_VAL, m->input_norm, norm), of_token, NO_VAL);
+}
+
+/* What layer l's input adds to the stream. */
+static val record_input(struct program *p, const struct model_spec *s, const struct gemma4_layer *w, val x, val input,
+                        struct norm_args norm) {
+    val g = op_gated_act(p, op_linear(p, x, w->input_gate, NULL), input, (struct act_args){.act = s->activation});
+    return op_norm(p, op_linear(p, g, w->input_out, NULL), NO_VAL, w->input_norm, norm);
+}
+
 static void gemma4_record(struct program *p, const struct model_spec *s, const void *weights) {
     const struct gemma4 *m = weights;
     struct norm_args norm = {.eps = (float)s->norm_eps};
     const struct weight *r_scale = NULL;
     val x = record_embed(p, s, &m->ends), d = NO_VAL;
+    int P = s->per_layer_input_size;
+    val inputs = P ? record_inputs(p, s, m, x) : NO_VAL;
     for (int l = 0; l < s->n_layers; l++) {
         const struct gemma4_layer *w = &m->layers[l];
         program_section(p, "layer", l);
@@ -93,13 +139,17 @@ static void gemma4_record(struct program *p, const struct model_spec *s, const v
         at.prep.v_norm = true;
         struct normed n = op_add_norm(p, x, d, w->attn_norm, r_scale, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, w->k_norm, at.prep);
-        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, NULL);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, op_norm(p, a, NO_VAL, w->post_attn_norm, norm), w->ffn_norm, NULL, norm);
         val f = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
         if (s->layers[l].moe)
             f = record_moe(p, s, w, n.r, f, norm);
         d = op_norm(p, f, NO_VAL, w->post_ffn_norm, norm);
         x = n.r;
+        if (P) {
+            x = op_gated_add(p, x, d, NO_VAL);
+            d = record_input(p, s, w, x, val_cols(inputs, l * P, P), norm);
+        }
         r_scale = w->scalar;
     }
     record_head(p, s, &m->ends, x, d, r_scale, norm);

@@ -9,9 +9,9 @@
 #include "model/family.h"
 
 struct gpt_oss_layer {
-    const struct weight *attn_norm, *sinks, *attn_out, *attn_out_bias, *ffn_norm, *router, *router_bias;
+    const struct weight *attn_norm, *sinks, *ffn_norm, *router, *router_bias;
     const struct weight *w13, *b13, *w2, *b2;
-    struct qkv qkv;
+    struct projection qkv, attn_out;
 };
 
 struct gpt_oss {
@@ -85,7 +85,7 @@ static const struct weight *bind_expert_bias(struct binder *b, int l, const char
 
 static void *gpt_oss_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->moe.ffn_size, Q = (int64_t)s->n_heads * s->head_dim;
+    int64_t D = s->hidden_size, F = s->moe.ffn_size;
     struct gpt_oss *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
@@ -94,8 +94,7 @@ static void *gpt_oss_bind(struct binder *b) {
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
         w->qkv = bind_qkv(b, l);
         w->sinks = bind_vector(b, s->n_heads, "layers.%d.self_attn.sinks", l);
-        w->attn_out = bind_matrix(b, D, Q, "layers.%d.self_attn.o_proj", l);
-        w->attn_out_bias = s->o_bias ? bind_vector(b, D, "layers.%d.self_attn.o_proj.bias", l) : NULL;
+        w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.mlp.router", l);
         w->router_bias = bind_vector(b, s->moe.n_experts, "layers.%d.mlp.router.bias", l);
@@ -119,7 +118,7 @@ static void gpt_oss_record(struct program *p, const struct model_spec *s, const 
         struct attention_of at = layer_attention(p, s, l);
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), NULL, NULL, at.prep);
-        val a = op_linear(p, op_attention(p, q, w->sinks, at.attend), w->attn_out, w->attn_out_bias);
+        val a = op_linear(p, op_attention(p, q, w->sinks, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
         struct routed r = op_moe_route(p, op_linear(p, n.y, w->router, w->router_bias), NULL, NULL, route);
         d = op_moe_ffn(p, n.y, r, w->w13, w->w2, w->b13, w->b2, moe);

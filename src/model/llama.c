@@ -7,8 +7,8 @@
 #include "model/family.h"
 
 struct llama_layer {
-    const struct weight *attn_norm, *attn_out, *attn_out_bias, *ffn_norm, *gate_up, *gate_up_bias, *down, *down_bias;
-    struct qkv qkv;
+    const struct weight *attn_norm, *ffn_norm, *gate_up, *gate_up_bias, *down, *down_bias;
+    struct projection qkv, attn_out;
 };
 
 struct llama {
@@ -18,7 +18,7 @@ struct llama {
 
 static void *llama_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size, Q = (int64_t)s->n_heads * s->head_dim;
+    int64_t D = s->hidden_size, F = s->ffn_size;
     struct llama *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
@@ -27,8 +27,7 @@ static void *llama_bind(struct binder *b) {
         struct part gate_up[2] = {part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)};
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
         w->qkv = bind_qkv(b, l);
-        w->attn_out = bind_matrix(b, D, Q, "layers.%d.self_attn.o_proj", l);
-        w->attn_out_bias = s->o_bias ? bind_vector(b, D, "layers.%d.self_attn.o_proj.bias", l) : NULL;
+        w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->gate_up = bind_fused(b, D, 2, gate_up);
         w->gate_up_bias = s->mlp_bias ? bind_fused_bias(b, 2, gate_up) : NULL;
@@ -48,7 +47,7 @@ static void llama_record(struct program *p, const struct model_spec *s, const vo
         struct attention_of at = layer_attention(p, s, l);
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), NULL, NULL, at.prep);
-        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, w->attn_out_bias);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
         val g = op_glu(p, op_linear(p, n.y, w->gate_up, w->gate_up_bias), (struct act_args){.act = s->activation});
         d = op_linear(p, g, w->down, w->down_bias);

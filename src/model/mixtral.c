@@ -1,13 +1,14 @@
 /* mixtral.c - Mixtral: Mistral's attention, and experts chosen by a softmax router, top-k renormalised.
- * Expert matrices are called w1 (gate), w3 (up), w2 (down). Reference: transformers modeling_mixtral.py. */
+ * Expert matrices are called w1 (gate), w3 (up), w2 (down); as transformers 5 holds them they are one tensor a
+ * kind, and the block is called mlp. Reference: transformers modeling_mixtral.py. */
 #include "model/family.h"
 
 #include <stdio.h>
 
 struct mixtral_layer {
-    const struct weight *attn_norm, *attn_out, *ffn_norm, *router;
+    const struct weight *attn_norm, *ffn_norm, *router;
     struct experts experts;
-    struct qkv qkv;
+    struct projection qkv, attn_out;
 };
 
 struct mixtral {
@@ -17,19 +18,20 @@ struct mixtral {
 
 static void *mixtral_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, Q = (int64_t)s->n_heads * s->head_dim;
+    int64_t D = s->hidden_size;
     struct mixtral *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
     for (int l = 0; l < s->n_layers; l++) {
         struct mixtral_layer *w = &m->layers[l];
+        const char *block = bind_has(b, false, "layers.%d.mlp.gate.weight", l) ? "mlp" : "block_sparse_moe";
         char base[64];
-        snprintf(base, sizeof base, "layers.%d.block_sparse_moe.experts", l);
+        snprintf(base, sizeof base, "layers.%d.%s.experts", l, block);
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
         w->qkv = bind_qkv(b, l);
-        w->attn_out = bind_matrix(b, D, Q, "layers.%d.self_attn.o_proj", l);
+        w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
-        w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.block_sparse_moe.gate", l);
+        w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.%s.gate", l, block);
         w->experts = bind_experts(b, base, (struct expert_names){"w1", "w3", "w2"}, s->moe.n_experts, s->moe.ffn_size, D, false);
     }
     return m;
@@ -47,7 +49,7 @@ static void mixtral_record(struct program *p, const struct model_spec *s, const 
         struct attention_of at = layer_attention(p, s, l);
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), NULL, NULL, at.prep);
-        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, NULL);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
         struct routed r = op_moe_route(p, op_linear(p, n.y, w->router, NULL), NULL, NULL, route);
         d = op_moe_ffn(p, n.y, r, w->experts.w13, w->experts.w2, NULL, NULL, moe);

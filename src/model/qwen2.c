@@ -3,8 +3,8 @@
 #include "model/family.h"
 
 struct qwen2_layer {
-    const struct weight *attn_norm, *attn_out, *ffn_norm, *gate_up, *down;
-    struct qkv qkv;
+    const struct weight *attn_norm, *ffn_norm, *gate_up, *down;
+    struct projection qkv, attn_out;
 };
 
 struct qwen2 {
@@ -14,7 +14,7 @@ struct qwen2 {
 
 static void *qwen2_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size, Q = (int64_t)s->n_heads * s->head_dim;
+    int64_t D = s->hidden_size, F = s->ffn_size;
     struct qwen2 *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
@@ -22,7 +22,7 @@ static void *qwen2_bind(struct binder *b) {
         struct qwen2_layer *w = &m->layers[l];
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
         w->qkv = bind_qkv(b, l);
-        w->attn_out = bind_matrix(b, D, Q, "layers.%d.self_attn.o_proj", l);
+        w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
         w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
@@ -40,7 +40,7 @@ static void qwen2_record(struct program *p, const struct model_spec *s, const vo
         struct attention_of at = layer_attention(p, s, l);
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), NULL, NULL, at.prep);
-        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, NULL);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
         d = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = ACT_SILU}), w->down, NULL);
         x = n.r;

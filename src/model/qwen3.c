@@ -3,8 +3,8 @@
 #include "model/family.h"
 
 struct qwen3_layer {
-    const struct weight *attn_norm, *q_norm, *k_norm, *attn_out, *attn_out_bias, *ffn_norm, *gate_up, *down;
-    struct qkv qkv;
+    const struct weight *attn_norm, *q_norm, *k_norm, *ffn_norm, *gate_up, *down;
+    struct projection qkv, attn_out;
 };
 
 struct qwen3 {
@@ -24,8 +24,7 @@ static void *qwen3_bind(struct binder *b) {
         w->qkv = bind_qkv(b, l);
         w->q_norm = bind_vector(b, hd, "layers.%d.self_attn.q_norm.weight", l);
         w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
-        w->attn_out = bind_matrix(b, D, s->n_heads * hd, "layers.%d.self_attn.o_proj", l);
-        w->attn_out_bias = s->o_bias ? bind_vector(b, D, "layers.%d.self_attn.o_proj.bias", l) : NULL;
+        w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
         w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
@@ -43,7 +42,7 @@ static void qwen3_record(struct program *p, const struct model_spec *s, const vo
         struct attention_of at = layer_attention(p, s, l);
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, w->k_norm, at.prep);
-        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, w->attn_out_bias);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
         d = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = ACT_SILU}), w->down, NULL);
         x = n.r;

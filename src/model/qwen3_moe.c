@@ -6,11 +6,11 @@
 #include <stdio.h>
 
 struct qwen3_moe_layer {
-    const struct weight *attn_norm, *q_norm, *k_norm, *attn_out, *ffn_norm;
+    const struct weight *attn_norm, *q_norm, *k_norm, *ffn_norm;
     const struct weight *router;         // of expert layers
     const struct weight *gate_up, *down; // of dense layers
     struct experts experts;
-    struct qkv qkv;
+    struct projection qkv, attn_out;
 };
 
 struct qwen3_moe {
@@ -30,7 +30,7 @@ static void *qwen3_moe_bind(struct binder *b) {
         w->qkv = bind_qkv(b, l);
         w->q_norm = bind_vector(b, hd, "layers.%d.self_attn.q_norm.weight", l);
         w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
-        w->attn_out = bind_matrix(b, D, s->n_heads * hd, "layers.%d.self_attn.o_proj", l);
+        w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         if (s->layers[l].moe) {
             char base[64];
@@ -68,7 +68,7 @@ static void qwen3_moe_record(struct program *p, const struct model_spec *s, cons
         struct attention_of at = layer_attention(p, s, l);
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, w->k_norm, at.prep);
-        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, NULL);
+        val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
         d = record_ffn(p, s, w, s->layers[l].moe, n.y);
         x = n.r;

@@ -12,10 +12,11 @@
 #include <stdio.h>
 
 struct qwen3_next_layer {
-    const struct weight *mixer_norm, *mixer_out, *ffn_norm;
-    const struct weight *qkv_gate, *q_norm, *k_norm;               // full attention
-    const struct weight *in, *conv, *a_log, *dt_bias, *gated_norm; // DeltaNet
-    const struct weight *gate_up, *down;                           // dense FFN, or the shared expert
+    const struct weight *mixer_norm, *ffn_norm;
+    struct projection qkv_gate, attn_out;                                      // full attention
+    const struct weight *q_norm, *k_norm;                                      //
+    const struct weight *in, *conv, *a_log, *dt_bias, *gated_norm, *delta_out; // DeltaNet
+    const struct weight *gate_up, *down;                                       // dense FFN, or the shared expert
     const struct weight *router, *shared_gate;
     struct experts experts;
 };
@@ -35,10 +36,11 @@ static void bind_full(struct binder *b, int l, struct qwen3_next_layer *w) {
     *at++ = part(b, kv, "layers.%d.self_attn.v_proj", l);
     for (int h = 0; h < H; h++)
         *at++ = part_rows(b, (2 * h + 1) * hd, hd, 2 * H * hd, "layers.%d.self_attn.q_proj", l);
-    w->qkv_gate = bind_fused(b, s->hidden_size, 2 * H + 2, parts);
+    w->qkv_gate.w = bind_fused(b, s->hidden_size, 2 * H + 2, parts);
+    w->qkv_gate.bias = s->qkv_bias ? bind_fused_bias(b, 2 * H + 2, parts) : NULL;
     w->q_norm = bind_vector(b, hd, "layers.%d.self_attn.q_norm.weight", l);
     w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
-    w->mixer_out = bind_matrix(b, s->hidden_size, (int64_t)H * hd, "layers.%d.self_attn.o_proj", l);
+    w->attn_out = bind_attn_out(b, l);
 }
 
 /* Rows [first, first + rows) of every key head's group of `group` rows. */
@@ -93,7 +95,7 @@ static void bind_delta(struct binder *b, int l, struct qwen3_next_layer *w) {
     w->a_log = bind_vector(b, d->n_value_heads, "layers.%d.linear_attn.A_log", l);
     w->dt_bias = bind_vector(b, d->n_value_heads, "layers.%d.linear_attn.dt_bias", l);
     w->gated_norm = bind_vector(b, d->value_dim, "layers.%d.linear_attn.norm.weight", l);
-    w->mixer_out = bind_matrix(b, s->hidden_size, values, "layers.%d.linear_attn.out_proj", l);
+    w->delta_out = bind_matrix(b, s->hidden_size, values, "layers.%d.linear_attn.out_proj", l);
 }
 
 static void bind_ffn(struct binder *b, int l, bool moe, struct qwen3_next_layer *w) {
@@ -137,11 +139,11 @@ static val record_full(struct program *p, const struct model_spec *s, const stru
     struct attention_of at = layer_attention(p, s, l);
     at.prep.plus_one = true;
     int q_width = s->n_heads * s->head_dim, kv_width = 2 * s->n_kv_heads * s->head_dim;
-    val all = op_linear(p, y, w->qkv_gate, NULL);
+    val all = op_linear(p, y, w->qkv_gate.w, w->qkv_gate.bias);
     val q = op_qkv_prep(p, val_cols(all, 0, q_width + kv_width), w->q_norm, w->k_norm, at.prep);
     val a = op_attention(p, q, NULL, at.attend);
     val gated = op_gated_act(p, val_cols(all, q_width + kv_width, q_width), a, (struct act_args){.act = ACT_SIGMOID});
-    return op_linear(p, gated, w->mixer_out, NULL);
+    return op_linear(p, gated, w->attn_out.w, w->attn_out.bias);
 }
 
 static val record_delta(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, val y) {
@@ -155,7 +157,7 @@ static val record_delta(struct program *p, const struct model_spec *s, const str
     val o = op_delta_rule(p, u, b, a, w->a_log, w->dt_bias,
                           (struct delta_args){cache, d->n_key_heads, d->n_value_heads, d->key_dim, d->value_dim});
     val n = op_norm(p, o, z, w->gated_norm, (struct norm_args){.eps = (float)s->norm_eps, .group = d->value_dim});
-    return op_linear(p, n, w->mixer_out, NULL);
+    return op_linear(p, n, w->delta_out, NULL);
 }
 
 static val record_ffn(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, bool moe, val y) {
