@@ -167,7 +167,9 @@ static void faulty_rope_parameters_are_refused(void **state) {
         {"{\"rope_theta\":0}", ERR_FORMAT, "rope_theta"},
         {"{\"rope_theta\":\"x\"}", ERR_FORMAT, "rope_theta"},
         {"{\"partial_rotary_factor\":2}", ERR_FORMAT, "partial_rotary_factor"},
-        {"{\"partial_rotary_factor\":0.03}", ERR_FORMAT, "0 of the 32 channels"},
+        {"{\"partial_rotary_factor\":0.03,\"model_type\":\"phi3\",\"architectures\":[\"Phi3ForCausalLM\"]}", ERR_FORMAT,
+         "0 of the 32 channels"},
+        {"{\"partial_rotary_factor\":0.5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", ERR_UNSUPPORTED, "partial_rotary_factor"},
         {"{\"head_dim\":33}", ERR_FORMAT, "33 of the 33 channels"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
@@ -193,6 +195,21 @@ static void both_layouts_say_the_same(void **state) {
     model_spec_free(old);
     model_spec_free(new);
     model_spec_free(keyed);
+}
+
+/* Llama's class turns whole heads whatever the file says; yarn and dynamic make room for their factor. */
+static void what_a_class_does_not_compute_is_not_computed(void **state) {
+    (void)state;
+    struct model_spec *s = spec_of(LLAMA, "{\"partial_rotary_factor\":0.5}");
+    EXPECT_EQ(s->ropes[0].dim, s->head_dim);
+    model_spec_free(s);
+    s = spec_of(LLAMA, "{\"max_position_embeddings\":100,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":3}}");
+    EXPECT(s->max_positions == 300 && s->ropes[0].original_context == 100);
+    model_spec_free(s);
+    s = spec_of(LLAMA, "{\"max_position_embeddings\":100,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                       "\"original_max_position_embeddings\":50}}");
+    EXPECT_EQ(s->max_positions, 200);
+    model_spec_free(s);
 }
 
 static void absent_is_the_default_of_the_class_and_null_is_none(void **state) {
@@ -384,7 +401,6 @@ static void every_faulty_key_is_refused_by_name(void **state) {
         {DEEPSEEK, "{\"moe_layer_freq\":2}", ERR_UNSUPPORTED, "\"moe_layer_freq\""},
         {DEEPSEEK, "{\"kv_lora_rank\":0}", ERR_FORMAT, "\"kv_lora_rank\""},
         {DEEPSEEK, "{\"qk_rope_head_dim\":7}", ERR_FORMAT, "rope"},
-        {DEEPSEEK, "{\"attention_bias\":true}", ERR_UNSUPPORTED, "\"attention_bias\""},
         {"{\"model_type\":\"gpt_oss\"}", "{\"hidden_size\":2888,\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", ERR_FORMAT,
          "multiples of 32"},
         {"{\"model_type\":\"gpt_oss\"}", "{\"swiglu_alpha\":1}", ERR_UNSUPPORTED, "swiglu_alpha"},
@@ -545,6 +561,7 @@ int main(void) {
         cmocka_unit_test(rope_frequencies_are_those_of_transformers),
         cmocka_unit_test(faulty_rope_parameters_are_refused),
         cmocka_unit_test(both_layouts_say_the_same),
+        cmocka_unit_test(what_a_class_does_not_compute_is_not_computed),
         cmocka_unit_test(absent_is_the_default_of_the_class_and_null_is_none),
         cmocka_unit_test(a_nested_text_config_is_found),
         cmocka_unit_test(qwen_windows_need_to_be_switched_on),

@@ -239,15 +239,26 @@ static enum status rope_type(const json_t *parameters, const char *where, const 
     return jv_string_or(parameters, where, "rope_type", *out, out, err);
 }
 
+static enum status read_partial(struct builder *b, const char *type) {
+    TRY(positive_or(b, "partial_rotary_factor", b->q->partial, &b->partial));
+    if (b->partial > 1)
+        return fail(b->err, ERR_FORMAT, "%s: \"partial_rotary_factor\" is %g, it must be at most 1", b->q->where, b->partial);
+    if (!b->q->whole_heads || b->partial == 1 || strcmp(type, "proportional") == 0)
+        return OK;
+    if (strcmp(type, "default") != 0)
+        return fail(b->err, ERR_UNSUPPORTED, "%s: \"partial_rotary_factor\" and rope type %s together are not defined for this model type",
+                    b->q->where, type);
+    b->partial = 1;
+    return OK;
+}
+
 // Reads what all types share and sets the width.
 static enum status begin(struct builder *b, const char *type) {
     const struct rope_request *q = b->q;
     TRY(jv_real_or(q->parameters, q->where, "rope_theta", q->theta, &b->theta, b->err));
     if (!(b->theta > 0 && b->theta <= 1e18))
         return fail(b->err, ERR_FORMAT, "%s: \"rope_theta\" is %g, it must be above 0 and at most 1e18", q->where, b->theta);
-    TRY(positive_or(b, "partial_rotary_factor", q->partial, &b->partial));
-    if (b->partial > 1)
-        return fail(b->err, ERR_FORMAT, "%s: \"partial_rotary_factor\" is %g, it must be at most 1", q->where, b->partial);
+    TRY(read_partial(b, type));
     b->dim = strcmp(type, "proportional") == 0 ? q->head_dim : (int)(q->head_dim * b->partial);
     if (b->dim < 2 || b->dim % 2)
         return fail(b->err, ERR_FORMAT, "%s: rope would turn %d of the %d channels of a head, it must be an even number above 0", q->where,
@@ -283,6 +294,22 @@ enum status rope_build(const struct rope_request *request, struct arena *arena, 
     *note = arena_strdup(arena, buf_view(&b.note));
     buf_release(&b.note);
     return st;
+}
+
+enum status rope_context(const struct rope_request *request, int64_t *out, struct error *err) {
+    struct builder b = {.q = request, .err = err};
+    const char *type;
+    double factor = 1;
+    int64_t original = request->max_positions;
+    TRY(rope_type(request->parameters, request->where, &type, err));
+    if (strcmp(type, "yarn") == 0 && !request->yarn_is_longrope) {
+        TRY(original_context(&b, &original));
+        TRY(factor_or_ratio(&b, original, &factor));
+    } else if (strcmp(type, "dynamic") == 0) {
+        TRY(positive(&b, "factor", &factor));
+    }
+    *out = MAX(request->max_positions, (int64_t)MIN((double)original * factor, (double)INT32_MAX));
+    return OK;
 }
 
 enum status rope_softmax_factor(const json_t *parameters, const char *where, double *out, struct error *err) {

@@ -87,7 +87,8 @@ static enum status read_dims(struct spec_reader *r) {
     TRY(read_dim(r, "vocab_size", f->vocab, &s->vocab_size));
     TRY(read_dim(r, "intermediate_size", f->ffn, &s->ffn_size));
     TRY(read_heads(r));
-    TRY(jv_int_or(r->text, r->path, "max_position_embeddings", 1, INT32_MAX, f->max_positions, &s->max_positions, r->err));
+    TRY(jv_int_or(r->text, r->path, "max_position_embeddings", 1, INT32_MAX, f->max_positions, &r->max_positions, r->err));
+    s->max_positions = r->max_positions;
     TRY(read_real(r, "rms_norm_eps", f->norm_eps, &s->norm_eps));
     if (!(s->norm_eps >= 0 && s->norm_eps <= 1))
         return fail(r->err, ERR_FORMAT, "%s: \"rms_norm_eps\" is %g, it must be between 0 and 1", r->path, s->norm_eps);

@@ -75,7 +75,7 @@ struct model_spec {
     int hidden_size, n_layers, vocab_size;
     int n_heads, n_kv_heads, head_dim;
     int ffn_size;
-    int64_t max_positions;
+    int64_t max_positions; // max_position_embeddings, or what yarn and dynamic rope make of it
     int sliding_window, attention_chunk;
     double norm_eps;
     enum activation activation;

@@ -117,8 +117,7 @@ enum status read_gemma3(struct spec_reader *r) {
     double local_theta, theta;
     TRY(read_gemma_common(r));
     TRY(read_gemma_scale(r));
-    TRY(read_cap(r, "attn_logit_softcapping", 0, &s->attention_softcap));
-    TRY(read_cap(r, "final_logit_softcapping", 0, &s->final_softcap));
+    TRY(read_cap(r, "final_logit_softcapping", 0, &s->final_softcap)); // attn_logit_softcapping is read by the class and not used
     TRY(read_optional(r, "sliding_window", 4096, &s->sliding_window));
     TRY(refuse_flag(r, "use_bidirectional_attention"));
     TRY(read_dim(r, "sliding_window_pattern", 6, &period));

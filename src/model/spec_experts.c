@@ -133,7 +133,7 @@ static enum status read_latent(struct spec_reader *r, bool v3) {
     double factor;
     bool interleaved;
     layers_init(r);
-    TRY(refuse_flag(r, "attention_bias"));
+    TRY(biases(r, false));
     TRY(read_optional(r, "q_lora_rank", 1536, &m->q_rank));
     TRY(read_dim(r, "kv_lora_rank", 512, &m->kv_rank));
     TRY(read_dim(r, "qk_nope_head_dim", 128, &m->nope_dim));

@@ -99,10 +99,14 @@ enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t
                              .theta = theta,
                              .head_dim = head_dim,
                              .pairing = pairing,
-                             .max_positions = s->max_positions,
-                             .yarn_is_longrope = strcmp(s->model_type, "phi3") == 0};
-    TRY(read_real(r, "partial_rotary_factor", r->family->partial, &q.partial));
+                             .max_positions = r->max_positions,
+                             .yarn_is_longrope = strcmp(s->model_type, "phi3") == 0,
+                             .whole_heads = r->family->partial == 0};
+    TRY(read_real(r, "partial_rotary_factor", q.whole_heads ? 1 : r->family->partial, &q.partial));
     TRY(jv_int_or(r->text, r->path, "original_max_position_embeddings", 1, INT32_MAX, 0, &q.original_context, r->err));
+    int64_t context;
+    TRY(rope_context(&q, &context, r->err));
+    s->max_positions = MAX(s->max_positions, context);
     *index = s->n_ropes++;
     return rope_build(&q, &s->arena, &s->ropes[*index], &s->rope_notes[*index], r->err);
 }

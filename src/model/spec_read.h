@@ -19,7 +19,7 @@ struct spec_family {
     const char *class_name;                                    // architectures are CLASS itself, CLASSForCausalLM and the like
     int vocab, hidden, ffn, layers, heads, kv_heads, head_dim; // kv_heads 0: heads; head_dim 0: hidden / heads
     int64_t max_positions;
-    double norm_eps, theta, partial;         // theta and partial: of rope
+    double norm_eps, theta, partial;         // theta and partial: of rope; partial 0: the class turns whole heads
     const char *activation_key, *activation; // where hidden_act stands, and its default
     bool tied;
     int32_t bos, eos, pad; // -1: none
@@ -32,6 +32,7 @@ struct spec_reader {
     const struct spec_family *family;
     const json_t *root, *text; // text: root, or its text_config
     const char *path;          // of config.json
+    int64_t max_positions;     // max_position_embeddings
     struct error *err;
 };
 
