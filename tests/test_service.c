@@ -21,13 +21,50 @@ struct dice {
 };
 static int below(struct dice *d, int n) { return (int)(philox_uniform(test_seed(), d->counter++, d->stream) * n); }
 
+/* What a listener needs to be told on: a list of answers and a bell. */
+struct ear {
+    pthread_mutex_t lock;
+    struct answer *news[1024]; // an answer is told of again only after it was looked at
+    int n;
+    sem_t bell;
+};
+
 struct world {
     struct program *program;
     struct service *service;
-    sem_t wakes[LISTENERS];
+    struct ear ears[LISTENERS];
 };
 
-static void wake(void *context, int listener) { sem_post(&((struct world *)context)->wakes[listener]); }
+struct job {
+    int32_t prompt[LONGEST], want[LONGEST];
+    int n_prompt, n_want, cancel_after; // -1: never
+    struct answer *answer;
+    struct ear *ear;
+    bool ended;
+};
+
+static void hear(void *context, struct answer *a) {
+    (void)context;
+    struct ear *ear = ((struct job *)a->user)->ear;
+    pthread_mutex_lock(&ear->lock);
+    ear->news[ear->n++] = a;
+    pthread_mutex_unlock(&ear->lock);
+}
+
+static void ring(void *context) {
+    for (int i = 0; i < LISTENERS; i++)
+        sem_post(&((struct world *)context)->ears[i].bell);
+}
+
+/* The next answer with news, looked at; NULL when there is none. */
+static struct answer *next_news(struct ear *ear) {
+    pthread_mutex_lock(&ear->lock);
+    struct answer *a = ear->n > 0 ? ear->news[--ear->n] : NULL;
+    pthread_mutex_unlock(&ear->lock);
+    if (a)
+        service_look(a);
+    return a;
+}
 
 static struct gyre *toy_engine(struct program *program, struct gyre_options options) {
     static const int32_t eos[] = {EOS};
@@ -41,9 +78,11 @@ static struct gyre *toy_engine(struct program *program, struct gyre_options opti
 
 static void world_open(struct world *w, struct gyre_options options, int max_queued) {
     *w = (struct world){.program = toy_program(&(struct toy_shape){.vocab_size = VOCAB, .full = true, .window = 24})};
-    for (int i = 0; i < LISTENERS; i++)
-        sem_init(&w->wakes[i], 0, 0);
-    struct service_options o = {.n_listeners = LISTENERS, .wake = wake, .context = w, .max_queued = max_queued};
+    for (int i = 0; i < LISTENERS; i++) {
+        sem_init(&w->ears[i].bell, 0, 0);
+        pthread_mutex_init(&w->ears[i].lock, NULL);
+    }
+    struct service_options o = {.news = hear, .flush = ring, .context = w, .max_queued = max_queued};
     struct gyre_error err;
     EXPECT_OK(service_open(toy_engine(w->program, options), &o, &w->service, &err), err);
 }
@@ -54,13 +93,6 @@ static void world_close(struct world *w) {
 }
 
 static const struct gyre_options small_cache = {.block_size = 8, .kv_cache_bytes = 40 * 64, .max_batched_tokens = 24, .max_seqs = 8};
-
-struct job {
-    int32_t prompt[LONGEST], want[LONGEST];
-    int n_prompt, n_want, cancel_after; // -1: never
-    struct answer *answer;
-    bool ended;
-};
 
 static struct gyre_request request_of(const struct job *j) {
     return (struct gyre_request){
@@ -119,19 +151,21 @@ static void look_at(struct listener_run *run, struct answer *a) {
 
 static void *listen_and_submit(void *arg) {
     struct listener_run *run = arg;
+    struct ear *ear = &run->world->ears[run->listener];
     int next = 0;
     while (run->n_ended < REQUESTS) {
         while (next < REQUESTS && next - run->n_ended < IN_FLIGHT) {
             struct job *j = &run->jobs[next++];
+            j->ear = ear;
             struct gyre_request q = request_of(j);
             struct gyre_error err;
-            if (service_submit(run->world->service, &q, run->listener, j, &j->answer, &err) != 0) {
+            if (service_submit(run->world->service, &q, j, &j->answer, &err) != 0) {
                 run->n_wrong++;
                 run->n_ended++;
             }
         }
-        sem_wait(&run->world->wakes[run->listener]);
-        for (struct answer *a; (a = service_take(run->world->service, run->listener));)
+        sem_wait(&ear->bell);
+        for (struct answer *a; (a = next_news(ear));)
             look_at(run, a);
     }
     return NULL;
@@ -171,17 +205,18 @@ static struct answer *submit_one(struct world *w, struct job *j) {
     struct gyre_request q = request_of(j);
     struct gyre_error err;
     struct answer *a;
-    EXPECT_OK(service_submit(w->service, &q, 0, j, &a, &err), err);
+    j->ear = &w->ears[0];
+    EXPECT_OK(service_submit(w->service, &q, j, &a, &err), err);
     return a;
 }
 
 /* Waits for done on listener 0. */
 static struct answer *wait_done(struct world *w) {
     for (;;) {
-        for (struct answer *a; (a = service_take(w->service, 0));)
+        for (struct answer *a; (a = next_news(&w->ears[0]));)
             if (a->done)
                 return a;
-        sem_wait(&w->wakes[0]);
+        sem_wait(&w->ears[0].bell);
     }
 }
 
@@ -195,10 +230,11 @@ static void a_full_queue_refuses_and_says_how_full(void **state) {
     for (int i = 0; i < 64; i++) {
         make_job(&jobs[i], &d);
         jobs[i].n_want = 40;
+        jobs[i].ear = &w.ears[0];
         struct gyre_request q = request_of(&jobs[i]);
         struct gyre_error err;
         struct answer *a;
-        int st = service_submit(w.service, &q, 0, &jobs[i], &a, &err);
+        int st = service_submit(w.service, &q, &jobs[i], &a, &err);
         n_accepted += st == 0;
         n_refused += st != 0;
         if (st != 0) {
@@ -220,7 +256,7 @@ static void a_bad_request_is_refused_where_it_is_made(void **state) {
     struct gyre_request q = request_of(&j);
     struct gyre_error err;
     struct answer *a;
-    EXPECT_EQ(service_submit(w.service, &q, 0, NULL, &a, &err), ERR_ARG);
+    EXPECT_EQ(service_submit(w.service, &q, &j, &a, &err), ERR_ARG);
     EXPECT(!a && strstr(err.text, "vocabulary"));
     world_close(&w);
 }
@@ -255,7 +291,7 @@ static void draining_finishes_what_was_accepted(void **state) {
     struct gyre_request q = request_of(&late);
     struct gyre_error err;
     struct answer *a;
-    EXPECT_EQ(service_submit(w.service, &q, 0, NULL, &a, &err), ERR_FULL);
+    EXPECT_EQ(service_submit(w.service, &q, &late, &a, &err), ERR_FULL);
     a = wait_done(&w);
     EXPECT_EQ(a->finish, GYRE_LENGTH);
     EXPECT_EQ(a->n_tokens, j.n_want);
@@ -273,10 +309,11 @@ static void a_broken_device_ends_all_and_refuses_more(void **state) {
     for (int i = 0; i < 3; i++) {
         make_job(&j[i], &d);
         j[i].n_want = 30;
+        j[i].ear = &w.ears[0];
         struct gyre_request q = request_of(&j[i]);
         struct gyre_error err;
         struct answer *a;
-        if (service_submit(w.service, &q, 0, &j[i], &a, &err) != 0)
+        if (service_submit(w.service, &q, &j[i], &a, &err) != 0)
             EXPECT_EQ(err.status, ERR_DEVICE); // it may be broken by now
         else {
             a = wait_done(&w);
@@ -304,7 +341,8 @@ static void scores_and_choices_arrive_in_their_arrays(void **state) {
     q.n_top_logprobs = 3;
     struct gyre_error err;
     struct answer *a;
-    EXPECT_OK(service_submit(w.service, &q, 0, NULL, &a, &err), err);
+    j.ear = &w.ears[0];
+    EXPECT_OK(service_submit(w.service, &q, &j, &a, &err), err);
     a = wait_done(&w);
     EXPECT(isnan(a->prompt_logprobs[0]));
     for (int i = 1; i < 30; i++)

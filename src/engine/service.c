@@ -1,7 +1,7 @@
 /* service.c - see service.h.
  *
- * The inbox is a list under a lock, taken whole once a step. News travel on a stack a listener without a lock: an
- * answer is pushed when it was not there yet, and a listener takes the whole stack at once. */
+ * The inbox is a list under a lock, taken whole once a step. How news travel is the listener's affair; here an answer only
+ * remembers whether it has some that nobody looked at yet. */
 #include "engine/service.h"
 
 #include "base/clock.h"
@@ -15,10 +15,10 @@
 
 enum { EVENTS_A_POLL = 256 };
 
-/* One word, so that a listener which takes the news knows in the same moment whether they were the last: had it read
- * the two apart, it could free an answer that the engine thread is still putting on the stack, or miss its end. */
+/* One word, so that a look knows in the same moment whether its news were the last: had it read the two apart, it could
+ * free an answer that the engine thread is about to tell of once more, or miss its end. */
 enum ticket_state {
-    HAS_NEWS = 1, // on its listener's stack
+    HAS_NEWS = 1, // told, and not yet looked at
     HAS_ENDED = 2,
 };
 
@@ -28,8 +28,7 @@ struct ticket {
     struct arena arena;
     struct request *request; // until the engine thread has accepted it
     uint64_t id;             // afterwards; engine thread only
-    int listener;
-    atomic_uint state; // of enum ticket_state
+    atomic_uint state;       // of enum ticket_state
     atomic_bool wants_cancel;
     struct ticket *next_inbox;
     _Atomic(struct ticket *) next_news;
@@ -37,16 +36,9 @@ struct ticket {
     struct ticket *prev, *next; // all that are not released, under the lock
 };
 
-struct listener {
-    _Alignas(64) _Atomic(struct ticket *) news;
-    struct ticket *taken; // taken whole, not yet handed out; oldest first
-    bool to_wake;         // engine thread
-};
-
 struct service {
     struct gyre *engine;
     struct service_options options;
-    struct listener *listeners;
     pthread_t thread;
     bool started;
 
@@ -59,49 +51,17 @@ struct service {
     struct service_state state;
 };
 
-// ---- listeners --------------------------------------------------------------------------------------------------
+// ---- news -------------------------------------------------------------------------------------------------------
 
 /* Engine thread; after HAS_ENDED the ticket is the listener's. */
 static void tell(struct service *s, struct ticket *t, unsigned state) {
-    struct listener *l = &s->listeners[t->listener];
-    if (atomic_fetch_or(&t->state, state) & HAS_NEWS)
-        return;
-    struct ticket *top = atomic_load(&l->news);
-    do
-        atomic_store(&t->next_news, top);
-    while (!atomic_compare_exchange_weak(&l->news, &top, t));
-    l->to_wake = true;
+    if (!(atomic_fetch_or(&t->state, state) & HAS_NEWS))
+        s->options.news(s->options.context, &t->answer);
 }
 
-static void wake_listeners(struct service *s) {
-    for (int i = 0; i < s->options.n_listeners; i++)
-        if (s->listeners[i].to_wake) {
-            s->listeners[i].to_wake = false;
-            s->options.wake(s->options.context, i);
-        }
-}
-
-/* The stack has the newest on top; listeners get the oldest first. */
-static void take_all(struct listener *l) {
-    struct ticket *t = atomic_exchange(&l->news, NULL);
-    while (t) {
-        struct ticket *next = atomic_load(&t->next_news);
-        t->next_taken = l->taken;
-        l->taken = t;
-        t = next;
-    }
-}
-
-struct answer *service_take(struct service *s, int listener) {
-    struct listener *l = &s->listeners[listener];
-    if (!l->taken)
-        take_all(l);
-    struct ticket *t = l->taken;
-    if (!t)
-        return NULL;
-    l->taken = t->next_taken;
-    t->answer.done = atomic_fetch_and(&t->state, ~(unsigned)HAS_NEWS) & HAS_ENDED;
-    return &t->answer;
+void service_look(struct answer *a) {
+    struct ticket *t = (struct ticket *)a;
+    a->done = atomic_fetch_and(&t->state, ~(unsigned)HAS_NEWS) & HAS_ENDED;
 }
 
 // ---- submitting -------------------------------------------------------------------------------------------------
@@ -162,9 +122,7 @@ static enum status put_in_inbox(struct service *s, struct ticket *t, struct erro
     return st;
 }
 
-int service_submit(struct service *s, const struct gyre_request *request, int listener, void *user, struct answer **out,
-                   struct gyre_error *err) {
-    BUG_IF(listener < 0 || listener >= s->options.n_listeners);
+int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err) {
     BUG_IF(request->want_last_logits || request->keep_sequence || request->continue_from);
     struct error e = {0};
     struct request *r;
@@ -173,7 +131,6 @@ int service_submit(struct service *s, const struct gyre_request *request, int li
         return engine_report(err, &e);
     struct ticket *t = xcalloc(1, sizeof *t);
     t->request = r;
-    t->listener = listener;
     t->answer.user = user;
     r->asked.user = t;
     allocate_answer(t, &r->asked);
@@ -331,7 +288,8 @@ static void work_once(struct service *s) {
     note_state(s, events, n); // before publishing: a released answer is no longer there to be counted
     for (int i = 0; i < n; i++)
         publish(s, &events[i]);
-    wake_listeners(s);
+    if (n > 0 && s->options.flush)
+        s->options.flush(s->options.context);
 }
 
 static void *engine_thread(void *arg) {
@@ -354,14 +312,10 @@ static void *engine_thread(void *arg) {
 // ---- opening and closing ----------------------------------------------------------------------------------------
 
 int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out, struct gyre_error *err) {
-    BUG_IF(options->n_listeners < 1);
     struct service *s = xcalloc(1, sizeof *s);
     s->engine = take_engine;
     s->options = *options;
     s->inbox_end = &s->inbox;
-    s->listeners = aligned_alloc(64, (size_t)options->n_listeners * sizeof *s->listeners);
-    BUG_IF(!s->listeners);
-    memset(s->listeners, 0, (size_t)options->n_listeners * sizeof *s->listeners);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     s->started = pthread_create(&s->thread, NULL, engine_thread, s) == 0;
@@ -399,7 +353,6 @@ void service_close(struct service *s) {
     gyre_close(s->engine);
     pthread_cond_destroy(&s->work);
     pthread_mutex_destroy(&s->lock);
-    free(s->listeners);
     free(s);
 }
 

@@ -1,22 +1,20 @@
 /* service.h - an engine on a thread of its own, for many callers on a few threads of theirs.
  *
- *     listener threads (HTTP)                     engine thread
+ *     a listener's thread (HTTP)                  engine thread
  *     service_submit ──── inbox ────────────────► accepted
  *     service_cancel ──── flag, inbox ──────────► cancelled
  *                                                 step: each token is written into its answer's own array
- *     service_take ◄───── list of answers ─────── one wake a step and listener
+ *     service_look ◄───── news(), then flush() ── once an answer until it was looked at; once a step
  *     service_release
  *
  * A request is checked and copied on the caller's thread, and so is the memory for its whole answer: the engine
  * thread never allocates for one, never waits for a listener, and nothing can overflow. A listener that is slow
  * finds more tokens when it looks.
  *
- * Life of an answer: made by service_submit; while `done` is false the engine writes it; once service_take has handed it
- * out with done set, nothing writes it any more and its listener gives it back with service_release. Exactly one answer gets done
- * for each accepted request, whatever happens: cancelled, a device that broke, service_close.
- *
- * Listeners are numbered; an answer's news go to the listener that it was submitted for, so everything about one
- * answer happens on one thread of the caller's. */
+ * Life of an answer: made by service_submit; until `done` is set the engine writes it. Each news() asks for one
+ * service_look, on a thread of the listener's choice, the same for all looks at one answer; a look that sets done is the
+ * last, nothing writes the answer any more, and service_release gives it back. Exactly one answer gets done for each
+ * accepted request, whatever happens: cancelled, a device that broke, service_close. */
 #pragma once
 
 #include "gyre.h"
@@ -38,7 +36,7 @@ struct answer {
     int32_t capacity, n_prompt;
     int n_top;
     _Atomic int32_t n_tokens; // written with release, after the token
-    bool done;                // set by service_take; then nothing is written any more
+    bool done;                // set by service_look; then nothing is written any more
     enum gyre_finish finish;
     bool stopped_by_token; // the last token is the end-of-sequence token or stop id
     struct gyre_timing timing;
@@ -46,8 +44,9 @@ struct answer {
 };
 
 struct service_options {
-    int n_listeners;
-    void (*wake)(void *context, int listener); // called on the engine thread; must not block
+    /* Both are called on the engine thread and must not block. The answer is alive until it was looked at. */
+    void (*news)(void *context, struct answer *a);
+    void (*flush)(void *context); // after the news of a step; NULL: nobody cares
     void *context;
     int max_queued; // requests that wait for their first step; more are refused with ERR_FULL. 0: no limit
 };
@@ -60,15 +59,15 @@ int service_open(struct gyre *take_engine, const struct service_options *options
 void service_close(struct service *s);
 
 /* Any thread. Refuses with a sentence: a field out of range (ERR_ARG), a full queue (ERR_FULL), a broken device
- * (ERR_DEVICE), a service that drains (ERR_FULL). want_last_logits, keep_sequence and continue_from must be off. */
-int service_submit(struct service *s, const struct gyre_request *request, int listener, void *user, struct answer **out,
-                   struct gyre_error *err);
+ * (ERR_DEVICE), a service that drains (ERR_FULL). want_last_logits, keep_sequence and continue_from must be off.
+ * *out is set before the first news, which may come before this returns. */
+int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err);
 
 /* Any thread, any time before service_release; the answer still gets done, soon. */
 void service_cancel(struct service *s, struct answer *a);
 
-/* The listener's thread: the next answer with news since it was last taken, NULL when there is none. */
-struct answer *service_take(struct service *s, int listener);
+/* Answers one news(): sets a->done if it was the last. Then read tokens up to n_tokens. */
+void service_look(struct answer *a);
 
 /* After done was seen. */
 void service_release(struct service *s, struct answer *a);
