@@ -114,6 +114,18 @@ static void every_string_survives_writing_and_reading(void **state) {
     }
 }
 
+static void an_integer_past_64_bits_makes_all_numbers_real(void **state) {
+    (void)state;
+    struct error err = {0};
+    json_t *value;
+    EXPECT_OK(jv_parse(STR("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 7}"), "x", 0, &value, &err), err);
+    int64_t n;
+    EXPECT_OK(jv_int(value, "x", "n", 0, 10, &n, &err), err);
+    EXPECT_EQ(n, 7);
+    EXPECT_EQ(jv_int(value, "x", "model_max_length", 0, INT64_MAX, &n, &err), ERR_FORMAT);
+    json_decref(value);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_must_be_accepted_is),
@@ -123,6 +135,7 @@ int main(void) {
         cmocka_unit_test(depth_is_bounded),
         cmocka_unit_test(an_oversized_file_is_refused_unread),
         cmocka_unit_test(every_string_survives_writing_and_reading),
+        cmocka_unit_test(an_integer_past_64_bits_makes_all_numbers_real),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,8 @@ enum status jv_parse(struct str text, const char *where, int flags, json_t **out
     if (!(flags & JV_ALLOW_DUPLICATES))
         jansson_flags |= JSON_REJECT_DUPLICATES;
     *out = json_loadb(text.ptr ? text.ptr : "", text.len, jansson_flags, &je);
+    if (!*out && json_error_code(&je) == json_error_numeric_overflow)
+        *out = json_loadb(text.ptr, text.len, jansson_flags | JSON_DECODE_INT_AS_REAL, &je);
     if (!*out)
         return fail(err, ERR_FORMAT, "%s: not valid JSON: %s (line %d, column %d)", where, je.text, je.line, je.column);
     return OK;

@@ -4,7 +4,9 @@
  * loading with bounds and typed getters whose failure is a sentence. `where` in every getter is what
  * the user knows the value by, usually the file's path.
  *
- * Numbers: integers are 64-bit; anything with a '.' or exponent is a real. Objects keep their order.
+ * Numbers: integers are 64-bit; anything with a '.' or exponent is a real. A text with an integer past that (the
+ * model_max_length of many tokenizer_config.json files is 10^30) has reals only, which jv_int takes where they are
+ * whole. Objects keep their order.
  * Depth is limited to JSON_PARSER_MAX_DEPTH (2048) by jansson. */
 #pragma once
 
