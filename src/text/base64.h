@@ -1,0 +1,7 @@
+/* base64.h - RFC 4648 base64, as tiktoken's ranks and compiled rules are written. */
+#pragma once
+
+#include "base/buf.h"
+
+/* Appends the decoded bytes; false, with nothing appended, when text is not base64. Padding may be missing. */
+bool base64_decode(struct str text, struct buf *out);

@@ -1,0 +1,75 @@
+/* tokenizer.h - text to token ids.
+ *
+ * A tokenizer is what a model's folder says about its vocabulary: tokenizer.json (every normaliser, pre-tokenizer,
+ * model, post-processor and decoder of Hugging Face's tokenizers library), a SentencePiece .model, or tiktoken
+ * ranks. Text passes through these stations:
+ *
+ *     text ── added tokens ──┬─ token written in the text ──────────────────────────────┐
+ *                            └─ plain text ── normalise ── added tokens ── split ── model ── post-process ── ids
+ *                                               (NFC ...)   (normalized ones)  words   (BPE ...)  (BOS, EOS)
+ *
+ * A tokenizer does not change once it is open, so threads share it. Working memory (a word cache among it) is
+ * in an encoder, of which each thread opens its own. The way back is detokenizer.h. */
+#pragma once
+
+#include "base/buf.h"
+#include "text/token_ids.h"
+
+/* A file whose ids or counts reach this is refused: no vocabulary has four million tokens. */
+enum { TOKENIZER_MAX_TOKENS = 1 << 22 };
+
+struct tokenizer;
+struct encoder;
+
+/* Opens a model folder, a tokenizer.json, a SentencePiece .model or a .tiktoken file of ranks.
+ *
+ * Folder: tokenizer.json is taken if there is one, else tokenizer.model (spiece.model, sentencepiece.bpe.model),
+ * else the one *.tiktoken. Its tokenizer_config.json, if any, gives the names of the special tokens, adds the
+ * tokens of added_tokens_decoder that the vocabulary lacks, and where it has add_bos_token or add_eos_token
+ * these decide over the post-processor, as in transformers 5. A file opened by itself stands for itself, except
+ * ranks: NAME.tiktoken reads its splitting pattern from NAME.pattern.txt or pattern.txt beside it, and its
+ * special tokens from tokenizer_config.json or the one *_tokenizer_config.json beside it.
+ *
+ * Truncation and padding in tokenizer.json are left aside: a prompt is never cut silently.
+ * Errors name file and field; a type that is not known is ERR_UNSUPPORTED and named. */
+enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err);
+void tokenizer_free(struct tokenizer *tok); // NULL is fine
+
+/* Working memory for one thread at a time; borrows tok. */
+struct encoder *encoder_open(const struct tokenizer *tok);
+void encoder_free(struct encoder *enc); // NULL is fine
+
+enum encode_flags {
+    ENCODE_ADD_SPECIAL = 1,   // run the post-processor: BOS, EOS, [CLS] ... as the vocabulary wants them
+    ENCODE_PARSE_SPECIAL = 2, // a special token written in the text becomes its id; otherwise it is plain text.
+                              // Added tokens that are not special are always read as tokens.
+};
+
+/* Appends the ids of text to out. Bytes that are not UTF-8 are read as U+FFFD, one for each maximal ill-formed
+ * run (Unicode 3.9, as Rust and Python replace them). Fails only when the vocabulary cannot express the text
+ * (no unknown token) or a pattern of the file reaches its step limit; out is then as it was. */
+enum status tokenizer_encode(struct encoder *enc, struct str text, int flags, struct token_ids *out, struct error *err);
+
+/* Ids are below this. Some may be unused. */
+int32_t tokenizer_n_vocab(const struct tokenizer *tok);
+
+/* The token as the file writes it ("Ġthe", "▁the", "<|im_end|>"); empty for an unused id. Lives as long as tok. */
+struct str tokenizer_token_text(const struct tokenizer *tok, int32_t id);
+
+/* Appends the bytes that a token stands for inside a text (" the"; a byte token gives its one byte). */
+void tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out);
+
+/* The id of a token as the file writes it; -1 if there is none. */
+int32_t tokenizer_find(const struct tokenizer *tok, struct str text);
+
+/* Special tokens are those that a reader should not see: BOS, <|im_start|> ... */
+bool tokenizer_is_special(const struct tokenizer *tok, int32_t id);
+
+/* The named special tokens of tokenizer_config.json (or of the .model file). text is "" and id -1 where the
+ * files name none; id is -1 too when a named text is not in the vocabulary. */
+enum special_name { SPECIAL_BOS, SPECIAL_EOS, SPECIAL_UNK, SPECIAL_PAD, N_SPECIAL_NAMES };
+struct special_token {
+    struct str text;
+    int32_t id;
+};
+struct special_token tokenizer_special(const struct tokenizer *tok, enum special_name name);
