@@ -1,0 +1,32 @@
+/* unigram.h - the unigram language model: of all ways to write a text in pieces, the one whose pieces' log
+ * probabilities have the greatest sum (Viterbi). */
+#pragma once
+
+#include "text/byte_trie.h"
+#include "text/token_ids.h"
+#include "text/vocab.h"
+
+struct unigram {
+    const struct vocab *vocab;
+    struct byte_trie pieces; // the pieces that may be used
+    double *scores;          // [vocab->n] by id, owned
+    double unk_score;
+    int32_t unk_id; // -1: what no piece covers is an error
+    bool fuse_unk;  // neighbours without piece become one unk
+    bool byte_fallback;
+    int32_t byte_id[256]; // of <0xNN>, -1 for none
+    bool single_floats;   // sums in float, as SentencePiece does; else in double, as Hugging Face does
+};
+
+struct unigram_memory {
+    struct unigram_step *steps;
+    size_t cap;
+    struct unigram_part *parts;
+    size_t parts_cap;
+};
+
+void unigram_release(struct unigram *u);
+void unigram_memory_release(struct unigram_memory *m);
+
+/* Appends the ids of text, valid UTF-8. ERR_FORMAT when a character has no piece and there is no unk. */
+enum status unigram_encode(const struct unigram *u, struct unigram_memory *m, struct str text, struct token_ids *out, struct error *err);
