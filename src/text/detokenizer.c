@@ -1,0 +1,310 @@
+/* detokenizer.c - see detokenizer.h.
+ *
+ * The decoder's stages in a row. A token enters the first as text followed by its end; each stage hands the same
+ * two events on, and the last one's text is the output. */
+#include "text/detokenizer.h"
+
+#include "text/byte_level.h"
+#include "text/tokenizer_parts.h"
+#include "text/unicode.h"
+
+struct stage_state {
+    struct buf token;   // what has come of the token at hand, for stages that want it whole
+    struct buf pending; // BYTE_LEVEL, RAW_BYTES, BYTE_FALLBACK: bytes that wait; BPE_SUFFIX, CTC: the token before
+    bool has_pending;
+    bool first;      // no token has ended yet
+    int64_t n_cut;   // STRIP: characters cut off the start of the token
+    int64_t n_held;  // STRIP: characters at its end that may yet be cut
+    bool past_start; // STRIP: another character has come
+};
+
+struct detokenizer {
+    const struct tokenizer *tok;
+    int flags;
+    struct regex_memory *rm;
+    struct stage_state *states; // [tok->decoder.n]
+    struct buf *out;            // during a call
+    struct error *err;
+};
+
+static void reset(struct detokenizer *d) {
+    for (size_t i = 0; i < d->tok->decoder.n; i++) {
+        struct stage_state *s = &d->states[i];
+        struct buf token = s->token, pending = s->pending;
+        buf_clear(&token);
+        buf_clear(&pending);
+        *s = (struct stage_state){.token = token, .pending = pending, .first = true};
+    }
+}
+
+struct detokenizer *detokenizer_open(const struct tokenizer *tok, int flags) {
+    struct detokenizer *d = xcalloc(1, sizeof *d);
+    *d = (struct detokenizer){
+        .tok = tok, .flags = flags, .rm = regex_memory_open(), .states = xcalloc(tok->decoder.n + 1, sizeof *d->states)};
+    reset(d);
+    return d;
+}
+
+void detokenizer_free(struct detokenizer *d) {
+    if (!d)
+        return;
+    for (size_t i = 0; i < d->tok->decoder.n; i++) {
+        buf_release(&d->states[i].token);
+        buf_release(&d->states[i].pending);
+    }
+    regex_memory_free(d->rm);
+    free(d->states);
+    free(d);
+}
+
+static enum status stage_text(struct detokenizer *d, size_t i, struct str text);
+static enum status stage_end(struct detokenizer *d, size_t i);
+
+static enum status stage_token(struct detokenizer *d, size_t i, struct str text) {
+    TRY(stage_text(d, i, text));
+    return stage_end(d, i);
+}
+
+/* STRIP: counts the mark at the start, holds it back at the end. */
+static enum status strip_text(struct detokenizer *d, size_t i, struct str text) {
+    const struct decoder_stage *stage = &d->tok->decoder.stages[i];
+    struct stage_state *s = &d->states[i];
+    char mark[4];
+    size_t mark_len = (size_t)utf8_encode(stage->mark, mark);
+    for (size_t at = 0, n; at < text.len; at += n) {
+        n = (size_t)utf8_length(text.ptr[at]);
+        struct str c = {text.ptr + at, n};
+        bool is_mark = str_eq(c, (struct str){mark, mark_len});
+        if (is_mark && !s->past_start && s->n_cut < stage->start) {
+            s->n_cut++;
+            continue;
+        }
+        s->past_start = true;
+        if (is_mark && stage->stop > 0) {
+            s->n_held++;
+            continue;
+        }
+        for (; s->n_held > 0; s->n_held--)
+            TRY(stage_text(d, i + 1, (struct str){mark, mark_len}));
+        TRY(stage_text(d, i + 1, c));
+    }
+    return OK;
+}
+
+static enum status strip_end(struct detokenizer *d, size_t i) {
+    const struct decoder_stage *stage = &d->tok->decoder.stages[i];
+    struct stage_state *s = &d->states[i];
+    char mark[4];
+    size_t mark_len = (size_t)utf8_encode(stage->mark, mark);
+    for (; s->n_held > stage->stop; s->n_held--)
+        TRY(stage_text(d, i + 1, (struct str){mark, mark_len}));
+    s->n_held = s->n_cut = 0;
+    s->past_start = false;
+    return stage_end(d, i + 1);
+}
+
+/* Hands on the bytes that are whole characters; at the end of the sequence, all. */
+static enum status release_bytes(struct detokenizer *d, size_t i, bool more) {
+    struct stage_state *s = &d->states[i];
+    if (s->pending.len == 0)
+        return OK;
+    struct buf text = {0};
+    size_t used = utf8_append_lossy(&text, buf_view(&s->pending), more);
+    enum status st = text.len ? stage_text(d, i + 1, buf_view(&text)) : OK;
+    buf_release(&text);
+    struct str rest = {s->pending.ptr + used, s->pending.len - used};
+    memmove(s->pending.ptr, rest.ptr, rest.len);
+    s->pending.len = rest.len;
+    return st;
+}
+
+static enum status bytes_end(struct detokenizer *d, size_t i) {
+    struct stage_state *s = &d->states[i];
+    bool plain = d->tok->decoder.stages[i].kind == DECODE_RAW_BYTES;
+    if (plain || !byte_level_decode(&s->pending, buf_view(&s->token)))
+        buf_str(&s->pending, buf_view(&s->token));
+    return release_bytes(d, i, true);
+}
+
+/* BYTE_FALLBACK: a run of byte tokens that is no text is one U+FFFD a byte. */
+static enum status release_run(struct detokenizer *d, size_t i) {
+    struct stage_state *s = &d->states[i];
+    enum status st = OK;
+    if (s->pending.len && utf8_valid(buf_view(&s->pending)))
+        st = stage_token(d, i + 1, buf_view(&s->pending));
+    else
+        for (size_t k = 0; k < s->pending.len && st == OK; k++)
+            st = stage_token(d, i + 1, STR("\xEF\xBF\xBD"));
+    buf_clear(&s->pending);
+    return st;
+}
+
+static enum status fallback_end(struct detokenizer *d, size_t i) {
+    struct stage_state *s = &d->states[i];
+    int byte = decoder_fallback_byte(buf_view(&s->token));
+    if (byte >= 0) {
+        buf_push(&s->pending, (char)byte);
+        return OK;
+    }
+    TRY(release_run(d, i));
+    return stage_token(d, i + 1, buf_view(&s->token));
+}
+
+static enum status rewrite(struct detokenizer *d, size_t i, struct str token, bool last) {
+    struct stage_state *s = &d->states[i];
+    struct buf text = {0};
+    enum status st = decoder_rewrite(&d->tok->decoder.stages[i], d->rm, token, s->first, last, &text, d->err);
+    bool vanishes = d->tok->decoder.stages[i].kind == DECODE_CTC && text.len == 0;
+    if (st == OK && !vanishes)
+        st = stage_token(d, i + 1, buf_view(&text));
+    buf_release(&text);
+    s->first = false;
+    return st;
+}
+
+/* BPE_SUFFIX: only the next token tells that this one was not the last. */
+static enum status suffix_end(struct detokenizer *d, size_t i) {
+    struct stage_state *s = &d->states[i];
+    if (s->has_pending)
+        TRY(rewrite(d, i, buf_view(&s->pending), false));
+    buf_clear(&s->pending);
+    buf_str(&s->pending, buf_view(&s->token));
+    s->has_pending = true;
+    return OK;
+}
+
+static enum status ctc_end(struct detokenizer *d, size_t i) {
+    struct stage_state *s = &d->states[i];
+    if (s->has_pending && str_eq(buf_view(&s->pending), buf_view(&s->token)))
+        return OK;
+    buf_clear(&s->pending);
+    buf_str(&s->pending, buf_view(&s->token));
+    s->has_pending = true;
+    return rewrite(d, i, buf_view(&s->token), false);
+}
+
+static enum status stage_text(struct detokenizer *d, size_t i, struct str text) {
+    if (i == d->tok->decoder.n) {
+        buf_str(d->out, text);
+        return OK;
+    }
+    switch (d->tok->decoder.stages[i].kind) {
+    case DECODE_FUSE: return stage_text(d, i + 1, text);
+    case DECODE_STRIP: return strip_text(d, i, text);
+    default: buf_str(&d->states[i].token, text); return OK;
+    }
+}
+
+static enum status end_whole_token(struct detokenizer *d, size_t i) {
+    struct stage_state *s = &d->states[i];
+    switch (d->tok->decoder.stages[i].kind) {
+    case DECODE_JOIN:
+        if (!s->first)
+            TRY(stage_text(d, i + 1, STR(" ")));
+        s->first = false;
+        return stage_token(d, i + 1, buf_view(&s->token));
+    case DECODE_RAW_BYTES:
+    case DECODE_BYTE_LEVEL: return bytes_end(d, i);
+    case DECODE_BYTE_FALLBACK: return fallback_end(d, i);
+    case DECODE_BPE_SUFFIX: return suffix_end(d, i);
+    case DECODE_CTC: return ctc_end(d, i);
+    default: return rewrite(d, i, buf_view(&s->token), false);
+    }
+}
+
+static enum status stage_end(struct detokenizer *d, size_t i) {
+    if (i == d->tok->decoder.n)
+        return OK;
+    switch (d->tok->decoder.stages[i].kind) {
+    case DECODE_FUSE: return OK;
+    case DECODE_STRIP: return strip_end(d, i);
+    default: break;
+    }
+    enum status st = end_whole_token(d, i);
+    buf_clear(&d->states[i].token);
+    return st;
+}
+
+/* No more tokens will come to this stage. */
+static enum status stage_finish(struct detokenizer *d, size_t i) {
+    struct stage_state *s = &d->states[i];
+    switch (d->tok->decoder.stages[i].kind) {
+    case DECODE_RAW_BYTES:
+    case DECODE_BYTE_LEVEL: TRY(release_bytes(d, i, false)); return stage_end(d, i + 1);
+    case DECODE_BYTE_FALLBACK: return release_run(d, i);
+    case DECODE_FUSE: return stage_end(d, i + 1);
+    case DECODE_BPE_SUFFIX: return s->has_pending ? rewrite(d, i, buf_view(&s->pending), true) : OK;
+    default: return OK;
+    }
+}
+
+enum status detokenizer_feed(struct detokenizer *d, int32_t id, struct buf *out, struct error *err) {
+    d->out = out;
+    d->err = err;
+    const struct tokenizer *t = d->tok;
+    if (!vocab_has(&t->vocab, id) || ((d->flags & DETOKENIZE_SKIP_SPECIAL) && tokenizer_is_special(t, id)))
+        return OK;
+    return stage_token(d, 0, vocab_text(&t->vocab, id));
+}
+
+enum status detokenizer_finish(struct detokenizer *d, struct buf *out, struct error *err) {
+    d->out = out;
+    d->err = err;
+    enum status st = OK;
+    for (size_t i = 0; i < d->tok->decoder.n && st == OK; i++)
+        st = stage_finish(d, i);
+    reset(d);
+    return st;
+}
+
+enum status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n, int flags, struct buf *out, struct error *err) {
+    struct detokenizer *d = detokenizer_open(tok, flags);
+    enum status st = OK;
+    for (size_t i = 0; i < n && st == OK; i++)
+        st = detokenizer_feed(d, ids[i], out, err);
+    if (st == OK)
+        st = detokenizer_finish(d, out, err);
+    detokenizer_free(d);
+    return st;
+}
+
+/* What one token is inside a text; out is set. True when further stages have nothing more to say: what bytes stand
+ * for may be part of a character, which no pattern can look at. */
+static bool rewrite_inside(const struct decoder_stage *s, struct regex_memory *rm, struct str token, struct buf *out) {
+    int byte = s->kind == DECODE_BYTE_FALLBACK ? decoder_fallback_byte(token) : -1;
+    if (byte >= 0) {
+        buf_push(out, (char)byte);
+        return true;
+    }
+    if (s->kind == DECODE_BYTE_LEVEL && byte_level_decode(out, token))
+        return true;
+    struct error ignored; // a pattern that gives up leaves the token as it is
+    size_t mark = out->len;
+    if (decoder_rewrite(s, rm, token, false, false, out, &ignored) != OK) {
+        out->len = mark;
+        buf_str(out, token);
+    }
+    return s->kind == DECODE_RAW_BYTES;
+}
+
+void tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out) {
+    bool has_regex = false;
+    for (size_t i = 0; i < tok->decoder.n; i++)
+        has_regex |= tok->decoder.stages[i].pattern.regex != NULL;
+    struct regex_memory *rm = has_regex ? regex_memory_open() : NULL;
+    struct buf text = {0}, next = {0};
+    buf_str(&text, vocab_text(&tok->vocab, id));
+    for (size_t i = 0; i < tok->decoder.n; i++) {
+        buf_clear(&next);
+        bool done = rewrite_inside(&tok->decoder.stages[i], rm, buf_view(&text), &next);
+        struct buf swap = text;
+        text = next;
+        next = swap;
+        if (done)
+            break;
+    }
+    regex_memory_free(rm);
+    buf_str(out, buf_view(&text));
+    buf_release(&text);
+    buf_release(&next);
+}

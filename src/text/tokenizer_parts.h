@@ -1,0 +1,52 @@
+/* tokenizer_parts.h - what a tokenizer is made of. Private to the files that fill it (tokenizer_json.c,
+ * sentencepiece.c, tiktoken.c, tokenizer_config.c) and those that run it (tokenizer.c, encoder.c, detokenizer.c). */
+#pragma once
+
+#include "base/arena.h"
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/normalizer.h"
+#include "text/postprocessor.h"
+#include "text/pretokenizer.h"
+#include "text/tokenizer.h"
+#include "text/unigram.h"
+#include "text/wordpiece.h"
+
+enum model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL };
+
+struct tokenizer {
+    struct arena memory; // short texts that the parts borrow
+    struct vocab vocab;  // the model's tokens and the added ones
+    enum model_kind kind;
+    struct bpe bpe;
+    struct unigram unigram;
+    struct wordpiece wordpiece;
+    int32_t unk_id;       // WORDLEVEL: -1, or what stands for an unknown word
+    bool splits_at_marks; // no token goes on past a word's end into U+2581, so words can be encoded one by one
+
+    struct normalizer normalizer;
+    struct pretokenizer pretokenizer;
+    struct added_tokens added;
+    struct postprocessor post;
+    struct decoder decoder;
+
+    uint8_t *is_special;                 // [vocab.n] by id, owned
+    char *special_text[N_SPECIAL_NAMES]; // owned; NULL: not named
+};
+
+/* Fills an empty tokenizer from one kind of file. What was filled before an error is released by the caller. */
+enum status tokenizer_read_json(struct tokenizer *t, const char *path, struct error *err);
+enum status tokenizer_read_sentencepiece(struct tokenizer *t, const char *path, struct error *err);
+enum status tokenizer_read_tiktoken(struct tokenizer *t, const char *path, struct error *err);
+
+/* Adds what a tokenizer_config.json says. */
+enum status tokenizer_read_config(struct tokenizer *t, const char *path, struct error *err);
+
+/* Adds a token of its own: the model's id when the model has the text, else `id`. ERR_FORMAT when the id is another
+ * token's. A text that was added before stays as it was. */
+enum status tokenizer_add_token(struct tokenizer *t, struct str text, int64_t id, struct added_token flags, const char *where,
+                                struct error *err);
+
+/* The tokens <0x00> .. <0xFF>; -1 where there is none. */
+void vocab_find_bytes(const struct vocab *v, int32_t byte_id[static 256]);
