@@ -1,0 +1,171 @@
+/* encoder.c - running a tokenizer over text; see tokenizer.h for the stations. */
+#include "text/tokenizer_parts.h"
+
+#include "text/unicode.h"
+#include "text/word_cache.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { TEXT_MAX_BYTES = 1 << 30 }; // positions are 32 bits wide, and some models take four bytes of memory a byte
+
+struct encoder {
+    const struct tokenizer *tok;
+    struct word_entry *words; // [WORD_CACHE_ENTRIES], in words_memory at the start of a cache line
+    void *words_memory;
+    struct bpe_memory bpe;
+    struct unigram_memory unigram;
+    struct normalizer_memory normalizer;
+    struct pretokenizer_memory pretokenizer;
+    struct regex_memory *rm;
+    struct buf sound; // the text with its ill-formed bytes replaced
+    struct token_ids body, spare;
+};
+
+struct encoder *encoder_open(const struct tokenizer *tok) {
+    struct encoder *e = xcalloc(1, sizeof *e);
+    e->tok = tok;
+    e->words_memory = xcalloc(WORD_CACHE_ENTRIES + 1, sizeof *e->words); // untouched pages cost nothing
+    e->words = (struct word_entry *)(((uintptr_t)e->words_memory + 63) & ~(uintptr_t)63);
+    e->rm = regex_memory_open();
+    return e;
+}
+
+void encoder_free(struct encoder *e) {
+    if (!e)
+        return;
+    free(e->words_memory);
+    bpe_memory_release(&e->bpe);
+    unigram_memory_release(&e->unigram);
+    normalizer_memory_release(&e->normalizer);
+    pretokenizer_memory_release(&e->pretokenizer);
+    regex_memory_free(e->rm);
+    buf_release(&e->sound);
+    token_ids_release(&e->body);
+    token_ids_release(&e->spare);
+    free(e);
+}
+
+struct word_entry *word_cache_place(struct word_entry *table, struct str word) {
+    return &table[XXH3_64bits(word.ptr, word.len) % WORD_CACHE_ENTRIES];
+}
+
+static enum status encode_by_model(struct encoder *e, struct str word, struct token_ids *out, struct error *err) {
+    const struct tokenizer *t = e->tok;
+    switch (t->kind) {
+    case MODEL_BPE:
+        if (bpe_encode(&t->bpe, &e->bpe, word, out))
+            return OK;
+        return fail(err, ERR_FORMAT, "a character of the text is not in the vocabulary, nor is the unknown token");
+    case MODEL_UNIGRAM: return unigram_encode(&t->unigram, &e->unigram, word, out, err);
+    case MODEL_WORDPIECE: return wordpiece_encode(&t->wordpiece, word, out, err);
+    case MODEL_WORDLEVEL: break;
+    }
+    int32_t id = vocab_find(&t->vocab, word);
+    if (id < 0)
+        id = t->unk_id;
+    if (id < 0)
+        return fail(err, ERR_FORMAT, "a word of the text is not in the vocabulary, and there is no unknown token");
+    token_ids_push(out, id);
+    return OK;
+}
+
+/* One word, from the cache where it was met before. */
+static enum status encode_word(void *arg, struct str word, struct error *err) {
+    struct encoder *e = arg;
+    struct token_ids *out = &e->body;
+    if (word.len > WORD_CACHE_TEXT)
+        return encode_by_model(e, word, out, err);
+    struct word_entry *entry = word_cache_place(e->words, word);
+    if (word_entry_holds(entry, word)) {
+        token_ids_reserve(out, WORD_CACHE_IDS);
+        memcpy(out->ids + out->n, entry->ids, sizeof entry->ids);
+        out->n += entry->n_ids;
+        return OK;
+    }
+    size_t before = out->n;
+    TRY(encode_by_model(e, word, out, err));
+    size_t n = out->n - before;
+    if (n > WORD_CACHE_IDS)
+        return OK;
+    entry->len = (uint8_t)word.len;
+    entry->n_ids = (uint8_t)n;
+    memcpy(entry->text, word.ptr, word.len);
+    memcpy(entry->ids, out->ids + before, n * sizeof *out->ids);
+    return OK;
+}
+
+/* Text that no pre-tokenizer cut, in words that begin with U+2581. */
+static enum status encode_marked_words(struct encoder *e, struct str text, struct error *err) {
+    static const char mark[] = "\xE2\x96\x81";
+    const char *at = text.ptr, *end = at + text.len;
+    while (at < end) {
+        const char *inside = at;
+        while (end - inside >= 3 && memcmp(inside, mark, 3) == 0)
+            inside += 3;
+        const char *next = memmem(inside, (size_t)(end - inside), mark, 3);
+        next = next ? next : end;
+        TRY(encode_word(e, (struct str){at, (size_t)(next - at)}, err));
+        at = next;
+    }
+    return OK;
+}
+
+/* Normalised text without tokens in it. */
+static enum status encode_plain(struct encoder *e, struct str text, bool at_start, struct error *err) {
+    const struct tokenizer *t = e->tok;
+    if (text.len == 0)
+        return OK;
+    if (t->pretokenizer.n > 0)
+        return pretokenizer_run(&t->pretokenizer, &e->pretokenizer, e->rm, text, at_start, encode_word, e, err);
+    return t->splits_at_marks ? encode_marked_words(e, text, err) : encode_word(e, text, err);
+}
+
+/* Text between tokens that are not normalised. */
+static enum status encode_fragment(struct encoder *e, struct str text, bool at_start, bool parse_special, struct error *err) {
+    const struct tokenizer *t = e->tok;
+    struct str normalised;
+    TRY(normalizer_run(&t->normalizer, &e->normalizer, e->rm, text, &normalised, err));
+    struct added_walk walk = {.text = normalised};
+    size_t begin, end;
+    const struct added_token *token;
+    while (added_tokens_next(&t->added, &t->added.normalized, parse_special, &walk, &begin, &end, &token)) {
+        if (begin < end)
+            TRY(encode_plain(e, (struct str){normalised.ptr + begin, end - begin}, at_start && begin == 0, err));
+        if (token)
+            token_ids_push(&e->body, token->id);
+    }
+    return OK;
+}
+
+static enum status encode_text(struct encoder *e, struct str text, bool parse_special, struct error *err) {
+    const struct tokenizer *t = e->tok;
+    struct added_walk walk = {.text = text};
+    size_t begin, end;
+    const struct added_token *token;
+    while (added_tokens_next(&t->added, &t->added.raw, parse_special, &walk, &begin, &end, &token)) {
+        if (begin < end)
+            TRY(encode_fragment(e, (struct str){text.ptr + begin, end - begin}, begin == 0, parse_special, err));
+        if (token)
+            token_ids_push(&e->body, token->id);
+    }
+    return OK;
+}
+
+enum status tokenizer_encode(struct encoder *e, struct str text, int flags, struct token_ids *out, struct error *err) {
+    if (text.len > TEXT_MAX_BYTES)
+        return fail(err, ERR_LIMIT, "a text of %zu bytes is longer than %d", text.len, TEXT_MAX_BYTES);
+    if (!utf8_valid(text)) {
+        buf_clear(&e->sound);
+        utf8_append_lossy(&e->sound, text, false);
+        text = buf_view(&e->sound);
+    }
+    e->body.n = 0;
+    TRY(encode_text(e, text, flags & ENCODE_PARSE_SPECIAL, err));
+    postprocessor_run(&e->tok->post, flags & ENCODE_ADD_SPECIAL, &e->body, &e->spare);
+    token_ids_reserve(out, e->body.n);
+    if (e->body.n)
+        memcpy(out->ids + out->n, e->body.ids, e->body.n * sizeof *out->ids);
+    out->n += e->body.n;
+    return OK;
+}

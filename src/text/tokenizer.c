@@ -1,0 +1,131 @@
+/* tokenizer.c - opening a tokenizer from whatever a path holds, and the questions about its tokens. */
+#include "text/tokenizer_parts.h"
+
+#include "base/file.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+
+enum { ADDED_TOKEN_MAX_BYTES = 4096 };
+
+void vocab_find_bytes(const struct vocab *v, int32_t byte_id[static 256]) {
+    for (int b = 0; b < 256; b++) {
+        char text[8];
+        snprintf(text, sizeof text, "<0x%02X>", b);
+        byte_id[b] = vocab_find(v, str_of(text));
+    }
+}
+
+enum status tokenizer_add_token(struct tokenizer *t, struct str text, int64_t id, struct added_token flags, const char *where,
+                                struct error *err) {
+    if (text.len == 0) // matches nothing; passed over, as Hugging Face's library does
+        return OK;
+    if (text.len > ADDED_TOKEN_MAX_BYTES)
+        return fail(err, ERR_LIMIT, "%s: the added token with the id %lld has a text of %zu bytes, the limit is %d", where, (long long)id,
+                    text.len, ADDED_TOKEN_MAX_BYTES);
+    int32_t known = vocab_find(&t->vocab, text);
+    if (known < 0)
+        TRY(vocab_add(&t->vocab, text, id, where, NULL, err));
+    else if (known != id)
+        return fail(err, ERR_FORMAT, "%s: the added token \"%.*s\" has the id %lld, and %d in the vocabulary", where,
+                    (int)MIN(text.len, 60), text.ptr, (long long)id, known);
+    for (size_t i = 0; i < t->added.n; i++)
+        if (t->added.tokens[i].id == id)
+            return OK;
+    flags.id = (int32_t)id;
+    added_tokens_append(&t->added, flags);
+    return OK;
+}
+
+static bool has_suffix(const char *path, const char *suffix) { return str_ends(str_of(path), str_of(suffix)); }
+
+static enum status read_file(struct tokenizer *t, const char *path, struct error *err) {
+    if (has_suffix(path, ".json"))
+        return tokenizer_read_json(t, path, err);
+    return fail(err, ERR_UNSUPPORTED, "%s: a tokenizer is a folder, a tokenizer.json, a .model or a .tiktoken file", path);
+}
+
+/* The one *.tiktoken of a folder into path; ERR_IO when there is none, or more than one. */
+static enum status find_ranks(const char *folder, char path[static PATH_MAX], struct error *err) {
+    DIR *dir = opendir(folder);
+    size_t n = 0;
+    enum status st = OK;
+    for (struct dirent *entry; dir && st == OK && (entry = readdir(dir));)
+        if (has_suffix(entry->d_name, ".tiktoken") && n++ == 0)
+            st = path_join(path, PATH_MAX, folder, entry->d_name, err);
+    if (dir)
+        closedir(dir);
+    TRY(st);
+    return n == 1 ? OK : fail(err, ERR_IO, "%s: no tokenizer.json, no tokenizer.model and %zu .tiktoken files in this folder", folder, n);
+}
+
+static enum status read_folder(struct tokenizer *t, const char *folder, struct error *err) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
+    char path[PATH_MAX];
+    bool found = false;
+    for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++) {
+        TRY(path_join(path, sizeof path, folder, names[i], err));
+        found = file_exists(path);
+    }
+    if (!found)
+        TRY(find_ranks(folder, path, err));
+    TRY(read_file(t, path, err));
+    TRY(path_join(path, sizeof path, folder, "tokenizer_config.json", err));
+    return file_exists(path) ? tokenizer_read_config(t, path, err) : OK;
+}
+
+/* What follows from all parts together. */
+static enum status finish(struct tokenizer *t, struct error *err) {
+    TRY(added_tokens_build(&t->added, &t->vocab, &t->normalizer, err));
+    t->is_special = xcalloc((size_t)t->vocab.n + 1, 1);
+    for (size_t i = 0; i < t->added.n; i++)
+        t->is_special[t->added.tokens[i].id] = t->added.tokens[i].special;
+    return OK;
+}
+
+enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err) {
+    struct tokenizer *t = xcalloc(1, sizeof *t);
+    enum status st = dir_exists(path) ? read_folder(t, path, err) : read_file(t, path, err);
+    if (st == OK)
+        st = finish(t, err);
+    if (st != OK) {
+        tokenizer_free(t);
+        return st;
+    }
+    *out = t;
+    return OK;
+}
+
+void tokenizer_free(struct tokenizer *t) {
+    if (!t)
+        return;
+    arena_release(&t->memory);
+    vocab_release(&t->vocab);
+    bpe_release(&t->bpe);
+    unigram_release(&t->unigram);
+    wordpiece_release(&t->wordpiece);
+    normalizer_release(&t->normalizer);
+    pretokenizer_release(&t->pretokenizer);
+    added_tokens_release(&t->added);
+    postprocessor_release(&t->post);
+    decoder_release(&t->decoder);
+    free(t->is_special);
+    for (int i = 0; i < N_SPECIAL_NAMES; i++)
+        free(t->special_text[i]);
+    free(t);
+}
+
+int32_t tokenizer_n_vocab(const struct tokenizer *t) { return t->vocab.n; }
+struct str tokenizer_token_text(const struct tokenizer *t, int32_t id) {
+    return vocab_text(&t->vocab, id);
+}
+int32_t tokenizer_find(const struct tokenizer *t, struct str text) { return vocab_find(&t->vocab, text); }
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id) { return id >= 0 && id < t->vocab.n && t->is_special[id]; }
+
+struct special_token tokenizer_special(const struct tokenizer *t, enum special_name name) {
+    if (!t->special_text[name])
+        return (struct special_token){STR(""), -1};
+    struct str text = str_of(t->special_text[name]);
+    return (struct special_token){text, vocab_find(&t->vocab, text)};
+}

@@ -1,0 +1,14 @@
+/* tokenizer_json.h - what the files that read JSON tokenizers share. Private to them. */
+#pragma once
+
+#include "base/json_reader.h"
+#include "text/tokenizer_parts.h"
+
+/* The text of a value that may come once. */
+enum status json_take_section(struct json_reader *r, struct str *section, const char *name, struct error *err);
+
+/* The section "model": vocabulary, merges and settings. */
+enum status tokenizer_read_json_model(struct tokenizer *t, struct str section, const char *path, struct error *err);
+
+/* The flags of an added token, as tokenizer.json and tokenizer_config.json write them. */
+enum status added_token_read(const json_t *v, const char *where, struct added_token *out, struct error *err);
