@@ -69,7 +69,7 @@ build/.setup-dev: | build/.setup-test
 
 # ---- build ------------------------------------------------------------------------------------------------------
 # A file's name says which processor it is for; everything else is compiled for the plain architecture.
-ifeq ($(shell uname -m),x86_64)
+ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine 2>/dev/null || uname -m)),)
 $(BUILD)/%_avx2.o:   CFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
