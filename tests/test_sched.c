@@ -89,12 +89,14 @@ struct bench {
     struct kv_pool pool;
     struct scheduler s;
     struct sequence streams[STREAMS], prompt;
+    int64_t n_added;
 };
 
 static void add(struct bench *b, struct sequence *seq, int n_tokens) {
     sequence_init(seq, &b->arena, n_tokens + 2000, 1, BLOCK);
     for (int i = 0; i < n_tokens; i++)
         sequence_append(seq, i);
+    seq->rank.order = b->n_added++; // first come, first served
     scheduler_add(&b->s, seq);
 }
 
