@@ -25,12 +25,14 @@ PREFIX  ?= /usr/local
 CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -MMD -MP
 CFLAGS   += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror -fPIC -fno-semantic-interposition $(OPT) $(SAN)
 LDFLAGS  += $(SAN)
-LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lmicrohttpd -lpthread -lm
-MAIN_LIBS := -ledit
+LIB_LIBS  := -ljansson -lpcre2-8 -lxxhash -lpthread -lm
+ALL_LIBS  := -lutf8proc -lmicrohttpd -ledit $(LIB_LIBS)
 
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/main/*.c))
-LIB_SRC  := $(wildcard src/base/*.c src/core/*.c src/file/*.c src/model/*.c src/backend/cpu/*.c src/sched/*.c \
-                       src/grammar/*.c src/engine/*.c src/text/*.c src/http/*.c src/api/*.c)
+# What gyre.h promises is libgyre; text and what serves stand in front of it.
+LIB_SRC   := $(wildcard src/base/*.c src/core/*.c src/file/*.c src/model/*.c src/backend/cpu/*.c src/sched/*.c \
+                        src/grammar/*.c src/dist/*.c src/engine/*.c)
+FRONT_SRC := $(wildcard src/text/*.c src/http/*.c src/api/*.c)
 TEST_SRC  := $(wildcard tests/test_*.c)
 TEST_LIB  := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
@@ -40,8 +42,8 @@ obj     = $(patsubst %.c,$(BUILD)/%.o,$(1))
 TESTS   := $(patsubst %.c,$(BUILD)/%,$(TEST_SRC))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(FUZZ_SRC))
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRC))
-OBJECTS := $(call obj,$(LIB_SRC) $(MAIN_SRC) src/main/main.c $(TEST_SRC) $(TEST_LIB) $(FUZZ_SRC) $(BENCH_SRC))
-LIBS    := $(BUILD)/libmain.a $(BUILD)/libgyre.a
+OBJECTS := $(call obj,$(LIB_SRC) $(FRONT_SRC) $(MAIN_SRC) src/main/main.c $(TEST_SRC) $(TEST_LIB) $(FUZZ_SRC) $(BENCH_SRC))
+LIBS    := $(BUILD)/libmain.a $(BUILD)/libfront.a $(BUILD)/libgyre.a
 
 # Large text fixtures are committed packed.
 DATA := $(patsubst tests/data/%.xz,build/data/%,$(shell find tests/data -name '*.xz' 2>/dev/null))
@@ -86,13 +88,14 @@ $(BUILD)/%.o: %.c $(BUILD)/.flags | build/.setup-build
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(BUILD)/libgyre.a: $(call obj,$(LIB_SRC))
+$(BUILD)/libfront.a: $(call obj,$(FRONT_SRC))
 $(BUILD)/libmain.a: $(call obj,$(MAIN_SRC))
 %.a:
 	@rm -f $@
 	$(call QUIET,ar)$(AR) rcs $@ $^
 
 $(BUILD)/gyre: $(call obj,src/main/main.c) $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ $(LIB_LIBS) $(MAIN_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ $(ALL_LIBS)
 
 build/gyre: $(BUILD)/gyre FORCE
 	@ln -sfn $(VARIANT)/gyre $@
@@ -107,7 +110,7 @@ explain: build/gyre
 $(call obj,$(TEST_SRC) $(TEST_LIB)): | build/.setup-test
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(TEST_LIB)) $(LIBS) | build/.setup-test
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LIB_LIBS) $(MAIN_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(ALL_LIBS)
 
 build/data/%: tests/data/%.xz | build/.setup-test
 	@mkdir -p $(@D)
@@ -134,15 +137,15 @@ fuzz: build/.setup-dev
 	    SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh build/fuzz '$(FUZZ)'
 fuzz-binaries: $(FUZZERS)
-$(FUZZERS): $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libgyre.a
-	$(call QUIET,ld)$(CC) -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIB_LIBS)
+$(FUZZERS): $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libfront.a $(BUILD)/libgyre.a
+	$(call QUIET,ld)$(CC) -fsanitize=fuzzer,address,undefined -o $@ $^ $(ALL_LIBS)
 
 rooms:
 	@tools/rooms.py
 
 # ---- measuring --------------------------------------------------------------------------------------------------
 $(BENCHES): $(BUILD)/%: $(BUILD)/%.o $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ $(LIB_LIBS) $(MAIN_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ $(ALL_LIBS)
 
 bench: $(BENCHES) $(BUILD)/gyre $(DATA)
 	@BUILD=$(BUILD) bench/run.sh
