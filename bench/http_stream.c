@@ -3,9 +3,9 @@
  *     build/release/bench/http_stream [STREAMS [TOKENS_A_SECOND [SECONDS [THREADS]]]]     default 256 0 5 2
  *     build/release/bench/http_stream idle [CONNECTIONS]                                   default 10000
  *
- * One thread plays the engine: a step posts a token to each stream, then wakes the I/O threads, which make JSON of it
+ * One thread plays the engine: a step gives each stream a token, then wakes the I/O threads, which make JSON of it
  * as the API does. TOKENS_A_SECOND paces the steps; 0 goes as fast as the client, a process of its own on the same
- * machine, reads (at most 64 steps ahead). Latency is from the post to the client's read, of the last token of each read.
+ * machine, reads (at most 64 steps ahead). Latency is from the step to the client's read, of the last token of each read.
  *
  * idle: every connection makes one request and stays; prints what the process then holds. */
 #include "base/buf.h"
@@ -24,42 +24,57 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_STREAMS = 16384, MAX_SAMPLES = 1 << 20, STEPS_AHEAD = 64 };
+enum { MAX_STREAMS = 16384, MAX_SAMPLES = 1 << 20, STEPS_AHEAD = 64, MAX_STEPS_KEPT = 4096 };
 
-struct token {
-    int64_t made_us;
-    int32_t id;
-    bool last;
+struct stream {
+    struct http_exchange *exchange;
+    int thread;
+    long n_sent;
 };
 
-static struct http_exchange *streams[MAX_STREAMS];
+static struct stream streams[MAX_STREAMS];
 static atomic_int n_streams;
+static atomic_long n_steps, n_last = -1; // every stream has a token a step, and ends after n_last
+static _Atomic int64_t made_us[MAX_STEPS_KEPT];
 static atomic_long n_made; // events
 
 static void begin(struct http_exchange *x) {
+    static atomic_int n_begun;
     http_hold(x);
+    struct stream *s = x->user = &streams[atomic_fetch_add(&n_begun, 1)];
+    *s = (struct stream){.exchange = x, .thread = http_thread(x)};
     http_stream_begin(x, &(struct http_answer){.status = 200, .content_type = "text/event-stream", .ping = ": ping\n\n"});
-    streams[atomic_fetch_add(&n_streams, 1)] = x;
+    atomic_fetch_add(&n_streams, 1); // the engine starts when all are here
 }
 
-static void make_event(struct http_exchange *x, const void *message, size_t n) {
-    (void)n;
+static void make_event(struct buf *b, long i) {
     static const char *const words[] = {" the", " fox", " \"said\"", " and", "\n", " forest", " it", "."};
     static const char head[] =
         "data: {\"id\":\"cmpl-7d0f2a61c5d94e0b\",\"object\":\"text_completion\",\"created\":1763686000,\"model\":\"story\","
         "\"choices\":[{\"index\":0,\"logprobs\":null,\"finish_reason\":null,\"text\":";
-    const struct token *t = message;
-    static _Thread_local struct buf b;
-    buf_clear(&b);
-    buf_append(&b, head, sizeof head - 1);
-    buf_json_string(&b, str_of(words[t->id & 7]));
-    buf_printf(&b, "}],\"t\":%015lld}\n\n", (long long)t->made_us);
-    http_stream_write(x, buf_view(&b));
-    atomic_fetch_add_explicit(&n_made, 1, memory_order_relaxed);
-    if (t->last) {
-        http_stream_end(x);
-        http_release(x);
-    }
+    buf_append(b, head, sizeof head - 1);
+    buf_json_string(b, str_of(words[i & 7]));
+    buf_printf(b, "}],\"t\":%015lld}\n\n", (long long)made_us[i % MAX_STEPS_KEPT]);
+}
+
+static bool fill(struct http_exchange *x, struct buf *out) {
+    struct stream *s = x->user;
+    long last = atomic_load(&n_last), n = atomic_load(&n_steps), sent = s->n_sent;
+    for (; s->n_sent < n && out->len < 32768; s->n_sent++)
+        make_event(out, s->n_sent);
+    atomic_fetch_add_explicit(&n_made, s->n_sent - sent, memory_order_relaxed);
+    if (s->n_sent != last)
+        return false;
+    http_release(x);
+    return true;
+}
+
+static void woken(void *context, int thread) {
+    (void)context;
+    long n = atomic_load(&n_steps);
+    for (int i = 0; n && i < atomic_load(&n_streams); i++)
+        if (streams[i].thread == thread && streams[i].n_sent < n)
+            http_stream_more(streams[i].exchange);
 }
 
 static void hello(struct http_exchange *x) {
@@ -136,25 +151,25 @@ static int client(int port, int n) {
 
 /* ---- the server -------------------------------------------------------------------------------------------------- */
 
-static long run_engine(struct http_server *s, int n, double rate, double seconds) {
+static void run_engine(struct http_server *s, int n, int n_threads, double rate, double seconds) {
     int64_t start = clock_us(), end = start + (int64_t)(seconds * 1e6);
-    long n_steps = 0;
-    for (bool last = false; !last; n_steps++) {
+    for (bool last = false; !last;) {
         last = clock_us() >= end;
-        for (int i = 0; i < n; i++) {
-            struct token t = {.made_us = clock_us(), .id = (int32_t)(n_steps + i), .last = last};
-            http_post(streams[i], &t, sizeof t);
-        }
-        http_wake(s);
-        while (rate > 0 && !last && (double)(clock_us() - start) * 1e-6 < (double)n_steps * n / rate)
+        long step = atomic_load(&n_steps);
+        made_us[step % MAX_STEPS_KEPT] = clock_us();
+        if (last)
+            atomic_store(&n_last, step + 1);
+        atomic_store(&n_steps, step + 1);
+        for (int i = 0; i < n_threads; i++)
+            http_wake(s, i);
+        while (rate > 0 && !last && (double)(clock_us() - start) * 1e-6 < (double)step * n / rate)
             usleep(50);
-        while (rate == 0 && !last && n_steps * n - atomic_load(&n_made) > (long)n * STEPS_AHEAD)
+        while (rate == 0 && !last && step * n - atomic_load(&n_made) > (long)n * STEPS_AHEAD)
             usleep(20);
     }
-    return n_steps;
 }
 
-static void bench_streams(struct http_server *s, int n, double rate, double seconds) {
+static void bench_streams(struct http_server *s, int n, int n_threads, double rate, double seconds) {
     int port = http_port(s);
     pid_t pid = fork();
     if (pid == 0)
@@ -166,7 +181,8 @@ static void bench_streams(struct http_server *s, int n, double rate, double seco
     http_stats(s, &before);
     double cpu = cpu_seconds(RUSAGE_SELF);
     int64_t start = clock_us();
-    double tokens = (double)run_engine(s, n, rate, seconds) * n;
+    run_engine(s, n, n_threads, rate, seconds);
+    double tokens = (double)n_steps * n;
     waitpid(pid, NULL, 0);
     double took = clock_seconds_since(start);
     cpu = cpu_seconds(RUSAGE_SELF) - cpu;
@@ -218,10 +234,11 @@ static void bench_idle(struct http_server *s, int n) {
 }
 
 int main(int argc, char **argv) {
-    static const struct http_route routes[] = {{HTTP_GET, "/stream", begin, make_event}, {HTTP_GET, "/hello", hello}};
+    static const struct http_route routes[] = {{HTTP_GET, "/stream", begin, fill}, {HTTP_GET, "/hello", hello}};
     bool idle = argc > 1 && strcmp(argv[1], "idle") == 0;
     int n = argc > 1 + idle ? atoi(argv[1 + idle]) : idle ? 10000 : 256;
-    struct http_options o = {.host = "127.0.0.1", .routes = routes, .n_routes = 2, .n_threads = argc > 4 ? atoi(argv[4]) : 2};
+    struct http_options o = {
+        .host = "127.0.0.1", .routes = routes, .n_routes = 2, .woken = woken, .n_threads = argc > 4 ? atoi(argv[4]) : 2};
     struct http_server *s;
     struct error err;
     if (n < 1 || n > MAX_STREAMS || http_open(&o, &s, &err) != OK) {
@@ -231,7 +248,7 @@ int main(int argc, char **argv) {
     if (idle)
         bench_idle(s, n);
     else
-        bench_streams(s, n, argc > 2 ? atof(argv[2]) : 0, argc > 3 ? atof(argv[3]) : 5);
+        bench_streams(s, n, o.n_threads, argc > 2 ? atof(argv[2]) : 0, argc > 3 ? atof(argv[3]) : 5);
     http_stop(s, 1000);
     http_free(s);
     return 0;

@@ -35,71 +35,92 @@ static void query(struct http_exchange *x) {
 /* ---- handlers with a thread -------------------------------------------------------------------------------------- */
 
 struct job {
+    struct job *next;
     struct http_exchange *exchange;
     struct http_server *server;
+    int thread;
     bool streams;
     long n, batch, gap_us, size, wait_ms; // wait_ms -1: for ever
-    atomic_bool cancelled;
+    atomic_bool cancelled, news, done;    // once done is set the job's thread never touches it
+    atomic_long n_made;
+    long n_sent;
 };
 
-enum note { NOTE_EVENT, NOTE_END };
-struct note_message {
-    enum note note;
-    long index;
-};
+static struct http_server *current;
+static struct job *jobs; // that hold an exchange
+static pthread_mutex_t jobs_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static long number(struct http_exchange *x, const char *name, long fallback) {
     struct str s = http_parameter(x, name);
     return s.ptr ? strtol(arena_strdup(&x->arena, s), NULL, 10) : fallback;
 }
 
-static void run_stream(struct job *j) {
-    for (long i = 0; i < j->n && !j->cancelled; i++) {
-        http_post(j->exchange, &(struct note_message){NOTE_EVENT, i}, sizeof(struct note_message));
-        rig_seen.cancelled_events = i;
-        if (i % j->batch == j->batch - 1) {
-            http_wake(j->server);
-            if (j->gap_us)
-                usleep((useconds_t)j->gap_us);
-        }
-    }
+static void tell_news(struct job *j) {
+    atomic_store(&j->news, true);
+    http_wake(j->server, j->thread);
+}
+
+static void nap(struct job *j, int64_t us) {
+    for (int64_t end = clock_us() + us, left; !j->cancelled && (left = end - clock_us()) > 0;)
+        usleep((useconds_t)MIN(left, 1000));
 }
 
 static void *run_job(void *arg) {
     struct job *j = arg;
     struct http_server *server = j->server;
-    if (j->streams)
-        run_stream(j);
-    for (int64_t end = clock_us() + j->wait_ms * 1000; !j->streams && !j->cancelled && (j->wait_ms < 0 || clock_us() < end);)
-        usleep(500);
-    http_post(j->exchange, &(struct note_message){NOTE_END, 0}, sizeof(struct note_message)); // j may be gone after this
-    http_wake(server);
+    int thread = j->thread;
+    for (long i = 0; j->streams && i < j->n && !j->cancelled; i++) {
+        rig_seen.n_made = atomic_fetch_add(&j->n_made, 1);
+        if (i % j->batch == j->batch - 1) {
+            tell_news(j);
+            nap(j, j->gap_us);
+        }
+    }
+    if (!j->streams)
+        nap(j, j->wait_ms < 0 ? INT64_MAX / 2 : j->wait_ms * 1000);
+    atomic_store(&j->news, true);
+    atomic_store(&j->done, true);
+    http_wake(server, thread);
     rig_seen.running--;
     return NULL;
 }
 
-static struct http_server *current;
-
 static void start_job(struct http_exchange *x, bool streams) {
-    struct job *j = arena_alloc(&x->arena, sizeof *j);
-    *j = (struct job){.exchange = x,
-                      .server = current,
-                      .streams = streams,
-                      .n = number(x, "n", 10),
-                      .batch = number(x, "batch", 1),
-                      .gap_us = number(x, "gap", 0),
-                      .size = number(x, "size", 32),
-                      .wait_ms = number(x, "ms", -1)};
+    struct job *j = xcalloc(1, sizeof *j);
+    j->exchange = x;
+    j->server = current;
+    j->thread = http_thread(x);
+    j->streams = streams;
+    j->n = number(x, "n", 10);
+    j->batch = number(x, "batch", 1);
+    j->gap_us = number(x, "gap", 0);
+    j->size = number(x, "size", 32);
+    j->wait_ms = number(x, "ms", -1);
     x->user = j;
     rig_seen.handled++;
     rig_seen.running++;
     http_hold(x);
+    pthread_mutex_lock(&jobs_mutex);
+    j->next = jobs;
+    jobs = j;
+    pthread_mutex_unlock(&jobs_mutex);
     pthread_t t;
     pthread_attr_t detached;
     pthread_attr_init(&detached);
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     EXPECT(pthread_create(&t, &detached, run_job, j) == 0);
     pthread_attr_destroy(&detached);
+}
+
+static void end_job(struct job *j) {
+    pthread_mutex_lock(&jobs_mutex);
+    struct job **p = &jobs;
+    while (*p != j)
+        p = &(*p)->next;
+    *p = j->next;
+    pthread_mutex_unlock(&jobs_mutex);
+    http_release(j->exchange);
+    free(j);
 }
 
 static void later(struct http_exchange *x) { start_job(x, false); }
@@ -109,30 +130,46 @@ static void stream(struct http_exchange *x) {
     start_job(x, true);
 }
 
-static void later_message(struct http_exchange *x, const void *message, size_t n) {
-    (void)message, (void)n;
-    if (!http_is_gone(x))
-        http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain"}, STR("later\n"));
-    http_release(x);
+static bool fill_stream(struct http_exchange *x, struct buf *out) {
+    struct job *j = x->user;
+    bool done = atomic_load(&j->done); // before the count, so that the last events are not missed
+    long n_made = atomic_load(&j->n_made);
+    for (; j->n_sent < n_made && out->len < 65536; j->n_sent++) {
+        size_t end = out->len + (size_t)j->size - 2;
+        buf_printf(out, "data: %ld ", j->n_sent);
+        while (out->len < end)
+            buf_push(out, 'x');
+        buf_append(out, "\n\n", 2);
+    }
+    if (!done || j->n_sent < n_made)
+        return false;
+    end_job(j);
+    return true;
 }
 
-static void stream_message(struct http_exchange *x, const void *message, size_t n) {
-    struct job *j = x->user;
-    EXPECT(n == sizeof(struct note_message) && ((uintptr_t)message & 15) == 0);
-    const struct note_message *m = message;
-    if (m->note == NOTE_END) {
-        http_stream_end(x);
-        http_release(x);
-        return;
+/* The next job of the thread with news. */
+static struct job *take_job(int thread) {
+    struct job *j;
+    pthread_mutex_lock(&jobs_mutex);
+    for (j = jobs; j; j = j->next)
+        if (j->thread == thread && atomic_exchange(&j->news, false))
+            break;
+    pthread_mutex_unlock(&jobs_mutex);
+    return j;
+}
+
+static void woken(void *context, int thread) {
+    (void)context;
+    for (struct job *j; (j = take_job(thread));) {
+        bool over = !j->streams || http_is_gone(j->exchange);
+        if (!over)
+            http_stream_more(j->exchange);
+        else if (atomic_load(&j->done)) {
+            if (!j->streams && !http_is_gone(j->exchange))
+                http_reply(j->exchange, &(struct http_answer){.status = 200, .content_type = "text/plain"}, STR("later\n"));
+            end_job(j);
+        }
     }
-    char *event = arena_printf(&x->arena, "data: %ld ", m->index);
-    struct buf b = {0};
-    buf_append(&b, event, strlen(event));
-    while ((long)b.len < j->size - 2)
-        buf_push(&b, 'x');
-    buf_append(&b, "\n\n", 2);
-    http_stream_write(x, buf_view(&b));
-    buf_release(&b);
 }
 
 static void gone(struct http_exchange *x, enum http_gone why) {
@@ -142,6 +179,8 @@ static void gone(struct http_exchange *x, enum http_gone why) {
     rig_seen.gone_slow += why == HTTP_GONE_SLOW;
     rig_seen.gone_stopping += why == HTTP_GONE_STOPPING;
     j->cancelled = true;
+    atomic_store(&j->news, true); // it may have been done already
+    http_wake(j->server, j->thread);
 }
 
 const struct http_route rig_routes[] = {
@@ -154,8 +193,8 @@ const struct http_route rig_routes[] = {
     {HTTP_GET, "/things/{id}/parts", parts},
     {HTTP_GET, "/files/{id*}", file},
     {HTTP_GET, "/query", query},
-    {HTTP_GET, "/later", later, later_message, gone},
-    {HTTP_GET, "/stream", stream, stream_message, gone},
+    {HTTP_GET, "/later", later, NULL, gone},
+    {HTTP_GET, "/stream", stream, fill_stream, gone},
 };
 const size_t rig_n_routes = ARRAY_LEN(rig_routes);
 
@@ -173,8 +212,9 @@ struct rig rig_open(struct http_options o) {
     r.options.routes = rig_routes;
     r.options.n_routes = rig_n_routes;
     r.options.finished = count_finished;
-    EXPECT_OK(http_open(&r.options, &r.server, &err), err);
-    current = r.server;
+    r.options.woken = woken;
+    EXPECT_OK(http_open(&r.options, &current, &err), err);
+    r.server = current;
     r.port = http_port(r.server);
     return r;
 }
@@ -260,19 +300,19 @@ static bool read_chunks(int fd, struct buf *to) {
     return ok;
 }
 
-bool answer_has(const struct answer *a, const char *start) {
+bool heard_has(const struct heard *a, const char *start) {
     for (const char *line = a->head.ptr; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
         if (strncasecmp(line, start, strlen(start)) == 0)
             return true;
     return false;
 }
 
-static long length_of(const struct answer *a) {
+static long length_of(const struct heard *a) {
     const char *p = strcasestr(a->head.ptr, "\nContent-Length:");
     return p ? strtol(p + 16, NULL, 10) : -1;
 }
 
-static bool read_head(int fd, struct answer *a) {
+static bool read_head(int fd, struct heard *a) {
     struct buf line = {0};
     buf_clear(&a->head);
     bool more;
@@ -283,13 +323,13 @@ static bool read_head(int fd, struct answer *a) {
     return more;
 }
 
-struct answer hear(int fd, bool bodiless) {
-    struct answer a = {0};
+struct heard hear(int fd, bool bodiless) {
+    struct heard a = {0};
     while (read_head(fd, &a) && a.status >= 100 && a.status < 200)
         a.n_interim++;
     if (!a.status)
         return a;
-    a.chunked = answer_has(&a, "Transfer-Encoding: chunked");
+    a.chunked = heard_has(&a, "Transfer-Encoding: chunked");
     long n = length_of(&a);
     buf_append(&a.body, "", 0);
     if (bodiless || a.status == 204)
@@ -303,7 +343,7 @@ struct answer hear(int fd, bool bodiless) {
     return a;
 }
 
-void answer_release(struct answer *a) {
+void heard_release(struct heard *a) {
     buf_release(&a->head);
     buf_release(&a->body);
 }
@@ -314,10 +354,10 @@ bool is_closed(int fd) {
     return n == 0 || (n < 0 && errno == ECONNRESET);
 }
 
-struct answer ask(int port, const char *text) {
+struct heard ask(int port, const char *text) {
     int fd = dial(port);
     say_text(fd, text);
-    struct answer a = hear(fd, strncmp(text, "HEAD", 4) == 0);
+    struct heard a = hear(fd, strncmp(text, "HEAD", 4) == 0);
     close(fd);
     return a;
 }
@@ -325,15 +365,15 @@ struct answer ask(int port, const char *text) {
 int ask_status(int port, const void *bytes, size_t n) {
     int fd = dial(port);
     say(fd, bytes, n);
-    struct answer a = hear(fd, false);
+    struct heard a = hear(fd, false);
     int status = a.status;
-    answer_release(&a);
+    heard_release(&a);
     close(fd);
     return status;
 }
 
 bool comes_to(_Atomic int *counter, int value) {
-    for (int64_t end = clock_us() + 5000000; clock_us() < end; usleep(500))
+    for (int64_t end = clock_us() + 10000000; clock_us() < end; usleep(500))
         if (*counter == value)
             return true;
     return false;

@@ -5,7 +5,7 @@
  *     GET  /things/{id}, /things/{id}/parts, /files/{id*}     "thing ID", "parts of ID", "file ID"
  *     GET  /query?a=..                the value of a, or "none"
  *     GET  /later?ms=N                "later\n" after N ms, from another thread; no ms: never
- *     GET  /stream?n=N&batch=B&gap=US&size=S     N events "data: I xxx...\n\n" of S bytes, posted B at a time from another thread
+ *     GET  /stream?n=N&batch=B&gap=US&size=S     N events "data: I xxx...\n\n" of S bytes, told B at a time by another thread
  *
  * A handler that waits is served by a thread of its own, which stops when the client is gone. */
 #pragma once
@@ -22,7 +22,7 @@ struct rig {
 /* What the handlers and hooks of the last rig_open saw. */
 struct rig_seen {
     _Atomic int handled, finished, complete, gone, gone_slow, gone_stopping, running; // running: threads
-    _Atomic long gone_us, cancelled_events; // when gone was called last; events that were made by then
+    _Atomic long gone_us, n_made; // when gone was called last; events made by the last stream that made one
 };
 extern struct rig_seen rig_seen;
 
@@ -37,21 +37,21 @@ int dial(int port);
 void say(int fd, const void *bytes, size_t n);
 static inline void say_text(int fd, const char *text) { say(fd, text, strlen(text)); }
 
-struct answer {
+struct heard {
     int status; // 0: the connection closed before an answer
     int n_interim;
     struct buf head, body; // the body without chunk framing
     bool chunked, whole;   // whole: it ended as its framing says
 };
 /* Reads one answer, with the 1xx before it. bodiless: to HEAD. Bytes of the next answer stay in the socket's rest. */
-struct answer hear(int fd, bool bodiless);
-void answer_release(struct answer *a);
-bool answer_has(const struct answer *a, const char *header_line_start);
+struct heard hear(int fd, bool bodiless);
+void heard_release(struct heard *a);
+bool heard_has(const struct heard *a, const char *header_line_start);
 bool is_closed(int fd); // FIN or RST arrives within ten seconds, and nothing before it
 
 /* One request on a connection of its own. */
-struct answer ask(int port, const char *text);
+struct heard ask(int port, const char *text);
 int ask_status(int port, const void *bytes, size_t n);
 
-/* Waits until the counter has the value, at most five seconds; false: it has not. */
+/* Waits until the counter has the value, at most ten seconds; false: it has not. */
 bool comes_to(_Atomic int *counter, int value);

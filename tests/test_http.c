@@ -11,10 +11,10 @@
 #define GET(path) "GET " path " HTTP/1.1\r\nHost: test\r\n\r\n"
 
 static void expect_answer(int port, const char *request, int status, const char *body) {
-    struct answer a = ask(port, request);
+    struct heard a = ask(port, request);
     if (a.status != status || !a.whole || (body && strcmp(a.body.ptr, body) != 0))
         fail_msg("%.60s\n... got %d %s", request, a.status, a.status ? a.body.ptr : "");
-    answer_release(&a);
+    heard_release(&a);
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
@@ -22,12 +22,12 @@ static void expect_answer(int port, const char *request, int status, const char 
 static void a_request_gets_its_answer(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
-    struct answer a = ask(r.port, GET("/hello"));
+    struct heard a = ask(r.port, GET("/hello"));
     EXPECT_EQ(a.status, 200);
     EXPECT_STR(a.body.ptr, "hello\n");
-    EXPECT(answer_has(&a, "Content-Type: text/plain\r") && answer_has(&a, "Content-Length: 6\r") && answer_has(&a, "Date: "));
-    EXPECT(answer_has(&a, "X-Request-Id: ") && !answer_has(&a, "Connection: close") && !answer_has(&a, "Access-Control"));
-    answer_release(&a);
+    EXPECT(heard_has(&a, "Content-Type: text/plain\r") && heard_has(&a, "Content-Length: 6\r") && heard_has(&a, "Date: "));
+    EXPECT(heard_has(&a, "X-Request-Id: ") && !heard_has(&a, "Connection: close") && !heard_has(&a, "Access-Control"));
+    heard_release(&a);
     expect_answer(r.port, GET("/query?a=1%202+3%26&b=4"), 200, "1 2 3&");
     expect_answer(r.port, GET("/query?aa=1&b"), 200, "none");
     expect_answer(r.port, GET("/query?a=%zz"), 200, "none");
@@ -37,16 +37,16 @@ static void a_request_gets_its_answer(void **state) {
 static void a_sane_request_id_comes_back_and_an_odd_one_does_not(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
-    struct answer a = ask(r.port, "GET /hello HTTP/1.1\r\nHost: t\r\nX-Request-ID: abc-123/4.5\r\n\r\n");
-    EXPECT(answer_has(&a, "X-Request-Id: abc-123/4.5\r"));
-    answer_release(&a);
+    struct heard a = ask(r.port, "GET /hello HTTP/1.1\r\nHost: t\r\nX-Request-ID: abc-123/4.5\r\n\r\n");
+    EXPECT(heard_has(&a, "X-Request-Id: abc-123/4.5\r"));
+    heard_release(&a);
     a = ask(r.port, "GET /hello HTTP/1.1\r\nHost: t\r\nX-Request-ID: <script>\r\n\r\n");
-    struct answer b = ask(r.port, GET("/nothing"));
+    struct heard b = ask(r.port, GET("/nothing"));
     const char *ida = strcasestr(a.head.ptr, "X-Request-Id: "), *idb = strcasestr(b.head.ptr, "X-Request-Id: ");
     EXPECT(ida && idb && !strstr(a.head.ptr, "script"));
     EXPECT(strncmp(ida, idb, 14 + 24) != 0 && strcspn(ida + 14, "\r") == 24);
-    answer_release(&a);
-    answer_release(&b);
+    heard_release(&a);
+    heard_release(&b);
     rig_close(&r);
 }
 
@@ -55,13 +55,13 @@ static void head_is_get_without_the_body(void **state) {
     struct rig r = rig_open((struct http_options){0});
     int fd = dial(r.port);
     say_text(fd, "HEAD /hello HTTP/1.1\r\nHost: t\r\n\r\n");
-    struct answer a = hear(fd, true);
-    EXPECT(a.status == 200 && answer_has(&a, "Content-Length: 6\r"));
-    answer_release(&a);
+    struct heard a = hear(fd, true);
+    EXPECT(a.status == 200 && heard_has(&a, "Content-Length: 6\r"));
+    heard_release(&a);
     say_text(fd, GET("/hello")); // a body would be in the way now
     a = hear(fd, false);
     EXPECT(a.status == 200);
-    answer_release(&a);
+    heard_release(&a);
     close(fd);
     expect_answer(r.port, "HEAD /echo HTTP/1.1\r\nHost: t\r\n\r\n", 405, NULL);
     rig_close(&r);
@@ -70,13 +70,13 @@ static void head_is_get_without_the_body(void **state) {
 static void a_path_for_another_method_says_for_which(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
-    struct answer a = ask(r.port, "POST /things/5 HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}");
-    EXPECT(a.status == 405 && answer_has(&a, "Allow: GET, HEAD, DELETE\r") && answer_has(&a, "Content-Type: application/json"));
+    struct heard a = ask(r.port, "POST /things/5 HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}");
+    EXPECT(a.status == 405 && heard_has(&a, "Allow: GET, HEAD, DELETE\r") && heard_has(&a, "Content-Type: application/json"));
     EXPECT_STR(a.body.ptr, "{\"error\":{\"message\":\"this path is there for another method\",\"code\":405}}\n");
-    answer_release(&a);
+    heard_release(&a);
     a = ask(r.port, "OPTIONS /things/5 HTTP/1.1\r\nHost: t\r\n\r\n");
-    EXPECT(a.status == 204 && answer_has(&a, "Allow: GET, HEAD, DELETE, OPTIONS\r"));
-    answer_release(&a);
+    EXPECT(a.status == 204 && heard_has(&a, "Allow: GET, HEAD, DELETE, OPTIONS\r"));
+    heard_release(&a);
     expect_answer(r.port, "OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n", 204, NULL);
     expect_answer(r.port, "OPTIONS /nothing HTTP/1.1\r\nHost: t\r\n\r\n", 404, NULL);
     expect_answer(r.port, "BREW /hello HTTP/1.1\r\nHost: t\r\n\r\n", 405, NULL);
@@ -87,15 +87,15 @@ static void a_path_for_another_method_says_for_which(void **state) {
 static void pages_of_the_named_origin_may_call(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){.cors_origin = "https://chat.example"});
-    struct answer a =
+    struct heard a =
         ask(r.port, "OPTIONS /json HTTP/1.1\r\nHost: t\r\nOrigin: https://chat.example\r\nAccess-Control-Request-Method: POST\r\n\r\n");
-    EXPECT(a.status == 204 && answer_has(&a, "Access-Control-Allow-Origin: https://chat.example\r"));
-    EXPECT(answer_has(&a, "Access-Control-Allow-Methods: POST, OPTIONS\r") &&
-           answer_has(&a, "Access-Control-Allow-Headers: *, Authorization\r"));
-    answer_release(&a);
+    EXPECT(a.status == 204 && heard_has(&a, "Access-Control-Allow-Origin: https://chat.example\r"));
+    EXPECT(heard_has(&a, "Access-Control-Allow-Methods: POST, OPTIONS\r") &&
+           heard_has(&a, "Access-Control-Allow-Headers: *, Authorization\r"));
+    heard_release(&a);
     a = ask(r.port, GET("/nothing"));
-    EXPECT(answer_has(&a, "Access-Control-Allow-Origin: https://chat.example\r") && answer_has(&a, "Vary: Origin\r"));
-    answer_release(&a);
+    EXPECT(heard_has(&a, "Access-Control-Allow-Origin: https://chat.example\r") && heard_has(&a, "Vary: Origin\r"));
+    heard_release(&a);
     rig_close(&r);
 }
 
@@ -139,10 +139,10 @@ static void a_body_may_come_in_any_pieces(void **state) {
             say(fd, p, 1);
             usleep(200);
         }
-        struct answer a = hear(fd, false);
+        struct heard a = hear(fd, false);
         EXPECT(a.status == 200 && a.n_interim == 0);
         EXPECT_STR(a.body.ptr, "hello world");
-        answer_release(&a);
+        heard_release(&a);
         close(fd);
     }
     expect_answer(r.port, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n", 200, "");
@@ -160,9 +160,9 @@ static void a_large_body_comes_back_unchanged(void **state) {
         buf_push(&request, (char)(i * 31 + (i >> 11)));
     int fd = dial(r.port);
     say(fd, request.ptr, request.len);
-    struct answer a = hear(fd, false);
+    struct heard a = hear(fd, false);
     EXPECT(a.status == 200 && a.body.len == n && memcmp(a.body.ptr, request.ptr + head, n) == 0);
-    answer_release(&a);
+    heard_release(&a);
     buf_release(&request);
     close(fd);
     rig_close(&r);
@@ -176,15 +176,15 @@ static void who_expects_100_continue_gets_it_or_the_refusal(void **state) {
     char interim[25];
     EXPECT(recv(fd, interim, sizeof interim, MSG_WAITALL) == 25 && memcmp(interim, "HTTP/1.1 100 Continue\r\n\r\n", 25) == 0);
     say_text(fd, "body");
-    struct answer a = hear(fd, false);
+    struct heard a = hear(fd, false);
     EXPECT(a.status == 200 && strcmp(a.body.ptr, "body") == 0);
-    answer_release(&a);
+    heard_release(&a);
     close(fd);
     fd = dial(r.port);
     say_text(fd, "POST /small HTTP/1.1\r\nHost: t\r\nContent-Length: 65\r\nExpect: 100-continue\r\n\r\n");
     a = hear(fd, false);
     EXPECT(a.status == 413 && a.n_interim == 0 && is_closed(fd));
-    answer_release(&a);
+    heard_release(&a);
     close(fd);
     rig_close(&r);
 }
@@ -202,10 +202,10 @@ static void a_body_that_is_too_large_is_413_even_to_a_client_that_only_writes(vo
         say(fd, zeros, n);
         if (chunked)
             say_text(fd, "\r\n0\r\n\r\n");
-        struct answer a = hear(fd, false);
+        struct heard a = hear(fd, false);
         EXPECT_EQ(a.status, 413);
         EXPECT(a.whole && strstr(a.body.ptr, "\"error\""));
-        answer_release(&a);
+        heard_release(&a);
         close(fd);
     }
     free(zeros);
@@ -250,7 +250,7 @@ static void pipelined_requests_are_answered_in_order(void **state) {
     int fd = dial(r.port);
     say(fd, all.ptr, all.len);
     for (int i = 0; i < 40; i++) {
-        struct answer a = hear(fd, false);
+        struct heard a = hear(fd, false);
         char number[8];
         snprintf(number, sizeof number, "%02d", i);
         EXPECT_EQ(a.status, i % 4 == 3 ? 404 : 200);
@@ -261,7 +261,7 @@ static void pipelined_requests_are_answered_in_order(void **state) {
             EXPECT_STR(a.body.ptr, number);
         if (i % 4 == 2)
             EXPECT(strncmp(a.body.ptr, "data: 0 ", 8) == 0);
-        answer_release(&a);
+        heard_release(&a);
     }
     struct http_stats s;
     http_stats(r.server, &s);
@@ -276,21 +276,21 @@ static void http_1_0_closes_unless_asked_not_to(void **state) {
     struct rig r = rig_open((struct http_options){0});
     int fd = dial(r.port);
     say_text(fd, "GET /stream?n=5&size=40 HTTP/1.0\r\n\r\n");
-    struct answer a = hear(fd, false);
+    struct heard a = hear(fd, false);
     EXPECT(a.status == 200 && !a.chunked && a.body.len == 200 && strncmp(a.body.ptr + 160, "data: 4 ", 8) == 0);
-    answer_release(&a);
+    heard_release(&a);
     close(fd);
     fd = dial(r.port);
     for (int i = 0; i < 3; i++) {
         say_text(fd, "GET /hello HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
         a = hear(fd, false);
         EXPECT(a.status == 200 && a.body.len == 6);
-        answer_release(&a);
+        heard_release(&a);
     }
     say_text(fd, "GET /hello HTTP/1.0\r\n\r\n");
     a = hear(fd, false);
     EXPECT(a.status == 200 && is_closed(fd));
-    answer_release(&a);
+    heard_release(&a);
     close(fd);
     rig_close(&r);
 }
@@ -300,9 +300,9 @@ static void connection_close_is_obeyed(void **state) {
     struct rig r = rig_open((struct http_options){0});
     int fd = dial(r.port);
     say_text(fd, "GET /hello HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\nGET /hello HTTP/1.1\r\nHost: t\r\n\r\n");
-    struct answer a = hear(fd, false);
-    EXPECT(a.status == 200 && answer_has(&a, "Connection: close") && is_closed(fd));
-    answer_release(&a);
+    struct heard a = hear(fd, false);
+    EXPECT(a.status == 200 && heard_has(&a, "Connection: close") && is_closed(fd));
+    heard_release(&a);
     close(fd);
     rig_close(&r);
 }
@@ -331,13 +331,13 @@ static void expect_events(const struct buf *body, long n, long size) {
 static void a_stream_is_whole_and_in_order(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
-    struct answer a = ask(r.port, GET("/stream?n=20000&batch=7&size=60"));
-    EXPECT(a.status == 200 && a.chunked && a.whole && answer_has(&a, "Content-Type: text/event-stream\r"));
+    struct heard a = ask(r.port, GET("/stream?n=20000&batch=7&size=60"));
+    EXPECT(a.status == 200 && a.chunked && a.whole && heard_has(&a, "Content-Type: text/event-stream\r"));
     expect_events(&a.body, 20000, 60);
-    answer_release(&a);
+    heard_release(&a);
     a = ask(r.port, GET("/stream?n=0"));
     EXPECT(a.status == 200 && a.whole && a.body.len == 0);
-    answer_release(&a);
+    heard_release(&a);
     rig_close(&r);
 }
 
@@ -361,31 +361,31 @@ static void an_event_is_sent_when_it_is_there(void **state) {
     rig_close(&r);
 }
 
-static void what_is_posted_together_is_one_wake_and_few_writes(void **state) {
+static void what_comes_together_is_one_wake_and_few_writes(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
     struct http_stats before, after;
     http_stats(r.server, &before);
-    struct answer a = ask(r.port, GET("/stream?n=10000&batch=1000&gap=20000&size=50"));
+    struct heard a = ask(r.port, GET("/stream?n=10000&batch=1000&gap=20000&size=50"));
     http_stats(r.server, &after);
     EXPECT(a.whole);
     expect_events(&a.body, 10000, 50);
     EXPECT(after.wakes - before.wakes <= 12);                  // ten batches, the end, the connection
     EXPECT(after.stream_writes - before.stream_writes <= 100); // 50,000 bytes a batch, a few KiB a write
-    answer_release(&a);
+    heard_release(&a);
     rig_close(&r);
 }
 
 static void an_idle_stream_pings(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){.ping_ms = 30});
-    struct answer a = ask(r.port, GET("/stream?n=3&gap=100000&size=32"));
+    struct heard a = ask(r.port, GET("/stream?n=3&gap=100000&size=32"));
     int n_pings = 0;
     for (const char *p = a.body.ptr; (p = strstr(p, ": ping\n\n")); p++)
         n_pings++;
     EXPECT(a.whole && n_pings >= 3 && n_pings <= 10);
     EXPECT(strstr(a.body.ptr, "data: 2 "));
-    answer_release(&a);
+    heard_release(&a);
     rig_close(&r);
 }
 
@@ -414,10 +414,10 @@ static void a_unix_socket_serves_and_a_stale_one_is_replaced(void **state) {
         EXPECT_EQ(http_open(&r.options, &second, &err), ERR_IO); // a live one is left alone
         int fd = dial_unix(path);
         say_text(fd, GET("/stream?n=100&size=40"));
-        struct answer a = hear(fd, false);
+        struct heard a = hear(fd, false);
         EXPECT(a.status == 200 && a.whole);
         expect_events(&a.body, 100, 40);
-        answer_release(&a);
+        heard_release(&a);
         close(fd);
         rig_close(&r);
         EXPECT(access(path, F_OK) != 0);
@@ -499,7 +499,7 @@ int main(void) {
         cmocka_unit_test(an_answer_may_come_later_from_another_thread),
         cmocka_unit_test(a_stream_is_whole_and_in_order),
         cmocka_unit_test(an_event_is_sent_when_it_is_there),
-        cmocka_unit_test(what_is_posted_together_is_one_wake_and_few_writes),
+        cmocka_unit_test(what_comes_together_is_one_wake_and_few_writes),
         cmocka_unit_test(an_idle_stream_pings),
         cmocka_unit_test(a_unix_socket_serves_and_a_stale_one_is_replaced),
         cmocka_unit_test(a_port_in_use_and_an_unknown_host_are_refused_with_a_sentence),

@@ -1,11 +1,10 @@
-/* answer.c - answers: whole ones, and streams that libmicrohttpd pulls from an outbox.
+/* answer.c - answers: whole ones, and streams that libmicrohttpd pulls.
  *
- * A stream's bytes lie in exchange.out until MHD asks for them; it asks again after each write and gets all that is
- * there, so what came together leaves in one chunk and one system call. When nothing is there the connection waits. */
+ * MHD asks for more of a stream when all before is written. What came together meanwhile leaves in one chunk and one
+ * system call; when nothing is there the connection waits. */
 #include "http/internal.h"
 
 #include <stdlib.h>
-#include <sys/socket.h>
 
 static struct exchange *of(const struct http_exchange *x) { return (struct exchange *)x; }
 
@@ -72,13 +71,26 @@ void answer_error(struct exchange *x, int status, const char *message, const str
     buf_release(&body);
 }
 
+/* Asks the handler, which may release what it holds when this was the end. */
+static void fill(struct exchange *x) {
+    buf_clear(&x->out);
+    x->out_sent = 0;
+    if (x->stream_ended)
+        return;
+    http_hold(&x->pub);
+    x->stream_ended = x->pub.route->fill(&x->pub, &x->out);
+    http_release(&x->pub);
+}
+
 /* MHD asks for at most `max` bytes of the stream. */
 static ssize_t read_stream(void *arg, uint64_t position, char *to, size_t max) {
     (void)position;
     struct exchange *x = arg;
-    size_t n = MIN(x->out.len - x->out_sent, max);
     if (x->conn->dead)
         return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (x->out_sent == x->out.len)
+        fill(x);
+    size_t n = MIN(x->out.len - x->out_sent, max);
     if (n == 0 && x->stream_ended)
         return MHD_CONTENT_READER_END_OF_STREAM;
     if (n == 0) {
@@ -88,10 +100,6 @@ static ssize_t read_stream(void *arg, uint64_t position, char *to, size_t max) {
     memcpy(to, x->out.ptr + x->out_sent, n);
     x->out_sent += n;
     x->sent_bytes += n;
-    if (x->out_sent == x->out.len) {
-        buf_clear(&x->out);
-        x->out_sent = 0;
-    }
     if (x->ping)
         conn_deadline(x->conn, DEADLINE_PING);
     COUNT(x->io->server, stream_writes, 1);
@@ -101,6 +109,7 @@ static ssize_t read_stream(void *arg, uint64_t position, char *to, size_t max) {
 
 void http_stream_begin(struct http_exchange *pub, const struct http_answer *a) {
     struct exchange *x = of(pub);
+    BUG_IF(!pub->route->fill);
     // The block is for HTTP/1.0 alone; chunks are made in the connection's own memory.
     if (x->conn) {
         x->response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, x, NULL);
@@ -109,34 +118,18 @@ void http_stream_begin(struct http_exchange *pub, const struct http_answer *a) {
     begin(x, ANSWER_STREAM, a);
 }
 
-/* A client that does not read: what the kernel holds for it is dropped as well. */
-static void cut_off(struct exchange *x) {
-    x->gone_why = HTTP_GONE_SLOW;
-    setsockopt(x->conn->fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1, .l_linger = 0}, sizeof(struct linger));
-    conn_kill(x->conn);
-}
-
-void http_stream_write(struct http_exchange *pub, struct str bytes) {
+void http_stream_more(struct http_exchange *pub) {
     struct exchange *x = of(pub);
-    BUG_IF(x->answer != ANSWER_STREAM || x->stream_ended);
-    if (http_is_gone(pub) || bytes.len == 0)
-        return;
-    if (x->out_sent > x->out.len / 2 && x->out.len + bytes.len >= x->out.cap) { // make room before growing
-        memmove(x->out.ptr, x->out.ptr + x->out_sent, x->out.len - x->out_sent);
-        x->out.len -= x->out_sent;
-        x->out_sent = 0;
-    }
-    buf_append(&x->out, bytes.ptr, bytes.len);
-    if (x->out.len - x->out_sent > x->io->server->options.outbox_bytes)
-        cut_off(x);
-    else
-        conn_resume(x->conn);
-}
-
-void http_stream_end(struct http_exchange *pub) {
-    struct exchange *x = of(pub);
-    BUG_IF(x->answer != ANSWER_STREAM || x->stream_ended);
-    x->stream_ended = true;
+    BUG_IF(x->answer != ANSWER_STREAM);
     if (x->conn)
         conn_resume(x->conn);
+}
+
+void answer_ping(struct exchange *x) {
+    if (!x->ping || !x->conn->suspended || x->out_sent != x->out.len)
+        return;
+    buf_clear(&x->out);
+    x->out_sent = 0;
+    buf_append(&x->out, x->ping, strlen(x->ping));
+    conn_resume(x->conn);
 }

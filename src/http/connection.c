@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <arpa/inet.h>
@@ -89,6 +90,26 @@ void conn_deadline(struct conn *c, enum deadline kind) {
     to->last = c;
 }
 
+/* Of a client that sent FIN nothing more will come than what is here already. MHD sees the end only if it comes alone:
+ * edge-triggered, it takes a read that did not fill its buffer for the last, though FIN may have come with those bytes. */
+void conn_reading(struct conn *c, enum deadline kind) { conn_deadline(c, c->half_closed ? DEADLINE_FIN : kind); }
+
+static bool is_reading(const struct conn *c) {
+    const struct exchange *x = c->exchange; // a refusal waits for the end of the body
+    return !x || (!x->handled && (x->answer == ANSWER_NONE || x->response));
+}
+
+static void end_reading(struct conn *c) {
+    int n_unread = 0;
+    if (!is_reading(c))
+        return; // exchange_end comes back to it
+    ioctl(c->fd, FIONREAD, &n_unread);
+    if (n_unread == 0 || c->io->server->tls)
+        conn_kill(c);
+    else
+        conn_deadline(c, DEADLINE_FIN);
+}
+
 void conn_resume(struct conn *c) {
     if (!c->suspended)
         return;
@@ -118,12 +139,14 @@ void raw_refuse(const struct http_server *s, int fd, int status, const char *mes
 static void probe(struct conn *c) {
     struct exchange *x = c->exchange;
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (is_reading(c))
+        conn_reading(c, DEADLINE_FIN);
     if (!c->suspended || !x)
         return; // MHD reads or writes, and will see for itself
     if (c->io->server->tls || x->minor == 0)
         conn_kill(c);
-    else if (x->answer == ANSWER_STREAM && x->ping)
-        http_stream_write(&x->pub, str_of(x->ping));
+    else if (x->answer == ANSWER_STREAM)
+        answer_ping(x);
     else if (x->answer == ANSWER_NONE && send(c->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         conn_kill(c);
 }
@@ -152,8 +175,12 @@ void conn_expire(struct conn *c) {
     struct exchange *x = c->exchange;
     if (c->deadline == DEADLINE_PING) {
         conn_deadline(c, DEADLINE_PING);
-        if (c->suspended && x->out.len == x->out_sent)
-            http_stream_write(&x->pub, str_of(x->ping));
+        answer_ping(x);
+        return;
+    }
+    if (c->deadline == DEADLINE_FIN) {
+        conn_deadline(c, DEADLINE_NONE);
+        end_reading(c);
         return;
     }
     COUNT(c->io->server, timed_out, 1);

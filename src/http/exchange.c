@@ -24,7 +24,7 @@ void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd) {
     x->target = str_of(arena_strdup(&x->pub.arena, str_of(target ? target : "")));
     c->exchange = x;
     if (c->deadline == DEADLINE_NONE)
-        conn_deadline(c, DEADLINE_HEAD);
+        conn_reading(c, DEADLINE_HEAD);
     return x;
 }
 
@@ -45,12 +45,12 @@ static void exchange_free(struct exchange *x) {
 
 bool exchange_answered(const struct exchange *x) { return x->answer == ANSWER_WHOLE || (x->answer == ANSWER_STREAM && x->stream_ended); }
 
+/* Who does not hold does not want to know, and may have given up what the exchange points to. */
 void exchange_tell(struct exchange *x, enum http_gone why) {
-    if (!x->handled || x->told_gone || exchange_answered(x))
+    if (x->n_holds == 0 || x->told_gone || exchange_answered(x) || !x->pub.route->gone)
         return;
     x->told_gone = true;
-    if (x->pub.route->gone)
-        x->pub.route->gone(&x->pub, why);
+    x->pub.route->gone(&x->pub, why);
 }
 
 static void report(struct exchange *x, bool complete) {
@@ -77,18 +77,21 @@ void exchange_end(void *io, struct MHD_Connection *mhd, void **context, enum MHD
     struct conn *c = conn_of(mhd);
     *context = NULL;
     c->exchange = NULL;
-    x->conn = NULL;
-    conn_deadline(c, DEADLINE_NONE);
+    conn_reading(c, DEADLINE_NONE);
+    if (how == MHD_REQUEST_TERMINATED_TIMEOUT_REACHED)
+        x->gone_why = HTTP_GONE_SLOW;
     bool complete = how == MHD_REQUEST_TERMINATED_COMPLETED_OK && exchange_answered(x) && !c->dead;
     if (complete && x->answer == ANSWER_WHOLE && x->pub.method != HTTP_HEAD)
         x->sent_bytes = x->out.len;
-    x->n_holds++; // what is told may release
-    exchange_tell(x, x->gone_why);
+    x->conn = NULL;
     if (x->head_read)
         report(x, complete);
     if (x->io->stage >= STAGE_DRAIN)
         shutdown(c->fd, SHUT_RDWR); // what was written still arrives
-    http_release(&x->pub);
+    if (x->n_holds == 0)
+        exchange_free(x);
+    else
+        exchange_tell(x, x->gone_why); // which may release, and so free it
 }
 
 void http_hold(struct http_exchange *x) { of(x)->n_holds++; }
@@ -279,7 +282,7 @@ static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *
     }
     if (!x->answer && o->admit && !o->admit(&x->pub))
         BUG_IF(!x->answer);
-    conn_deadline(x->conn, h.chunked || h.length ? DEADLINE_BODY : DEADLINE_NONE);
+    conn_reading(x->conn, h.chunked || h.length ? DEADLINE_BODY : DEADLINE_NONE);
     // After a head that is not clear nobody knows where a body ends; and who waits for "100 Continue" sends none.
     if (x->answer && (status || h.wants_continue || h.length > drop_limit(x)))
         return answer_queue(x);
@@ -350,6 +353,8 @@ enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char 
 }
 
 /* ---- what handlers ask ------------------------------------------------------------------------------------------- */
+
+int http_thread(const struct http_exchange *x) { return (int)(of(x)->io - of(x)->io->server->io); }
 
 void *http_context(const struct http_exchange *x) { return of(x)->io->server->options.context; }
 

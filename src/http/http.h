@@ -12,24 +12,23 @@
  *
  * A few I/O threads share the connections. Each runs a libmicrohttpd daemon in its external epoll mode, which reads
  * and writes sockets, speaks TLS and parses HTTP/1.x; the loop around it is ours and adds what the library has not:
- * messages from other threads, clients that leave while they wait, deadlines, a graceful stop.
+ * wakes from other threads, clients that leave while they wait, deadlines, a graceful stop.
  *
  * Life of an exchange (one request and its answer), all of it on one I/O thread:
  *
- *     head read ─► admit ─► body read ─► handle ─► http_reply                                        ─► finished
- *                                           │       http_stream_begin ─ http_stream_write* ─ http_stream_end
- *                                           └─ or http_hold, and one of these later, in message()
+ *     head read ─► admit ─► body read ─► handle ─► http_reply ───────────────────────────────► finished
+ *                                           │       http_stream_begin, then fill, fill ... ──►
+ *                                           └─ or http_hold, and one of these later, in woken
  *
- * - The functions that take an exchange are called on its thread only: in admit, handle, message, gone and finished.
- *   The exceptions are http_post and http_wake: any thread may send a message to an exchange that is held, and what
- *   must be done about it is done in the route's message(). So nothing of an exchange is locked.
+ * - Everything here that takes an exchange is called on its thread only: in admit, handle, fill, gone, finished, and in
+ *   woken. So nothing of an exchange is locked. Other threads have one function, http_wake: the I/O thread then calls
+ *   woken, where whoever is served looks up which exchanges there is news for.
+ * - Streams are pulled. fill is asked for bytes when those before are written and the socket has room, so that what has
+ *   come together meanwhile leaves in one write, a slow client costs one buffer, and no producer waits for anybody.
+ * - http_wake is one system call for all that happened since the thread last looked. Nothing is allocated an event.
  * - An exchange lives until its answer was taken by the network or its client is gone, and every hold is released.
- * - When the client leaves first, gone() is called once, streaming or not, and all output goes nowhere from then on.
- *   A client that only closed its sending side (half-close) still gets its answer: see "Clients that leave".
- * - A producer never waits for a client. What a stream has not sent yet is bounded by outbox_bytes; a client that
- *   lets it fill is cut off, and gone() says HTTP_GONE_SLOW.
- * - http_wake is one system call a thread, and only for threads that have messages: post a whole batch, then wake.
- *   Whatever a stream has when its thread looks goes out in one write. No allocation an event in steady state.
+ * - When the client leaves first, gone() tells whoever holds, once, streaming or not. A client that only closed its
+ *   sending side (half-close) still gets its answer: see "Clients that leave".
  *
  * What is refused before a handler sees it, with the body that error_body makes:
  *
@@ -47,7 +46,8 @@
  *
  * Clients that leave. A client that closes and one that only closes its sending side look alike (FIN) until something
  * is sent. So the waiting client of a half-closed connection is sent an interim "100 Continue", which every client skips
- * and which a closed socket answers with RST; a stream is sent its ping. With TLS or HTTP/1.0 a FIN counts as leaving. */
+ * and which a closed socket answers with RST; a stream is sent its ping. With TLS or HTTP/1.0 a FIN counts as leaving.
+ * A client that stays but does not read is cut off after idle_timeout_ms without progress. */
 #pragma once
 
 #include "base/arena.h"
@@ -61,7 +61,7 @@ enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_O
 
 enum http_gone {
     HTTP_GONE_CLIENT,   // the connection is closed or broken
-    HTTP_GONE_SLOW,     // the client did not read; it was cut off
+    HTTP_GONE_SLOW,     // the client did not read and was cut off
     HTTP_GONE_STOPPING, // http_stop ran out of patience; an answer that is finished within a second is still sent
 };
 
@@ -76,9 +76,11 @@ enum http_route_flags {
 struct http_route {
     enum http_method method;
     const char *path;
-    void (*handle)(struct http_exchange *x);                                 // the request is complete
-    void (*message)(struct http_exchange *x, const void *message, size_t n); // from http_post
-    void (*gone)(struct http_exchange *x, enum http_gone why);               // NULL: nobody cares
+    void (*handle)(struct http_exchange *x); // the request is complete
+    /* Appends what the stream has ready, a few dozen KiB at a time if there is more; nothing: wait for http_stream_more.
+     * True: that was the end. */
+    bool (*fill)(struct http_exchange *x, struct buf *out);
+    void (*gone)(struct http_exchange *x, enum http_gone why); // NULL: nobody cares
     unsigned flags;
     size_t max_body; // 0: that of the options
 };
@@ -120,7 +122,6 @@ struct http_options {
     size_t target_bytes;     // 8 KiB
     size_t max_body;         // 32 MiB
     size_t all_bodies;       // 1 GiB: of all requests together
-    size_t outbox_bytes;     // 4 MiB: what a stream may have unsent
     int header_timeout_ms;   // 15,000: from the first byte of a request to the end of its head
     int body_timeout_ms;     // 60,000: from there to the end of its body
     int idle_timeout_ms;     // 75,000, rounded up to seconds: no byte came or went, though one could have
@@ -132,11 +133,14 @@ struct http_options {
     void (*error_body)(void *context, int status, const char *message, struct buf *out);
     /* Called when the head is read and its route known. False: it has replied; the body is then not kept. */
     bool (*admit)(struct http_exchange *x);
+    /* Called on I/O thread `thread` (0 .. n_threads-1) after http_wake. */
+    void (*woken)(void *context, int thread);
     /* Called once for each exchange whose head was read; for logs and counters. */
     void (*finished)(struct http_exchange *x, const struct http_outcome *outcome);
 };
 
-/* Opens the sockets and starts the threads. Raises the process's limit of open files if that is needed and allowed. */
+/* Opens the sockets and starts the threads; *out is set before the first handler runs. Raises the process's limit of open
+ * files if that is needed and allowed. */
 enum status http_open(const struct http_options *options, struct http_server **out, struct error *err);
 
 int http_port(const struct http_server *s); // that is listened on; 0: none
@@ -188,22 +192,23 @@ struct http_answer {
 /* Answers at once with a whole body, which is copied. After it the exchange may be gone unless it is held. */
 void http_reply(struct http_exchange *x, const struct http_answer *answer, struct str body);
 
-/* Sends the head; the body follows in pieces (chunks, or until the connection closes for HTTP/1.0). */
+/* Sends the head; the route's fill makes the body (chunks, or until the connection closes for HTTP/1.0). */
 void http_stream_begin(struct http_exchange *x, const struct http_answer *answer);
-void http_stream_write(struct http_exchange *x, struct str bytes); // copied
-void http_stream_end(struct http_exchange *x);
 
-/* True from gone() on, and when the client is about to be cut off: no use in making more. */
+/* fill has something again. */
+void http_stream_more(struct http_exchange *x);
+
+/* True from gone() on, and when the connection is about to close: no use in making more. */
 bool http_is_gone(const struct http_exchange *x);
 
-/* ---- from other threads ------------------------------------------------------------------------------------------ */
-
-/* Keeps the exchange, so that others may post to it; the last message they post must lead to the release. A handler
- * that returns without an answer must hold. Called on the exchange's thread, as the rest. */
+/* Keeps the exchange alive while somebody else knows it. A handler that returns without an answer must hold. The last
+ * release before the answer closes the connection without one. */
 void http_hold(struct http_exchange *x);
 void http_release(struct http_exchange *x);
 
-/* Copies a message for the exchange's thread, which hands it to the route's message() (aligned to 16) in the order of
- * the posts. Any thread; the exchange must be held until the message is there. It may wait for the next http_wake. */
-void http_post(struct http_exchange *x, const void *message, size_t n_bytes);
-void http_wake(struct http_server *s);
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+int http_thread(const struct http_exchange *x); // that the exchange belongs to
+
+/* Lets that thread call woken, once for all wakes since it last did. Any thread, until http_free; never waits. */
+void http_wake(struct http_server *s, int thread);

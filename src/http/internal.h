@@ -30,7 +30,7 @@ struct listener {
 
 /* ---- deadlines: a list a kind, oldest first, as all of a kind wait equally long --------------------------------- */
 
-enum deadline { DEADLINE_HEAD, DEADLINE_BODY, DEADLINE_PING, N_DEADLINES, DEADLINE_NONE = N_DEADLINES };
+enum deadline { DEADLINE_HEAD, DEADLINE_BODY, DEADLINE_FIN, DEADLINE_PING, N_DEADLINES, DEADLINE_NONE = N_DEADLINES };
 struct deadline_list {
     struct conn *first, *last;
     int64_t span_us;
@@ -51,10 +51,10 @@ struct io {
     int n_exchanges; // that handlers know, the left and held ones too
     struct deadline_list deadlines[N_DEADLINES];
 
-    pthread_mutex_t inbox_mutex;
-    struct buf inbox;   // filled by http_post ...
-    struct buf reading; // ... and swapped with this one, which the thread works off
-    atomic_bool posted; // something is in the inbox that no wake announced yet
+    atomic_bool woken; // http_wake was called; cleared when the thread looks
+
+    pthread_mutex_t newcomers_mutex;
+    struct buf newcomers; // accepted sockets that this thread has not taken over yet
 };
 
 /* A TCP or Unix connection; lives from MHD's STARTED to its CLOSED. */
@@ -101,10 +101,10 @@ struct exchange {
     enum answer_kind answer;
     int status;
     struct MHD_Response *response; // until MHD has it
-    struct buf out;                // the whole body, or what the stream has not sent: out[out_sent ... len)
+    struct buf out;                // the whole body, or what of the stream was made but not sent: out[out_sent ... len)
     size_t out_sent;
     uint64_t sent_bytes;
-    bool stream_ended;
+    bool stream_ended; // fill has said so
     const char *ping;
     enum http_gone gone_why;
 };
@@ -173,6 +173,7 @@ void conn_event(struct conn *c, unsigned epoll_events);
 void conn_expire(struct conn *c); // its deadline has come
 
 void conn_deadline(struct conn *c, enum deadline kind); // replaces the one it has
+void conn_reading(struct conn *c, enum deadline kind);  // the same for one that waits for bytes of its client
 void conn_wait(struct conn *c);                         // MHD leaves it alone until conn_resume; the client may leave meanwhile
 void conn_resume(struct conn *c);                       // no-op unless suspended
 void conn_kill(struct conn *c);                         // closes it as soon as MHD is asked again; nothing more is sent
@@ -192,5 +193,6 @@ bool exchange_answered(const struct exchange *x); // nothing more comes from the
 /* ---- answer.c ---------------------------------------------------------------------------------------------------- */
 
 enum MHD_Result answer_queue(struct exchange *x);
+void answer_ping(struct exchange *x); // if it is a stream that has nothing else to say
 
 void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers, size_t n_headers);

@@ -1,4 +1,4 @@
-/* loop.c - one I/O thread: what woke it, messages, deadlines, and then libmicrohttpd's turn.
+/* loop.c - one I/O thread: what woke it, deadlines, and then libmicrohttpd's turn.
  *
  * MHD_run is called only when its own epoll set has events, when a connection was resumed, or when a timeout of its own
  * is due. It does in a turn what it can, and a resumed connection needs two: one to ask for bytes, one to write them. */
@@ -14,49 +14,33 @@
 
 enum { MAX_EVENTS = 256, MAX_RUNS = 16 };
 
-/* ---- messages ---------------------------------------------------------------------------------------------------- */
+/* ---- from other threads ------------------------------------------------------------------------------------------ */
 
-/* In the inbox each message follows its head, both in multiples of 16 bytes. Without an exchange it is a new socket. */
-struct message {
-    _Alignas(16) struct exchange *exchange;
-    size_t n_bytes;
-};
+static void ring(struct io *io) {
+    uint64_t one = 1;
+    COUNT(io->server, wakes, 1);
+    BUG_IF(write(io->wake_fd, &one, sizeof one) != sizeof one);
+}
+
+void io_wake(struct io *io) {
+    if (!atomic_exchange(&io->woken, true))
+        ring(io);
+}
+
+void http_wake(struct http_server *s, int thread) { io_wake(&s->io[thread]); }
+
 struct newcomer {
     int fd;
     socklen_t n_address;
     struct sockaddr_storage address;
 };
 
-static void put_message(struct io *io, struct exchange *x, const void *bytes, size_t n) {
-    static const char padding[16];
-    struct message m = {.exchange = x, .n_bytes = n};
-    pthread_mutex_lock(&io->inbox_mutex);
-    buf_append(&io->inbox, &m, sizeof m);
-    buf_append(&io->inbox, bytes, n);
-    buf_append(&io->inbox, padding, -n & 15);
-    pthread_mutex_unlock(&io->inbox_mutex);
-    atomic_store(&io->posted, true);
-}
-
-void io_wake(struct io *io) {
-    uint64_t one = 1;
-    COUNT(io->server, wakes, 1);
-    BUG_IF(write(io->wake_fd, &one, sizeof one) != sizeof one);
-}
-
-void http_post(struct http_exchange *x, const void *message, size_t n_bytes) {
-    put_message(((struct exchange *)x)->io, (struct exchange *)x, message, n_bytes);
-}
-
-void http_wake(struct http_server *s) {
-    for (int i = 0; i < s->n_io; i++)
-        if (atomic_exchange(&s->io[i].posted, false))
-            io_wake(&s->io[i]);
-}
-
 void io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, socklen_t n_address) {
     struct newcomer n = {.fd = fd, .n_address = n_address, .address = *address};
-    put_message(io, NULL, &n, sizeof n);
+    pthread_mutex_lock(&io->newcomers_mutex);
+    buf_append(&io->newcomers, &n, sizeof n);
+    pthread_mutex_unlock(&io->newcomers_mutex);
+    io_wake(io);
 }
 
 static void welcome(struct io *io, const struct newcomer *n) {
@@ -69,23 +53,23 @@ static void welcome(struct io *io, const struct newcomer *n) {
     }
 }
 
-static void deliver(struct io *io) {
-    atomic_store(&io->posted, false);
-    pthread_mutex_lock(&io->inbox_mutex);
-    struct buf full = io->inbox;
-    io->inbox = io->reading;
-    pthread_mutex_unlock(&io->inbox_mutex);
-    for (size_t at = 0; at < full.len;) {
-        const struct message *m = (const void *)(full.ptr + at);
-        const void *bytes = m + 1;
-        at += sizeof *m + ((m->n_bytes + 15) & ~(size_t)15);
-        if (m->exchange)
-            m->exchange->pub.route->message(&m->exchange->pub, bytes, m->n_bytes);
-        else
-            welcome(io, bytes);
+static void look(struct io *io) {
+    struct newcomer n;
+    if (!atomic_exchange(&io->woken, false))
+        return;
+    for (bool more = true; more;) {
+        pthread_mutex_lock(&io->newcomers_mutex);
+        more = io->newcomers.len > 0;
+        if (more) {
+            io->newcomers.len -= sizeof n;
+            memcpy(&n, io->newcomers.ptr + io->newcomers.len, sizeof n);
+        }
+        pthread_mutex_unlock(&io->newcomers_mutex);
+        if (more)
+            welcome(io, &n);
     }
-    buf_clear(&full);
-    io->reading = full;
+    if (io->server->options.woken)
+        io->server->options.woken(io->server->options.context, (int)(io - io->server->io));
 }
 
 /* ---- deadlines --------------------------------------------------------------------------------------------------- */
@@ -176,7 +160,7 @@ void io_turn(struct io *io, int wait_ms) {
     // Connections are freed by the daemon alone, which runs last: no event here is of one that is gone.
     for (int i = 0; i < n; i++)
         take_event(io, &events[i]);
-    deliver(io);
+    look(io);
     int stage = atomic_load(&io->server->stage);
     if (stage != io->stage)
         carry_out(io, stage);
@@ -235,9 +219,10 @@ static bool watch(struct io *io, int fd, struct source *source, enum source_kind
 enum status io_open(struct io *io, struct http_server *server, struct error *err) {
     const struct http_options *o = &server->options;
     io->server = server;
-    pthread_mutex_init(&io->inbox_mutex, NULL);
+    pthread_mutex_init(&io->newcomers_mutex, NULL);
     io->deadlines[DEADLINE_HEAD].span_us = (int64_t)o->header_timeout_ms * 1000;
     io->deadlines[DEADLINE_BODY].span_us = (int64_t)o->body_timeout_ms * 1000;
+    io->deadlines[DEADLINE_FIN].span_us = 10000; // MHD reads in this very turn; this is for a turn that was cut short
     io->deadlines[DEADLINE_PING].span_us = (int64_t)o->ping_ms * 1000;
     io->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     io->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -260,7 +245,6 @@ void io_close(struct io *io) {
         close(io->wake_fd);
     if (io->epoll_fd >= 0)
         close(io->epoll_fd);
-    buf_release(&io->inbox);
-    buf_release(&io->reading);
-    pthread_mutex_destroy(&io->inbox_mutex);
+    buf_release(&io->newcomers);
+    pthread_mutex_destroy(&io->newcomers_mutex);
 }

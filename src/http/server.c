@@ -166,7 +166,6 @@ void server_accept(struct http_server *s, struct listener *l) {
         atomic_fetch_add(&io->n_conns, 1);
         io_adopt(io, fd, &address, n_address);
     }
-    http_wake(s);
 }
 
 void server_error_body(const struct http_server *s, int status, const char *message, struct buf *out) {
@@ -189,7 +188,6 @@ static void set_defaults(struct http_options *o) {
     DEFAULT(target_bytes, (size_t)8 << 10);
     DEFAULT(max_body, (size_t)32 << 20);
     DEFAULT(all_bodies, (size_t)1 << 30);
-    DEFAULT(outbox_bytes, (size_t)4 << 20);
     DEFAULT(header_timeout_ms, 15000);
     DEFAULT(body_timeout_ms, 60000);
     DEFAULT(idle_timeout_ms, 75000);
@@ -263,8 +261,8 @@ enum status http_open(const struct http_options *options, struct http_server **o
         http_free(s);
         return status;
     }
-    start_threads(s);
     *out = s;
+    start_threads(s);
     return OK;
 }
 

@@ -1,0 +1,717 @@
+/* test_http_attacks.c - clients that lie, dawdle, leave, never read, or come in thousands; and stopping among them.
+ *
+ * After each attack the server answers the next request, no exchange is left over (rig_close checks), and where a limit
+ * is the defence the test shows the limit at work. */
+#include "check.h"
+
+#include "base/random.h"
+#include "http_rig.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define GET(path) "GET " path " HTTP/1.1\r\nHost: test\r\n\r\n"
+#define CLOSED 1
+#define RAW(text) text, sizeof(text) - 1
+
+static void expect_alive(int port) {
+    struct heard a = ask(port, GET("/hello"));
+    EXPECT(a.status == 200 && strcmp(a.body.ptr, "hello\n") == 0);
+    heard_release(&a);
+}
+
+/* Closes with RST, as a process that is killed with unread data does. */
+static void reset(int fd) {
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
+    close(fd);
+}
+
+/* ---- framing ----------------------------------------------------------------------------------------------------- */
+
+static void a_head_with_two_readings_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t n;
+        int status, or_status; // the other where versions of the library differ
+    } cases[] = {
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\ncontent-length: 6\r\n\r\nhello"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5, 5\r\n\r\nhello"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: +5\r\n\r\nhello"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: -5\r\n\r\nhello"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 0x5\r\n\r\nhello"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5 5\r\n\r\nhello"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length:\r\n\r\nhello"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999999999999\r\n\r\nhello"), 400, 413},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: gzip\r\n\r\nx"), 501, 400},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"), 501, 400},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"), 501, 400},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n"), 501, 400},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n"), 400, 0},
+        {RAW("POST /echo HTTP/1.0\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\n Transfer-Encoding: chunked\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\nX: a\r\n b\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\nX: a\0b\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\n\0Content-Length: 5\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\nX\0: a\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\nX: y\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\n\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\nX: a\rb\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\nX: \x01\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\n: a\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\nno colon\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: t\r\nX(y): a\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400, 0},
+        {RAW("GET /hel lo HTTP/1.1\r\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("GET /h\xC3\xA9llo HTTP/1.1\r\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("GET /hello#x HTTP/1.1\r\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("GET hello HTTP/1.1\r\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("GET \\hello HTTP/1.1\r\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("CONNECT test:80 HTTP/1.1\r\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("G@T /hello HTTP/1.1\r\nHost: t\r\n\r\n"), 405, 400},
+        {RAW("G\"T /hello HTTP/1.1\r\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/1.1 \r\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/one\r\nHost: t\r\n\r\n"), 400, 0},
+        {RAW("GET /hello HTTP/2.0\r\nHost: t\r\n\r\n"), 505, 0},
+        {RAW("GET /hello HTTP/0.9\r\nHost: t\r\n\r\n"), 505, 400},
+        {RAW("GET /hello\r\n\r\n"), 400, 505},
+        {RAW("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"), 505, 0},
+        {RAW("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"), 400, CLOSED}, // TLS to a plain port
+    };
+    struct rig r = rig_open((struct http_options){0});
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        int status = ask_status(r.port, cases[i].bytes, cases[i].n);
+        if (status != cases[i].status && (status ? status : CLOSED) != cases[i].or_status)
+            fail_msg("case %zu: %d instead of %d: %.80s", i, status, cases[i].status, cases[i].bytes);
+        expect_alive(r.port);
+    }
+    EXPECT_EQ(rig_seen.handled, ARRAY_LEN(cases)); // those that ask whether it lives
+    rig_close(&r);
+}
+
+static void chunks_that_are_none_are_refused(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "x\r\n",    "-5\r\nhello\r\n0\r\n\r\n", "5 \r\nhello\r\n0\r\n\r\n",      "0x5\r\nhello\r\n0\r\n\r\n", "5\r\nhelloX\r\n0\r\n\r\n",
+        "\r\n\r\n", ";x\r\nhello\r\n0\r\n\r\n", "FFFFFFFFFFFFFFFFF\r\nhello\r\n"};
+    struct rig r = rig_open((struct http_options){0});
+    for (size_t i = 0; i < ARRAY_LEN(bodies); i++) {
+        char request[256];
+        int n = snprintf(request, sizeof request, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n%s", bodies[i]);
+        int status = ask_status(r.port, request, (size_t)n);
+        if (status != 400 && status != 413)
+            fail_msg("%s: %d", bodies[i], status);
+    }
+    EXPECT_EQ(rig_seen.handled, 0);
+    expect_alive(r.port);
+    rig_close(&r);
+}
+
+static void what_follows_a_chunked_body_is_never_a_request(void **state) {
+    (void)state;
+    static const char *const tails[] = {"0\r\n\r\n", "0;x=y\r\n\r\n", "0;x=\"\n\r\n\r\n\"\r\n\r\n", "0\r\nX: y\r\n\r\n"};
+    struct rig r = rig_open((struct http_options){0});
+    for (size_t i = 0; i < ARRAY_LEN(tails); i++) {
+        char request[512];
+        snprintf(request, sizeof request, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n%s" GET("/hello"), tails[i]);
+        int fd = dial(r.port), before = rig_seen.handled;
+        say_text(fd, request);
+        struct heard a = hear(fd, false);
+        EXPECT(a.status == 200 && a.body.len == 0 && heard_has(&a, "Connection: close"));
+        EXPECT(is_closed(fd));
+        EXPECT_EQ(rig_seen.handled, before + 1);
+        heard_release(&a);
+        close(fd);
+    }
+    rig_close(&r);
+}
+
+static void a_refused_body_is_not_taken_for_a_request(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int fd = dial(r.port);
+    say_text(fd, "POST /hello HTTP/1.1\r\nHost: t\r\nContent-Length: 35\r\n\r\n" GET("/hello") GET("/query?a=real"));
+    struct heard a = hear(fd, false), b = hear(fd, false);
+    EXPECT(a.status == 405 && b.status == 200);
+    EXPECT_STR(b.body.ptr, "real");
+    heard_release(&a);
+    heard_release(&b);
+    close(fd);
+    rig_close(&r);
+}
+
+/* ---- size -------------------------------------------------------------------------------------------------------- */
+
+static int status_of_head(int port, size_t target, size_t n_fields, size_t field) {
+    struct buf b = {0};
+    buf_printf(&b, "GET /");
+    for (size_t i = 1; i < target; i++)
+        buf_push(&b, 'a');
+    buf_printf(&b, " HTTP/1.1\r\nHost: t\r\n");
+    for (size_t k = 0; k < n_fields; k++) {
+        buf_printf(&b, "X-%zu: ", k);
+        for (size_t i = 0; i < field; i++)
+            buf_push(&b, 'b');
+        buf_printf(&b, "\r\n");
+    }
+    buf_printf(&b, "\r\n");
+    int status = ask_status(port, b.ptr, b.len);
+    buf_release(&b);
+    return status;
+}
+
+static void heads_have_limits(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    EXPECT_EQ(status_of_head(r.port, 8000, 10, 100), 404);
+    EXPECT_EQ(status_of_head(r.port, 8193, 0, 0), 414);
+    EXPECT_EQ(status_of_head(r.port, 20000, 0, 0), 414);
+    EXPECT_EQ(status_of_head(r.port, 1 << 20, 0, 0), 414);
+    EXPECT_EQ(status_of_head(r.port, 10, 99, 10), 404);
+    EXPECT_EQ(status_of_head(r.port, 10, 100, 10), 431);
+    EXPECT_EQ(status_of_head(r.port, 10, 1, 15000), 404);
+    EXPECT_EQ(status_of_head(r.port, 10, 1, 17000), 431);
+    EXPECT_EQ(status_of_head(r.port, 10, 1, 1 << 20), 431);
+    EXPECT_EQ(status_of_head(r.port, 10, 100000, 10), 431);
+    expect_alive(r.port);
+    rig_close(&r);
+}
+
+static void an_endless_head_is_cut(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int fd = dial(r.port);
+    char block[65536];
+    memset(block, 'a', sizeof block);
+    say_text(fd, "GET /hello HTTP/1.1\r\nHost: t\r\nX: ");
+    size_t sent = 0;
+    for (ssize_t n; sent < (1u << 30) && (n = send(fd, block, sizeof block, MSG_NOSIGNAL)) > 0;)
+        sent += (size_t)n;
+    EXPECT(sent < (64u << 20)); // what sockets buffer, at most
+    close(fd);
+    expect_alive(r.port);
+    rig_close(&r);
+}
+
+static void bodies_share_a_bound(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.all_bodies = 4 << 20});
+    char *block = xcalloc(1 << 20, 1);
+    int fds[5];
+    for (int i = 0; i < 5; i++) { // four MiB less a byte each are held back; the fifth finds no room
+        fds[i] = dial(r.port);
+        say_text(fds[i], "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+        say(fds[i], block, 999999);
+    }
+    usleep(50000);
+    int n_refused = 0, n_echoed = 0;
+    for (int i = 4; i >= 0; i--) {
+        say(fds[i], "x", 1);
+        struct heard a = hear(fds[i], false);
+        n_refused += a.status == 503 && heard_has(&a, "Retry-After:");
+        n_echoed += a.status == 200 && a.body.len == 1000000;
+        heard_release(&a);
+        close(fds[i]);
+    }
+    EXPECT(n_refused >= 1 && n_refused + n_echoed == 5);
+    int fd = dial(r.port); // and the room comes back
+    say_text(fd, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+    say(fd, block, 1000000);
+    struct heard a = hear(fd, false);
+    EXPECT_EQ(a.status, 200);
+    heard_release(&a);
+    close(fd);
+    free(block);
+    rig_close(&r);
+}
+
+static void past_the_last_connection_there_is_503(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.max_connections = 8});
+    int fds[8];
+    for (int i = 0; i < 8; i++) {
+        fds[i] = dial(r.port);
+        say_text(fds[i], GET("/hello"));
+        struct heard a = hear(fds[i], false);
+        EXPECT_EQ(a.status, 200);
+        heard_release(&a);
+    }
+    struct heard a = ask(r.port, "");
+    EXPECT(a.status == 503 && a.whole && heard_has(&a, "Retry-After: 1") && strstr(a.body.ptr, "\"error\""));
+    heard_release(&a);
+    for (int i = 0; i < 8; i++)
+        close(fds[i]);
+    usleep(50000);
+    expect_alive(r.port);
+    rig_close(&r);
+}
+
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+/* Sends a byte every 20 ms until an answer is there; the answer's status. */
+static int dribble(int fd, const char *text) {
+    char c;
+    for (size_t i = 0; i < 500; i++) {
+        if (send(fd, text[i % strlen(text)] ? &text[i % strlen(text)] : "x", 1, MSG_NOSIGNAL) != 1)
+            break;
+        usleep(20000);
+        if (recv(fd, &c, 1, MSG_DONTWAIT | MSG_PEEK) >= 0)
+            break;
+    }
+    struct heard a = hear(fd, false);
+    int status = a.status;
+    heard_release(&a);
+    return status;
+}
+
+static void a_head_that_dribbles_is_408(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.header_timeout_ms = 300});
+    for (int i = 0; i < 3; i++) {
+        int fd = dial(r.port);
+        if (i == 1) { // also the second request of a connection
+            say_text(fd, GET("/hello"));
+            struct heard a = hear(fd, false);
+            heard_release(&a);
+        }
+        if (i == 2) // also after the request line
+            say_text(fd, "GET /hello HTTP/1.1\r\n");
+        int64_t start = clock_us();
+        EXPECT_EQ(dribble(fd, "GET"), 408);
+        EXPECT(clock_us() - start > 250000 && clock_us() - start < 3000000);
+        close(fd);
+    }
+    expect_alive(r.port);
+    rig_close(&r);
+}
+
+static void a_body_that_dribbles_is_408(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.body_timeout_ms = 300});
+    int fd = dial(r.port);
+    say_text(fd, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n");
+    int64_t start = clock_us();
+    EXPECT_EQ(dribble(fd, "x"), 408);
+    EXPECT(clock_us() - start > 250000 && clock_us() - start < 3000000);
+    EXPECT(is_closed(fd));
+    close(fd);
+    fd = dial(r.port);
+    say_text(fd, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n");
+    struct heard a = hear(fd, false); // silence is no better
+    EXPECT_EQ(a.status, 408);
+    heard_release(&a);
+    close(fd);
+    EXPECT_EQ(rig_seen.handled, 0);
+    rig_close(&r);
+}
+
+static void an_idle_connection_is_closed_in_time(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.idle_timeout_ms = 1000});
+    int fresh = dial(r.port), used = dial(r.port);
+    say_text(used, GET("/hello"));
+    struct heard a = hear(used, false);
+    heard_release(&a);
+    int64_t start = clock_us();
+    EXPECT(is_closed(used) && is_closed(fresh));
+    EXPECT(clock_us() - start > 500000 && clock_us() - start < 5000000);
+    close(fresh);
+    close(used);
+    rig_close(&r);
+}
+
+/* ---- clients that leave ------------------------------------------------------------------------------------------ */
+
+static void leaving_tells_the_handler_within_a_moment(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    static const char *const requests[] = {GET("/later"),
+                                           GET("/stream?n=1000000&gap=1000"),
+                                           GET("/stream?n=1000000&gap=60000000"),
+                                           GET("/stream?n=100000000&batch=100"),
+                                           "GET /later HTTP/1.0\r\n\r\n",
+                                           "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\nx" GET("/later")};
+    int n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(requests); i++) {
+        for (int resets = 0; resets < 2; resets++) {
+            int fd = dial(r.port);
+            say_text(fd, requests[i]);
+            EXPECT(comes_to(&rig_seen.running, 1));
+            usleep(20000);
+            long start = (long)clock_us();
+            if (resets)
+                reset(fd);
+            else
+                close(fd);
+            EXPECT(comes_to(&rig_seen.gone, ++n));
+            if (rig_seen.gone_us - start > 500000)
+                fail_msg("request %zu: known only after %ld us", i, rig_seen.gone_us - start);
+            EXPECT(comes_to(&rig_seen.running, 0));
+        }
+    }
+    expect_alive(r.port);
+    EXPECT_EQ(rig_seen.gone_slow, 0);
+    rig_close(&r);
+}
+
+static void a_half_closed_client_gets_its_answers(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.ping_ms = 200});
+    int fd = dial(r.port);
+    say_text(fd, GET("/later?ms=300"));
+    shutdown(fd, SHUT_WR);
+    struct heard a = hear(fd, false);
+    EXPECT(a.status == 200 && a.n_interim <= 1 && strcmp(a.body.ptr, "later\n") == 0);
+    EXPECT(is_closed(fd));
+    heard_release(&a);
+    close(fd);
+
+    fd = dial(r.port); // pipelined, and FIN in the same moment
+    say_text(fd, GET("/hello") GET("/later?ms=100") GET("/stream?n=20&gap=20000&size=40") GET("/hello"));
+    shutdown(fd, SHUT_WR);
+    static const int length[] = {6, 6, 800, 6};
+    for (int i = 0; i < 4; i++) {
+        a = hear(fd, false);
+        EXPECT_EQ(a.status, 200);
+        EXPECT(a.whole && a.body.len >= (size_t)length[i]);
+        heard_release(&a);
+    }
+    EXPECT(is_closed(fd));
+    close(fd);
+    EXPECT_EQ(rig_seen.gone, 0);
+    rig_close(&r);
+}
+
+static void an_http_1_0_client_that_sends_fin_has_left(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int fd = dial(r.port);
+    say_text(fd, "GET /later HTTP/1.0\r\n\r\n");
+    EXPECT(comes_to(&rig_seen.handled, 1));
+    shutdown(fd, SHUT_WR);
+    EXPECT(comes_to(&rig_seen.gone, 1) && is_closed(fd));
+    close(fd);
+    rig_close(&r);
+}
+
+static void leaving_in_the_middle_of_a_request_leaves_nothing(void **state) {
+    (void)state;
+    static const char request[] = "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    struct rig r = rig_open((struct http_options){0});
+    for (size_t n = 0; n < sizeof request - 1; n++) {
+        for (int resets = 0; resets < 2; resets++) {
+            int fd = dial(r.port);
+            say(fd, request, n);
+            if (resets)
+                reset(fd);
+            else
+                close(fd);
+        }
+    }
+    expect_alive(r.port);
+    EXPECT_EQ(rig_seen.handled, 1);
+    struct http_stats s = {.connections = -1};
+    for (int i = 0; i < 1000 && s.connections; i++, usleep(1000))
+        http_stats(r.server, &s);
+    EXPECT_EQ(s.connections, 0);
+    rig_close(&r);
+}
+
+/* ---- clients that never read --------------------------------------------------------------------------------------- */
+
+static void who_never_reads_costs_little_and_is_cut_off(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){.idle_timeout_ms = 1000});
+    enum { N = 16 };
+    int fds[N];
+    size_t before = mallinfo2().uordblks;
+    for (int i = 0; i < N; i++) { // a hundred megabytes of events for each
+        fds[i] = dial(r.port);
+        setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &(int){8192}, sizeof(int));
+        say_text(fds[i], GET("/stream?n=100000&batch=100&size=1000"));
+    }
+    int64_t start = clock_us();
+    expect_alive(r.port);
+    EXPECT(clock_us() - start < 1000000); // the others do not wait
+    EXPECT(comes_to(&rig_seen.running, 0));
+    size_t peak = mallinfo2().uordblks;
+    EXPECT(peak - before < N * (512u << 10));
+    EXPECT(comes_to(&rig_seen.gone, N));
+    EXPECT_EQ(rig_seen.gone_slow, N);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    struct http_stats s;
+    http_stats(r.server, &s);
+    EXPECT_EQ(s.gone_slow, N);
+    rig_close(&r);
+}
+
+static void a_slow_reader_gets_everything(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    int fd = dial(r.port);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){65536}, sizeof(int));
+    say_text(fd, GET("/stream?n=4000&batch=100&size=1000"));
+    struct buf all = {0};
+    char c[65536];
+    for (ssize_t n; !strstr(all.len > 5 ? all.ptr + all.len - 5 : "", "0\r\n\r\n") && (n = recv(fd, c, sizeof c, 0)) > 0;) {
+        buf_append(&all, c, (size_t)n);
+        usleep(300);
+    }
+    EXPECT(strstr(all.ptr + all.len - 4000, "data: 3999 "));
+    EXPECT_EQ(rig_seen.gone, 0);
+    buf_release(&all);
+    close(fd);
+    rig_close(&r);
+}
+
+/* ---- thousands ----------------------------------------------------------------------------------------------------- */
+
+static void two_thousand_idle_connections_are_no_burden(void **state) {
+    (void)state;
+    enum { N = 2000 };
+    static int fds[N];
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = MIN(limit.rlim_max, (rlim_t)8192);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < 2 * N + 100)
+        skip(); // this machine allows too few descriptors
+    struct rig r = rig_open((struct http_options){0});
+    for (int i = 0; i < N; i++) {
+        fds[i] = dial(r.port);
+        if (i % 3 == 1)
+            say_text(fds[i], "GET /hello HT"); // some in the middle of a head
+        if (i % 3 == 2)
+            say_text(fds[i], GET("/hello"));
+    }
+    for (int i = 2; i < N; i += 3) {
+        struct heard a = hear(fds[i], false);
+        EXPECT_EQ(a.status, 200);
+        heard_release(&a);
+    }
+    struct http_stats s;
+    http_stats(r.server, &s);
+    EXPECT_EQ(s.connections, N);
+    int64_t start = clock_us();
+    for (int i = 0; i < 100; i++)
+        expect_alive(r.port);
+    EXPECT(clock_us() - start < 3000000);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    rig_close(&r);
+}
+
+struct crowd {
+    int port;
+    uint64_t seed;
+    _Atomic long n_answers;
+    atomic_bool over;
+};
+
+/* One request of a random kind, and what must come of it. */
+static void random_visit(struct crowd *c, int *fd, uint64_t dice) {
+    char request[256];
+    long n = (long)(dice >> 32) % 300, size = 20 + (long)(dice >> 20) % 100;
+    int kind = (int)(dice % 8);
+    if (*fd < 0)
+        *fd = dial(c->port);
+    if (kind == 0)
+        snprintf(request, sizeof request, GET("/hello"));
+    else if (kind == 1)
+        snprintf(request, sizeof request, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\n%05ld", n);
+    else if (kind == 2)
+        snprintf(request, sizeof request, "GET /later?ms=%ld HTTP/1.1\r\nHost: t\r\n\r\n", n % 10);
+    else if (kind == 3)
+        snprintf(request, sizeof request, "POST /nothing HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    else
+        snprintf(request, sizeof request, "GET /stream?n=%ld&batch=%ld&size=%ld HTTP/1.1\r\nHost: t\r\n\r\n", n, 1 + n % 17, size);
+    say_text(*fd, request);
+    if (kind == 7) { // leaves
+        usleep((useconds_t)(dice >> 40) % 2000);
+        if (dice & 256)
+            reset(*fd);
+        else
+            close(*fd);
+        *fd = -1;
+        return;
+    }
+    struct heard a = hear(*fd, false);
+    EXPECT_EQ(a.status, kind == 3 ? 404 : 200);
+    EXPECT(a.whole);
+    if (kind >= 4) {
+        EXPECT_EQ(a.body.len, n * size);
+        for (long i = 0; i < n; i++)
+            EXPECT(strtol(a.body.ptr + i * size + 6, NULL, 10) == i);
+    }
+    heard_release(&a);
+    c->n_answers++;
+    if (kind == 3 || dice & 512) {
+        close(*fd);
+        *fd = -1;
+    }
+}
+
+static void *visitor(void *arg) {
+    struct crowd *c = arg;
+    static _Atomic uint64_t n_visitors;
+    uint64_t me = n_visitors++;
+    int fd = -1;
+    for (uint64_t i = 0; !c->over; i++)
+        random_visit(c, &fd, (uint64_t)philox4x32(c->seed, me, i).v[0] | (uint64_t)philox4x32(c->seed, me, i).v[1] << 32);
+    if (fd >= 0)
+        close(fd);
+    return NULL;
+}
+
+static void a_crowd_is_served_and_leaves_nothing(void **state) {
+    (void)state;
+    enum { N = 24 };
+    struct rig r = rig_open((struct http_options){.n_threads = 3});
+    struct crowd c = {.port = r.port, .seed = test_seed()};
+    pthread_t threads[N];
+    for (int i = 0; i < N; i++)
+        EXPECT(pthread_create(&threads[i], NULL, visitor, &c) == 0);
+    usleep(3000000);
+    c.over = true;
+    for (int i = 0; i < N; i++)
+        pthread_join(threads[i], NULL);
+    EXPECT(c.n_answers > 1000);
+    struct http_stats s = {.in_flight = 1};
+    for (int i = 0; i < 3000 && (s.in_flight || s.connections); i++, usleep(1000))
+        http_stats(r.server, &s);
+    EXPECT(s.in_flight == 0 && s.connections == 0);
+    rig_close(&r);
+}
+
+/* ---- stopping ------------------------------------------------------------------------------------------------------ */
+
+struct stopping {
+    struct rig *rig;
+    int patience_ms;
+    _Atomic int returned;
+    long took_us;
+};
+
+static void *stop_it(void *arg) {
+    struct stopping *s = arg;
+    int64_t start = clock_us();
+    http_stop(s->rig->server, s->patience_ms);
+    s->took_us = (long)(clock_us() - start);
+    s->returned = 1;
+    return NULL;
+}
+
+static void end_stopped(struct rig *r, pthread_t t) {
+    pthread_join(t, NULL);
+    EXPECT(comes_to(&rig_seen.running, 0));
+    usleep(1000);
+    http_free(r->server);
+}
+
+static void stopping_lets_what_is_in_flight_finish(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct stopping s = {.rig = &r, .patience_ms = 10000};
+    int waiting = dial(r.port), streaming = dial(r.port), idle = dial(r.port), unfinished = dial(r.port), gone = dial(r.port);
+    say_text(idle, GET("/hello"));
+    struct heard a = hear(idle, false);
+    heard_release(&a);
+    say_text(unfinished, "GET /hello HTTP/1.1\r\nHo");
+    say_text(waiting, GET("/later?ms=300") GET("/hello"));
+    say_text(streaming, GET("/stream?n=30&gap=10000&size=40"));
+    EXPECT(comes_to(&rig_seen.running, 2));
+    usleep(20000);
+    pthread_t t;
+    EXPECT(pthread_create(&t, NULL, stop_it, &s) == 0);
+    EXPECT(is_closed(idle) && is_closed(unfinished) && is_closed(gone));
+    int64_t start = clock_us();
+    a = hear(waiting, false);
+    EXPECT(a.status == 200 && heard_has(&a, "Connection: close") && is_closed(waiting));
+    heard_release(&a);
+    a = hear(streaming, false);
+    EXPECT(a.status == 200 && a.whole && a.body.len == 1200 && is_closed(streaming));
+    heard_release(&a);
+    EXPECT(comes_to(&s.returned, 1));
+    EXPECT(clock_us() - start < 5000000 && s.took_us < 5000000);
+    EXPECT_EQ(rig_seen.gone, 0);
+    close(waiting), close(streaming), close(idle), close(unfinished), close(gone);
+    end_stopped(&r, t);
+}
+
+static void patience_ends_and_the_rest_is_told(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct stopping s = {.rig = &r, .patience_ms = 200};
+    int waiting = dial(r.port), streaming = dial(r.port);
+    say_text(waiting, GET("/later"));
+    say_text(streaming, GET("/stream?n=1000000&gap=10000&size=40"));
+    EXPECT(comes_to(&rig_seen.running, 2));
+    pthread_t t;
+    EXPECT(pthread_create(&t, NULL, stop_it, &s) == 0);
+    struct heard a = hear(waiting, false), b = hear(streaming, false); // told, they end their answers properly
+    EXPECT(a.status == 200 && b.status == 200 && b.whole);
+    EXPECT_EQ(rig_seen.gone_stopping, 2);
+    heard_release(&a);
+    heard_release(&b);
+    EXPECT(comes_to(&s.returned, 1));
+    EXPECT(s.took_us > 150000 && s.took_us < 3000000);
+    close(waiting), close(streaming);
+    end_stopped(&r, t);
+}
+
+static void a_second_stop_is_immediate(void **state) {
+    (void)state;
+    struct rig r = rig_open((struct http_options){0});
+    struct stopping s = {.rig = &r, .patience_ms = 60000};
+    int waiting = dial(r.port);
+    say_text(waiting, GET("/later"));
+    EXPECT(comes_to(&rig_seen.running, 1));
+    pthread_t t;
+    EXPECT(pthread_create(&t, NULL, stop_it, &s) == 0);
+    usleep(100000);
+    EXPECT_EQ(s.returned, 0);
+    http_hurry(r.server);
+    EXPECT(comes_to(&s.returned, 1));
+    EXPECT(s.took_us < 2000000);
+    close(waiting);
+    end_stopped(&r, t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_head_with_two_readings_is_refused),
+        cmocka_unit_test(chunks_that_are_none_are_refused),
+        cmocka_unit_test(what_follows_a_chunked_body_is_never_a_request),
+        cmocka_unit_test(a_refused_body_is_not_taken_for_a_request),
+        cmocka_unit_test(heads_have_limits),
+        cmocka_unit_test(an_endless_head_is_cut),
+        cmocka_unit_test(bodies_share_a_bound),
+        cmocka_unit_test(past_the_last_connection_there_is_503),
+        cmocka_unit_test(a_head_that_dribbles_is_408),
+        cmocka_unit_test(a_body_that_dribbles_is_408),
+        cmocka_unit_test(an_idle_connection_is_closed_in_time),
+        cmocka_unit_test(leaving_tells_the_handler_within_a_moment),
+        cmocka_unit_test(a_half_closed_client_gets_its_answers),
+        cmocka_unit_test(an_http_1_0_client_that_sends_fin_has_left),
+        cmocka_unit_test(leaving_in_the_middle_of_a_request_leaves_nothing),
+        cmocka_unit_test(who_never_reads_costs_little_and_is_cut_off),
+        cmocka_unit_test(a_slow_reader_gets_everything),
+        cmocka_unit_test(two_thousand_idle_connections_are_no_burden),
+        cmocka_unit_test(a_crowd_is_served_and_leaves_nothing),
+        cmocka_unit_test(stopping_lets_what_is_in_flight_finish),
+        cmocka_unit_test(patience_ends_and_the_rest_is_told),
+        cmocka_unit_test(a_second_stop_is_immediate),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
