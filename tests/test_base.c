@@ -132,6 +132,9 @@ static void json_string_escapes_round_trip(void **state) {
     struct buf b = {0};
     buf_json_string(&b, (struct str){"a\"\\\n\x01\0\xC3\xA9\xFF", 9});
     EXPECT_STR(b.ptr, "\"a\\\"\\\\\\n\\u0001\\u0000\xC3\xA9\xEF\xBF\xBD\"");
+    buf_clear(&b);
+    buf_json_string(&b, STR("a\xC2\x85\xE2\x80\xA8\xE2\x80\xA9"));
+    EXPECT_STR(b.ptr, "\"a\\u0085\\u2028\\u2029\"");
     buf_release(&b);
 }
 

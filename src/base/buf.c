@@ -61,6 +61,8 @@ void buf_json_string(struct buf *b, struct str s) {
             int n = utf8_decode(s.ptr + i, s.len - i, &cp);
             if (cp < 0)
                 buf_append(b, "\xEF\xBF\xBD", 3);
+            else if (cp == 0x85 || cp == 0x2028 || cp == 0x2029)
+                buf_printf(b, "\\u%04x", (unsigned)cp);
             else
                 buf_append(b, s.ptr + i, (size_t)n);
             i += (size_t)n;

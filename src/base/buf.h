@@ -20,5 +20,6 @@ void buf_printf(struct buf *b, const char *format, ...) __attribute__((format(pr
 static inline void buf_str(struct buf *b, struct str s) { buf_append(b, s.ptr, s.len); }
 static inline struct str buf_view(const struct buf *b) { return (struct str){b->ptr ? b->ptr : "", b->len}; }
 
-/* Appends s as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD each. */
+/* Appends s as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD each. What some readers of JSON
+ * lines take for a line end (U+0085, U+2028, U+2029) is written as an escape, as control characters are. */
 void buf_json_string(struct buf *b, struct str s);
