@@ -145,11 +145,29 @@ static void albert_gives_the_published_ids(void **state) {
     check_vectors("albert/tokenizer.json", "albert/vectors_tokenizers_js.json");
 }
 
+static void sentencepiece_files_give_what_their_json_gives(void **state) {
+    (void)state;
+    check_vectors("llama-2/tokenizer.model", "llama-2/vectors_llama_cpp.json");
+    check_vectors("llama-2/tokenizer.model", "llama-2/vectors_swift.json");
+    check_vectors("llama-2/tokenizer.model", "llama-2/vectors_tokenizers_js.json");
+}
+
+static void ranks_give_the_published_ids(void **state) {
+    (void)state;
+    check_vectors("o200k/o200k_base.tiktoken", "o200k/vectors_tokenizers_js.json");
+    check_vectors("o200k", "o200k/vectors_long.json"); // the folder, in which the ranks are found
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(qwen3_gives_the_published_ids),   cmocka_unit_test(llama_3_gives_the_published_ids),
-        cmocka_unit_test(llama_2_gives_the_published_ids), cmocka_unit_test(gpt_2_gives_the_published_ids),
-        cmocka_unit_test(bert_gives_the_published_ids),    cmocka_unit_test(albert_gives_the_published_ids),
+        cmocka_unit_test(qwen3_gives_the_published_ids),
+        cmocka_unit_test(llama_3_gives_the_published_ids),
+        cmocka_unit_test(llama_2_gives_the_published_ids),
+        cmocka_unit_test(gpt_2_gives_the_published_ids),
+        cmocka_unit_test(bert_gives_the_published_ids),
+        cmocka_unit_test(albert_gives_the_published_ids),
+        cmocka_unit_test(sentencepiece_files_give_what_their_json_gives),
+        cmocka_unit_test(ranks_give_the_published_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

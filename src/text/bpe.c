@@ -8,7 +8,6 @@
 void bpe_release(struct bpe *b) {
     free(b->pairs);
     free(b->rank_of);
-    byte_trie_release(&b->fixed);
 }
 
 void bpe_memory_release(struct bpe_memory *m) {
@@ -115,7 +114,7 @@ static size_t symbols_of_text(const struct bpe *b, struct bpe_memory *m, struct 
     bpe_memory_reserve(m, word.len);
     size_t n = 0;
     for (size_t i = 0, len; i < word.len; i += len) {
-        int32_t fixed = byte_trie_longest(&b->fixed, 0, (struct str){word.ptr + i, word.len - i}, &len);
+        int32_t fixed = b->fixed ? byte_trie_longest(b->fixed, 0, (struct str){word.ptr + i, word.len - i}, &len) : -1;
         if (fixed < 0)
             len = b->by_bytes ? 1 : (size_t)utf8_length(word.ptr[i]);
         m->symbols[n++] = (struct bpe_symbol){.begin = (uint32_t)i, .end = (uint32_t)(i + len), .id = fixed};

@@ -21,10 +21,10 @@ struct bpe_pair {
 
 struct bpe {
     const struct vocab *vocab;
-    bool by_text;           // ranks of texts, not of pairs
-    int32_t *rank_of;       // [vocab->n] by_text: rank by id, INT32_MAX for a token that is never made; NULL: the id is the rank
-    struct byte_trie fixed; // by_text: pieces that are symbols from the start and join with nothing
-    struct bpe_pair *pairs; // open addressing, mask + 1
+    bool by_text;                  // ranks of texts, not of pairs
+    int32_t *rank_of;              // [vocab->n] by_text: rank by id, INT32_MAX for a token that is never made; NULL: the id is the rank
+    const struct byte_trie *fixed; // by_text: pieces that are symbols from the start and join with nothing; NULL: none
+    struct bpe_pair *pairs;        // open addressing, mask + 1
     uint64_t mask;
     size_t n_pairs;
 

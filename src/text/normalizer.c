@@ -11,6 +11,9 @@ void normalizer_release(struct normalizer *n) {
         pattern_release(&n->steps[i].pattern);
         charsmap_release(&n->steps[i].charsmap);
         free(n->steps[i].content);
+        if (n->steps[i].rules)
+            charsmap_release(&n->steps[i].rules->charsmap);
+        free(n->steps[i].rules);
     }
     free(n->steps);
     *n = (struct normalizer){0};
@@ -140,6 +143,7 @@ static enum status run_step(const struct normalizer_step *step, struct normalize
         break;
     case NORMALIZE_CHARSMAP: charsmap_apply_by_grapheme(&step->charsmap, *text, out); break;
     case NORMALIZE_BYTE_LEVEL: byte_level_append(out, *text); break;
+    case NORMALIZE_SENTENCEPIECE: sentencepiece_rewrite(step->rules, *text, out); break;
     }
     *text = buf_view(out);
     return OK;

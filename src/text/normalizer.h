@@ -4,6 +4,7 @@
 #include "text/charsmap.h"
 #include "text/normal_form.h"
 #include "text/pattern.h"
+#include "text/sentencepiece_rules.h"
 
 enum normalizer_kind {
     NORMALIZE_FORM,          // NFC, NFD, NFKC, NFKD
@@ -19,6 +20,7 @@ enum normalizer_kind {
     NORMALIZE_CHARSMAP,      // SentencePiece's compiled rules
     NORMALIZE_NMT,           // the clean-up of Google's translation models
     NORMALIZE_BYTE_LEVEL,    // bytes as visible characters
+    NORMALIZE_SENTENCEPIECE, // all that a SentencePiece model does
 };
 
 struct normalizer_step {
@@ -29,6 +31,7 @@ struct normalizer_step {
     char *content;          // REPLACE, PREPEND, APPEND: owned
     size_t content_len;
     struct charsmap charsmap;
+    struct sentencepiece_rules *rules; // SENTENCEPIECE: owned
 };
 
 struct normalizer {

@@ -43,6 +43,10 @@ static bool has_suffix(const char *path, const char *suffix) { return str_ends(s
 static enum status read_file(struct tokenizer *t, const char *path, struct error *err) {
     if (has_suffix(path, ".json"))
         return tokenizer_read_json(t, path, err);
+    if (has_suffix(path, ".model"))
+        return tokenizer_read_sentencepiece(t, path, err);
+    if (has_suffix(path, ".tiktoken"))
+        return tokenizer_read_tiktoken(t, path, err);
     return fail(err, ERR_UNSUPPORTED, "%s: a tokenizer is a folder, a tokenizer.json, a .model or a .tiktoken file", path);
 }
 
@@ -68,8 +72,10 @@ static enum status read_folder(struct tokenizer *t, const char *folder, struct e
         TRY(path_join(path, sizeof path, folder, names[i], err));
         found = file_exists(path);
     }
-    if (!found)
+    if (!found) { // what is beside the ranks is read with them
         TRY(find_ranks(folder, path, err));
+        return tokenizer_read_tiktoken(t, path, err);
+    }
     TRY(read_file(t, path, err));
     TRY(path_join(path, sizeof path, folder, "tokenizer_config.json", err));
     return file_exists(path) ? tokenizer_read_config(t, path, err) : OK;
@@ -101,6 +107,7 @@ void tokenizer_free(struct tokenizer *t) {
     if (!t)
         return;
     arena_release(&t->memory);
+    byte_trie_release(&t->fixed);
     vocab_release(&t->vocab);
     bpe_release(&t->bpe);
     unigram_release(&t->unigram);

@@ -16,8 +16,9 @@
 enum model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL };
 
 struct tokenizer {
-    struct arena memory; // short texts that the parts borrow
-    struct vocab vocab;  // the model's tokens and the added ones
+    struct arena memory;    // short texts that the parts borrow
+    struct byte_trie fixed; // SentencePiece: user-defined pieces
+    struct vocab vocab;     // the model's tokens and the added ones
     enum model_kind kind;
     struct bpe bpe;
     struct unigram unigram;

@@ -98,6 +98,12 @@ class LongText(unittest.TestCase):
     def test_wikitext_with_llama_2(self):
         self.check("llama-2", "tokenizer.json")
 
+    def test_wikitext_with_llama_2_as_sentencepiece(self):
+        self.check("llama-2", "tokenizer.model")
+
+    def test_wikitext_with_o200k(self):
+        self.check("o200k", "o200k_base.tiktoken")
+
 
 if __name__ == "__main__":
     unittest.main()
