@@ -101,7 +101,8 @@ build/gyre: $(BUILD)/gyre FORCE
 	@ln -sfn $(VARIANT)/gyre $@
 
 run: build/gyre
-	build/gyre run models/story --chat -p "Tell me a story about a little fox." -n 300 --temperature 0.7 --seed 7
+	build/gyre run models/story --chat -p "Tell me a story about dog and ball." -n 300 --temperature 0.4 --top-p 0.9 \
+	    --repetition-penalty 1.05 --seed 13
 
 explain: build/gyre
 	build/gyre explain models/story

@@ -1,0 +1,16 @@
+/* chat.h - a conversation on a terminal: `gyre run MODEL` without a prompt. */
+#pragma once
+
+#include "gyre.h"
+#include "main/flags.h"
+#include "main/model_text.h"
+
+struct chat_options {
+    struct gyre_request request; // sampling and max_tokens
+    const char *system;          // the first system message; NULL: none
+    const char *const *stop;
+    size_t n_stop;
+};
+
+/* Talks until the person ends it; returns the exit code. The model's chat template must be open. */
+int chat(struct gyre *g, struct model_text *text, const struct chat_options *options);

@@ -1,0 +1,116 @@
+/* engine_batch.c - see engine_batch.h. */
+#include "main/engine_batch.h"
+
+#include "main/flags.h"
+#include "main/line_reader.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A line that was read and not answered yet. */
+struct entry {
+    void *job; // NULL: begin failed
+    bool done;
+    struct error err; // its answer, if not OK
+    struct entry *next;
+};
+
+struct batch {
+    struct gyre *g;
+    const struct batch_verb *verb;
+    void *arg;
+    struct line_reader reader;
+    bool no_more, flush_each;
+    struct entry *head, *tail; // in the order of the lines
+    int n_open, max_open;
+    struct buf out;
+};
+
+static enum status begin_line(struct batch *b, struct str line, struct entry *e) {
+    char where[40];
+    snprintf(where, sizeof where, "line %zu", b->reader.number);
+    if (b->reader.too_long)
+        return fail(&e->err, ERR_LIMIT, "%s: longer than %d bytes", where, LINE_MAX_BYTES);
+    json_t *value;
+    TRY(jv_parse(line, where, 0, &value, &e->err));
+    enum status st = b->verb->begin(b->arg, b->g, value, e, &e->job, &e->err);
+    json_decref(value);
+    return st;
+}
+
+static void read_lines(struct batch *b) {
+    struct str line;
+    while (!b->no_more && b->n_open < b->max_open) {
+        enum line_state state = line_reader_next(&b->reader, b->n_open == 0, &line);
+        b->no_more = state == LINE_NO_MORE;
+        if (state != LINE_HERE)
+            return;
+        struct entry *e = xcalloc(1, sizeof *e);
+        e->done = begin_line(b, line, e) != OK;
+        *(b->tail ? &b->tail->next : &b->head) = e;
+        b->tail = e;
+        b->n_open++;
+    }
+}
+
+static void compute(struct batch *b) {
+    enum { EVENTS = 128 };
+    struct gyre_event events[EVENTS];
+    int n = gyre_poll(b->g, events, EVENTS);
+    for (int i = 0; i < n; i++) {
+        struct entry *e = events[i].user;
+        struct error err = {0};
+        if (b->verb->take(e->job, b->g, &events[i], &err) != OK && e->err.status == OK)
+            e->err = err;
+        e->done |= events[i].kind == GYRE_DONE;
+    }
+}
+
+static void write_answer(struct batch *b, const struct entry *e) {
+    buf_clear(&b->out);
+    if (e->err.status == OK) {
+        b->verb->answer(e->job, &b->out);
+    } else {
+        buf_str(&b->out, STR("{\"error\":"));
+        buf_json_string(&b->out, str_of(e->err.text));
+        buf_push(&b->out, '}');
+    }
+    buf_push(&b->out, '\n');
+    fwrite(b->out.ptr, 1, b->out.len, stdout);
+    if (b->flush_each)
+        fflush(stdout);
+}
+
+static void drop_head(struct batch *b) {
+    struct entry *e = b->head;
+    b->head = e->next;
+    if (!b->head)
+        b->tail = NULL;
+    b->n_open--;
+    if (e->job)
+        b->verb->free(e->job);
+    free(e);
+}
+
+int engine_batch(struct gyre *g, const struct batch_verb *verb, void *arg) {
+    struct batch b = {.g = g, .verb = verb, .arg = arg, .flush_each = !line_reader_is_file()};
+    b.max_open = 2 * gyre_info(g)->max_seqs;
+    while (!ferror(stdout) && (!b.no_more || b.head)) {
+        read_lines(&b);
+        if (gyre_busy(g))
+            compute(&b);
+        while (b.head && b.head->done) {
+            write_answer(&b, b.head);
+            drop_head(&b);
+        }
+    }
+    struct error err = {0};
+    if (b.reader.failed)
+        fail(&err, ERR_IO, "standard input: cannot read: %s", strerror(b.reader.failed));
+    while (b.head) // standard output failed, which main() says
+        drop_head(&b);
+    line_reader_release(&b.reader);
+    buf_release(&b.out);
+    return err.status == OK ? 0 : verb_failed(&err);
+}
