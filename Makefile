@@ -75,8 +75,8 @@ ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine 2>/dev/null || uname -m)),)
 $(BUILD)/%_avx2.o:   CFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
-$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
-$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o: Makefile
+$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
+$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o: Makefile
 
 # Other flags are other objects: this file changes only when the command line of the compiler does.
 FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)

@@ -48,14 +48,15 @@ static bool is_number_field(const char *name) {
     return false;
 }
 
+bool request_is_sampling_field(const char *name) { return is_number_field(name) || is_among(name, other_names, ARRAY_LEN(other_names)); }
+
 static enum status check_names(const json_t *object, bool sampling, struct error *err) {
     const char *name;
     json_t *value;
     if (!json_is_object(object))
         return fail(err, ERR_FORMAT, "%s: must be an object, not %s", WHERE, jv_type_name(object));
     json_object_foreach((json_t *)object, name, value) {
-        bool known = is_among(name, prompt_names, ARRAY_LEN(prompt_names)) ||
-                     (sampling && (is_number_field(name) || is_among(name, other_names, ARRAY_LEN(other_names))));
+        bool known = is_among(name, prompt_names, ARRAY_LEN(prompt_names)) || (sampling && request_is_sampling_field(name));
         if (!known)
             return fail(err, ERR_ARG, "%s: there is no field \"%s\" here", WHERE, name);
     }
@@ -180,7 +181,7 @@ static enum status read_prompt(const json_t *object, struct request_fields *f, s
     return OK;
 }
 
-static enum status read_sampling(const json_t *object, struct request_fields *f, struct error *err) {
+enum status request_sampling_read(const json_t *object, struct request_fields *f, struct error *err) {
     struct gyre_request *r = &f->request;
     for (size_t i = 0; i < ARRAY_LEN(number_fields); i++)
         TRY(read_number(object, &number_fields[i], r, err));
@@ -200,7 +201,7 @@ static enum status read_all(const json_t *object, bool sampling, const struct gy
     if (st == OK)
         st = read_prompt(object, out, err);
     if (st == OK && sampling)
-        st = read_sampling(object, out, err);
+        st = request_sampling_read(object, out, err);
     if (st != OK)
         request_fields_release(out);
     return st;

@@ -25,4 +25,10 @@ enum status request_fields_read(const json_t *object, const struct gyre_request 
 /* The prompt only; other fields are errors. */
 enum status request_prompt_read(const json_t *object, const struct gyre_request *base, struct request_fields *out, struct error *err);
 
+/* The sampling fields alone, over f->request; other fields are not looked at. */
+enum status request_sampling_read(const json_t *object, struct request_fields *f, struct error *err);
+
+/* Whether it is a field of that. */
+bool request_is_sampling_field(const char *name);
+
 void request_fields_release(struct request_fields *f);

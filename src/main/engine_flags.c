@@ -16,6 +16,9 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .max_batched_tokens = (int)f->max_batched_tokens,
         .max_seqs = (int)f->max_seqs,
         .block_size = (int)f->block_size,
+        .policy = strcmp(f->policy, "sjf") == 0 ? GYRE_SJF : GYRE_FCFS,
+        .itl_target_ms = f->itl_target,
+        .no_prefix_cache = !f->prefix_cache,
     };
     struct gyre_error e;
     return gyre_open(&options, out, &e) == 0 ? OK : engine_fault(&e, err);

@@ -8,10 +8,13 @@
 struct engine_flags {
     const char *device, *load_format;
     int64_t n_threads, max_model_len, kv_cache_memory, max_batched_tokens, max_seqs, block_size;
+    bool prefix_cache;
+    const char *policy; // of servers: "fcfs", "sjf"
+    double itl_target;
 };
 
 #define ENGINE_FLAGS_DEFAULT \
-    { .device = "cpu", .load_format = "auto", .max_batched_tokens = 512, .max_seqs = 64, .block_size = 64 }
+    { .device = "cpu", .load_format = "auto", .max_batched_tokens = 512, .max_seqs = 64, .block_size = 64, .prefix_cache = true, .policy = "fcfs" }
 
 /* Rows of a flag table. */
 #define ENGINE_FLAGS(e)                                                                                                               \

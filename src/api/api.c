@@ -1,0 +1,96 @@
+/* api.c - opening and closing the server, and the encoders that its threads share; see api.h. */
+#include "api/api.h"
+
+#include "api/generation.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static struct api_limits limits_or_defaults(struct api_limits l) {
+    if (l.max_choices <= 0)
+        l.max_choices = 128;
+    if (l.max_stops == 0)
+        l.max_stops = 64;
+    if (l.max_logit_bias == 0)
+        l.max_logit_bias = 1024;
+    return l;
+}
+
+static enum status open_service(struct api *api, struct gyre *engine, struct error *err) {
+    struct service_options o = {.news = generation_news, .flush = generation_flush, .context = api, .max_queued = api->options.max_queued};
+    struct gyre_error e;
+    if (service_open(engine, &o, &api->service, &e) != 0)
+        return fail(err, (enum status)e.status, "%s", e.text);
+    return OK;
+}
+
+/* The service comes first: a request may arrive as soon as http listens; and no news come before the first request. */
+enum status api_open(struct gyre *take_engine, const struct api_options *options, struct api **out, struct error *err) {
+    struct api *api = xcalloc(1, sizeof *api);
+    api->options = *options;
+    api->options.limits = limits_or_defaults(options->limits);
+    if (api->options.http.n_threads <= 0)
+        api->options.http.n_threads = 2;
+    api->created = (int64_t)time(NULL);
+    pthread_mutex_init(&api->lock, NULL);
+    api->options.http.routes = api_routes;
+    api->options.http.n_routes = api_n_routes;
+    api->options.http.context = api;
+    api->options.http.error_body = api_error_body;
+    api->options.http.woken = generation_woken;
+    api->n_threads = api->options.http.n_threads;
+    api->threads = aligned_alloc(64, (size_t)api->n_threads * sizeof *api->threads);
+    BUG_IF(!api->threads);
+    memset(api->threads, 0, (size_t)api->n_threads * sizeof *api->threads);
+    *out = NULL;
+    enum status st = open_service(api, take_engine, err);
+    if (st == OK)
+        st = http_open(&api->options.http, &api->http, err);
+    if (st != OK) {
+        api_close(api, 0);
+        return st;
+    }
+    *out = api;
+    return OK;
+}
+
+void api_close(struct api *api, int patience_ms) {
+    if (!api)
+        return;
+    if (api->service)
+        service_drain(api->service);
+    if (api->http)
+        http_stop(api->http, patience_ms);
+    service_close(api->service); // before http is freed: its last news still post
+    if (api->http)
+        http_free(api->http);
+    for (size_t i = 0; i < api->n_encoders; i++)
+        encoder_free(api->encoders[i]);
+    free(api->encoders);
+    free(api->threads);
+    pthread_mutex_destroy(&api->lock);
+    free(api);
+}
+
+static struct encoder *take_encoder(struct api *api) {
+    struct encoder *enc = NULL;
+    pthread_mutex_lock(&api->lock);
+    if (api->n_encoders > 0)
+        enc = api->encoders[--api->n_encoders];
+    pthread_mutex_unlock(&api->lock);
+    return enc ? enc : encoder_open(api->options.tokenizer);
+}
+
+static void give_encoder_back(struct api *api, struct encoder *enc) {
+    pthread_mutex_lock(&api->lock);
+    api->encoders = xrealloc(api->encoders, api->n_encoders + 1, sizeof(*api->encoders));
+    api->encoders[api->n_encoders++] = enc;
+    pthread_mutex_unlock(&api->lock);
+}
+
+enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err) {
+    struct encoder *enc = take_encoder(api);
+    enum status st = tokenizer_encode(enc, text, flags, out, err);
+    give_encoder_back(api, enc);
+    return st;
+}

@@ -1,0 +1,93 @@
+/* api.h - the OpenAI-compatible server: what its endpoints share.
+ *
+ *     HTTP exchange ─ handler ─ JSON to request ─ tokenize ─ service_submit ─ hold
+ *     engine thread ─ news ─ http_wake ··· on the exchange's thread: look, detokenise, write JSON when asked to fill
+ *
+ * One file an endpoint; each adds a row to routes.c. Everything about an exchange happens on its I/O thread; only
+ * service and http_wake cross. Endpoints see tokens and text, never tensors or blocks. */
+#pragma once
+
+#include "engine/service.h"
+#include "http/http.h"
+#include "text/detokenizer.h"
+#include "text/template_chat.h"
+
+#include <pthread.h>
+
+struct api_limits {
+    int64_t max_choices;   // n of a request, and prompts of one, together
+    size_t max_stops;      // strings
+    size_t max_logit_bias; // entries
+};
+
+/* All borrowed but what is marked. */
+struct api_options {
+    const char *version;
+    const char *const *names; // model names that requests may use; the first is ours
+    size_t n_names;
+    const struct tokenizer *tokenizer;
+    const struct chat_template *chat; // NULL: chat requests are refused
+    struct http_options http;         // routes, context and hooks are filled in here
+    int max_queued;
+    struct api_limits limits; // zero: defaults
+};
+
+struct choice;
+
+/* What an I/O thread is told by the engine's. */
+struct api_thread {
+    _Alignas(64) _Atomic(struct choice *) news; // a stack
+    bool to_wake;                               // engine thread
+};
+
+struct api {
+    struct api_options options;
+    struct service *service;
+    struct http_server *http;
+    struct api_thread *threads; // [n_threads]
+    int n_threads;
+    int64_t created; // seconds since 1970
+    pthread_mutex_t lock;
+    struct encoder **encoders; // idle ones, each used by one thread at a time
+    size_t n_encoders;
+};
+
+/* Takes the engine over and listens. */
+enum status api_open(struct gyre *take_engine, const struct api_options *options, struct api **out, struct error *err);
+
+/* Accepts nothing new, lets requests in flight finish for up to patience_ms (http_hurry(api->http) ends that), closes. */
+void api_close(struct api *api, int patience_ms);
+
+extern const struct http_route api_routes[]; // routes.c
+extern const size_t api_n_routes;
+
+static inline struct api *api_of(const struct http_exchange *x) { return http_context(x); }
+
+/* ---- answers ---- */
+
+void api_reply_json(struct http_exchange *x, int status, struct str body);
+
+/* {"error": {"message", "type", "param", "code"}}. param NULL: the first "quoted" or prefix: name of the message, if it
+ * has one. */
+void api_reply_error(struct http_exchange *x, int status, const char *param, const char *message);
+
+/* A status of ours as HTTP: ERR_ARG and ERR_FORMAT 400, ERR_FULL 429 with Retry-After, ERR_DEVICE 503 ... */
+void api_reply_fault(struct http_exchange *x, const struct error *err);
+
+/* The same body, for http's own errors and for streams. */
+void api_error_body(void *context, int status, const char *message, struct buf *out);
+void api_append_error(struct buf *out, int status, const char *param, const char *message);
+
+/* The request's body as an object in *out (the caller's), or an error was sent and false. */
+bool api_read_body(struct http_exchange *x, json_t **out);
+
+/* ---- tokens ---- */
+
+/* Appends the ids of a text. Any thread. */
+enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err);
+
+/* False after a 404 was sent: `model` is there and is none of our names. */
+bool api_check_model(struct http_exchange *x, const json_t *body);
+
+/* "chatcmpl-" and 128 random bits. */
+void api_new_id(const char *prefix, char out[64]);

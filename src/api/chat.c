@@ -1,0 +1,274 @@
+/* chat.c - POST /v1/chat/completions. */
+#include "api/endpoints.h"
+#include "api/logprobs.h"
+#include "api/params.h"
+
+static const struct field fields[] = {
+    {"messages", FIELD_READ, NULL},
+    {"max_completion_tokens", FIELD_READ, NULL},
+    {"chat_template_kwargs", FIELD_READ, NULL},
+    {"add_generation_prompt", FIELD_READ, NULL},
+    {"continue_final_message", FIELD_UNSUPPORTED, NULL},
+    {"documents", FIELD_READ, NULL},
+    {"reasoning_effort", FIELD_READ, NULL},
+    {"parallel_tool_calls", FIELD_SET_ASIDE, NULL},
+    {"verbosity", FIELD_SET_ASIDE, NULL},
+    {"tools", FIELD_UNSUPPORTED, NULL},
+    {"tool_choice", FIELD_UNSUPPORTED, "\"none\""},
+    {"functions", FIELD_UNSUPPORTED, NULL},
+    {"function_call", FIELD_UNSUPPORTED, "\"none\""},
+    {"response_format", FIELD_UNSUPPORTED, "{\"type\":\"text\"}"},
+    {"modalities", FIELD_UNSUPPORTED, "[\"text\"]"},
+    {"audio", FIELD_UNSUPPORTED, NULL},
+    {"web_search_options", FIELD_UNSUPPORTED, NULL},
+    {"echo", FIELD_UNSUPPORTED, NULL},
+    {"chat_template", FIELD_UNSUPPORTED, NULL},
+    {NULL, FIELD_READ, NULL},
+};
+
+// ---- writing ----------------------------------------------------------------------------------------------------
+
+static void write_head(const struct generation *g, const char *object, struct buf *out) {
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object, (long long)g->created);
+    buf_json_string(out, str_of(g->model));
+}
+
+static void write_text_field(const char *name, struct str text, bool *first, struct buf *out) {
+    buf_printf(out, "%s\"%s\":", *first ? "" : ",", name);
+    buf_json_string(out, text);
+    *first = false;
+}
+
+static void write_logprobs(const struct choice *c, struct buf *out) {
+    buf_str(out, STR(",\"logprobs\":"));
+    if (c->generation->logprobs && c->n_seen > c->n_written)
+        logprobs_write_chat(c, out);
+    else
+        buf_str(out, STR("null"));
+}
+
+static void write_end(const struct choice *c, struct buf *out) {
+    if (!c->ended) {
+        buf_str(out, STR(",\"finish_reason\":null"));
+        return;
+    }
+    buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish_reason);
+    if (c->stop_string)
+        buf_json_string(out, str_of(c->stop_string));
+    else
+        buf_str(out, STR("null"));
+}
+
+static void write_warnings(const struct generation *g, struct buf *out) {
+    if (*g->warnings)
+        buf_printf(out, ",\"warnings\":[%s]", g->warnings);
+}
+
+/* The role comes alone, with empty content, as clients expect of the first chunk. */
+static void write_role(struct choice *c, struct buf *out) {
+    buf_str(out, STR("data: "));
+    write_head(c->generation, "chat.completion.chunk", out);
+    buf_printf(out,
+               ",\"choices\":[{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]",
+               c->index);
+    write_warnings(c->generation, out);
+    buf_str(out, STR("}\n\n"));
+}
+
+static void write_delta(struct choice *c, struct buf *out) {
+    const struct generation *g = c->generation;
+    bool first = true;
+    buf_str(out, STR("data: "));
+    write_head(g, "chat.completion.chunk", out);
+    buf_printf(out, ",\"choices\":[{\"index\":%d,\"delta\":{", c->index);
+    if (c->reasoning.len > 0)
+        write_text_field("reasoning_content", buf_view(&c->reasoning), &first, out);
+    if (c->content.len > 0)
+        write_text_field("content", buf_view(&c->content), &first, out);
+    buf_push(out, '}');
+    write_logprobs(c, out);
+    write_end(c, out);
+    buf_str(out, STR("}]"));
+    if (g->continuous_usage) {
+        buf_push(out, ',');
+        generation_usage(g, out);
+    }
+    buf_str(out, STR("}\n\n"));
+}
+
+static void write_chunk(struct choice *c, struct buf *out) {
+    if (!c->started)
+        write_role(c, out);
+    write_delta(c, out);
+}
+
+static void write_last(struct generation *g, struct buf *out) {
+    buf_str(out, STR("data: "));
+    write_head(g, "chat.completion.chunk", out);
+    buf_str(out, STR(",\"choices\":[],"));
+    generation_usage(g, out);
+    buf_str(out, STR("}\n\n"));
+}
+
+static void write_message(const struct choice *c, struct buf *out) {
+    bool first = false;
+    buf_printf(out, "{\"index\":%d,\"message\":{\"role\":\"assistant\"", c->index);
+    write_text_field("content", buf_view(&c->content), &first, out);
+    if (c->reasoning.len > 0)
+        write_text_field("reasoning_content", buf_view(&c->reasoning), &first, out);
+    buf_str(out, STR(",\"refusal\":null}"));
+    write_logprobs(c, out);
+    write_end(c, out);
+    buf_push(out, '}');
+}
+
+static void write_body(struct generation *g, struct buf *out) {
+    write_head(g, "chat.completion", out);
+    buf_str(out, STR(",\"choices\":["));
+    for (int i = 0; i < g->n_choices; i++) {
+        if (i)
+            buf_push(out, ',');
+        write_message(&g->choices[i], out);
+    }
+    buf_str(out, STR("],"));
+    generation_usage(g, out);
+    write_warnings(g, out);
+    buf_push(out, '}');
+}
+
+static const struct dialect dialect = {"chatcmpl-", write_chunk, write_last, write_body};
+
+// ---- messages ---------------------------------------------------------------------------------------------------
+
+/* A list of text parts as one text; other parts are refused by their place. */
+static enum status join_parts(const json_t *parts, size_t at, struct buf *out, struct error *err) {
+    size_t i;
+    json_t *part;
+    json_array_foreach(parts, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *text = json_object_get(part, "text");
+        if (json_is_string(part))
+            text = part;
+        else if (!type || (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0))
+            return fail(err, ERR_UNSUPPORTED, "messages[%zu].content[%zu].type: \"%.40s\" is not supported, only text is", at, i,
+                        type ? type : "?");
+        if (!json_is_string(text))
+            return fail(err, ERR_ARG, "messages[%zu].content[%zu].text: it must be a string", at, i);
+        if (i > 0)
+            buf_push(out, '\n');
+        buf_append(out, json_string_value(text), json_string_length(text));
+    }
+    return OK;
+}
+
+/* Checks a message and makes its content one text, which is what templates expect. */
+static enum status check_message(json_t *message, size_t at, struct error *err) {
+    if (!json_is_object(message))
+        return fail(err, ERR_ARG, "messages[%zu]: it must be an object", at);
+    const json_t *role = json_object_get(message, "role");
+    if (!json_is_string(role))
+        return fail(err, ERR_ARG, "messages[%zu].role: it must be a string", at);
+    if (strcmp(json_string_value(role), "developer") == 0)
+        json_object_set_new(message, "role", json_string("system"));
+    json_t *content = json_object_get(message, "content");
+    if (!content || json_is_null(content) || json_is_string(content))
+        return OK;
+    if (!json_is_array(content))
+        return fail(err, ERR_ARG, "messages[%zu].content: it must be a string or an array of parts", at);
+    struct buf text = {0};
+    enum status st = join_parts(content, at, &text, err);
+    if (st == OK)
+        json_object_set_new(message, "content", json_stringn_nocheck(text.ptr ? text.ptr : "", text.len));
+    buf_release(&text);
+    return st;
+}
+
+static enum status check_messages(json_t *body, struct error *err) {
+    json_t *messages = json_object_get(body, "messages"), *message;
+    size_t i;
+    if (!json_is_array(messages))
+        return fail(err, ERR_ARG, "messages: it must be an array of messages");
+    if (json_array_size(messages) == 0)
+        return fail(err, ERR_ARG, "messages: the array is empty");
+    json_array_foreach(messages, i, message) TRY(check_message(message, i, err));
+    return OK;
+}
+
+/* What the template sees: messages, documents, and chat_template_kwargs, which cannot stand for those. */
+static enum status template_context(json_t *body, json_t **out, struct error *err) {
+    static const char *const own[] = {"messages", "documents", "add_generation_prompt", "reasoning_effort"};
+    json_t *kwargs;
+    TRY(jv_object_or_null(body, "request", "chat_template_kwargs", &kwargs, err));
+    bool add_prompt;
+    TRY(jv_bool_or(body, "request", "add_generation_prompt", true, &add_prompt, err));
+    *out = kwargs ? json_copy(kwargs) : json_object();
+    for (size_t i = 0; i < ARRAY_LEN(own); i++)
+        if (json_object_get(body, own[i]))
+            json_object_set(*out, own[i], json_object_get(body, own[i]));
+    json_object_set_new(*out, "add_generation_prompt", json_boolean(add_prompt));
+    return OK;
+}
+
+static enum status render(struct generation *g, json_t *body, struct buf *prompt, struct error *err) {
+    json_t *context;
+    if (!g->api->options.chat)
+        return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template; use /v1/completions");
+    TRY(check_messages(body, err));
+    TRY(template_context(body, &context, err));
+    enum status st = chat_template_render(g->api->options.chat, context, &(struct template_options){0}, prompt, err);
+    json_decref(context);
+    return st;
+}
+
+// ---- the handler ------------------------------------------------------------------------------------------------
+
+static enum status read_max_tokens(const json_t *body, struct gyre_request *r, struct error *err) {
+    int64_t n;
+    TRY(jv_int_or(body, "request", "max_completion_tokens", 0, INT64_MAX, -1, &n, err));
+    const json_t *old = json_object_get(body, "max_tokens");
+    if (n >= 0)
+        r->max_tokens = n;
+    else if (!old || json_is_null(old))
+        r->max_tokens = -1; // to the end of the context
+    return OK;
+}
+
+static enum status make_prompt(struct generation *g, json_t *body, struct prompt_ids *out, struct error *err) {
+    struct buf text = {0};
+    struct token_ids ids = {0};
+    enum status st = render(g, body, &text, err);
+    if (st == OK) // the template writes its own special tokens, BOS among them
+        st = api_tokenize(g->api, buf_view(&text), ENCODE_PARSE_SPECIAL, &ids, err);
+    if (st == OK) {
+        *out = (struct prompt_ids){arena_calloc(&g->x->arena, ids.n, sizeof *ids.ids), ids.n};
+        if (ids.n > 0)
+            memcpy(out->ids, ids.ids, ids.n * sizeof *ids.ids);
+        g->split_reasoning = true;
+        g->prompt_opens_reasoning = think_prompt_opens(buf_view(&text));
+    }
+    token_ids_release(&ids);
+    buf_release(&text);
+    return st;
+}
+
+static void start(struct generation *g, json_t *body, struct params *p) {
+    struct error err;
+    struct prompt_ids prompt;
+    if (read_max_tokens(body, &p->fields.request, &err) != OK || make_prompt(g, body, &prompt, &err) != OK)
+        api_reply_fault(g->x, &err);
+    else
+        generation_start(g, &p->fields.request, &prompt, 1, p->n);
+}
+
+void endpoint_chat(struct http_exchange *x) {
+    json_t *body;
+    if (!api_read_body(x, &body))
+        return;
+    struct generation *g = arena_alloc(&x->arena, sizeof *g);
+    *g = (struct generation){.api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
+    struct params p = {0};
+    if (api_check_model(x, body) && params_read(g, body, fields, &p))
+        start(g, body, &p);
+    params_release(&p);
+    json_decref(body);
+}

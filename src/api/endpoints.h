@@ -1,0 +1,15 @@
+/* endpoints.h - the handlers that routes.c names, one file each. */
+#pragma once
+
+#include "api/api.h"
+
+void endpoint_completions(struct http_exchange *x); // completions.c
+void endpoint_chat(struct http_exchange *x);        // chat.c
+void endpoint_models(struct http_exchange *x);      // models.c
+void endpoint_model(struct http_exchange *x);
+void endpoint_tokenize(struct http_exchange *x); // tokenize.c
+void endpoint_detokenize(struct http_exchange *x);
+void endpoint_live(struct http_exchange *x); // health.c
+void endpoint_ready(struct http_exchange *x);
+void endpoint_version(struct http_exchange *x);
+void endpoint_server_info(struct http_exchange *x);

@@ -1,0 +1,330 @@
+/* generation.c - see generation.h. */
+#include "api/generation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+// ---- news -------------------------------------------------------------------------------------------------------
+
+/* Engine thread. A choice is on its thread's stack at most once: the service tells again only after a look. */
+void generation_news(void *context, struct answer *a) {
+    struct api *api = context;
+    struct choice *c = a->user;
+    struct api_thread *t = &api->threads[c->generation->thread];
+    c->next_news = atomic_load(&t->news);
+    while (!atomic_compare_exchange_weak(&t->news, &c->next_news, c))
+        ;
+    t->to_wake = true;
+}
+
+void generation_flush(void *context) {
+    struct api *api = context;
+    for (int i = 0; i < api->n_threads; i++)
+        if (api->threads[i].to_wake) {
+            api->threads[i].to_wake = false;
+            http_wake(api->http, i);
+        }
+}
+
+// ---- choices ----------------------------------------------------------------------------------------------------
+
+static void choice_release(struct choice *c) {
+    detokenizer_free(c->detokenizer);
+    stop_filter_release(&c->stop);
+    think_filter_release(&c->think);
+    buf_release(&c->content);
+    buf_release(&c->reasoning);
+    if (c->answer)
+        service_release(c->generation->api->service, c->answer);
+}
+
+static void generation_release(struct generation *g) {
+    for (int i = 0; i < g->n_choices; i++)
+        choice_release(&g->choices[i]);
+    g->x->user = NULL;
+}
+
+static void choice_init(struct choice *c, struct generation *g, int index, struct prompt_ids prompt) {
+    *c = (struct choice){.generation = g, .index = index, .prompt = prompt.ids, .n_prompt = (int32_t)prompt.n};
+    c->detokenizer = detokenizer_open(g->api->options.tokenizer, g->detokenize_flags);
+    stop_filter_init(&c->stop, g->stops, g->n_stops);
+    think_filter_init(&c->think, g->split_reasoning, g->prompt_opens_reasoning);
+}
+
+/* Text that may be shown goes to reasoning or content. */
+static void pass_on(struct choice *c, const struct buf *text) { think_filter_feed(&c->think, buf_view(text), &c->reasoning, &c->content); }
+
+static const char *which_stop(const struct choice *c) {
+    size_t longest = 0;
+    const char *which = NULL;
+    for (size_t i = 0; i < c->stop.n; i++)
+        if (c->stop.strings[i].n_matched == c->stop.strings[i].len && c->stop.strings[i].len > longest) {
+            longest = c->stop.strings[i].len;
+            which = c->generation->stops[i];
+        }
+    return which;
+}
+
+static void read_token(struct choice *c, int32_t i, struct buf *piece, struct buf *shown) {
+    struct generation *g = c->generation;
+    struct answer *a = c->answer;
+    buf_clear(piece);
+    buf_clear(shown);
+    if (c->think.state == THINK_OPEN)
+        c->n_reasoning++;
+    // The token that ends an answer is no part of its text (an end-of-sequence token may have one).
+    bool is_end = a->done && a->stopped_by_token && i == atomic_load(&a->n_tokens) - 1 && !g->include_stop;
+    if (!is_end && detokenizer_feed(c->detokenizer, a->tokens[i], piece, &g->failed) != OK)
+        return;
+    if (stop_filter_feed(&c->stop, buf_view(piece), shown)) {
+        c->stopped = true;
+        c->stop_string = which_stop(c);
+        if (g->include_stop && c->stop_string)
+            buf_str(shown, str_of(c->stop_string));
+    }
+    pass_on(c, shown);
+}
+
+static void read_tokens(struct choice *c) {
+    struct buf piece = {0}, shown = {0};
+    int32_t n = atomic_load_explicit(&c->answer->n_tokens, memory_order_acquire);
+    for (; c->n_seen < n && !c->stopped && c->generation->failed.status == OK; c->n_seen++)
+        read_token(c, c->n_seen, &piece, &shown);
+    buf_release(&piece);
+    buf_release(&shown);
+}
+
+static void read_rest(struct choice *c) {
+    struct buf piece = {0}, shown = {0};
+    if (!c->stopped) {
+        detokenizer_finish(c->detokenizer, &piece, &c->generation->failed);
+        c->stopped = stop_filter_feed(&c->stop, buf_view(&piece), &shown);
+        stop_filter_finish(&c->stop, &shown);
+        pass_on(c, &shown);
+    }
+    think_filter_finish(&c->think, &c->reasoning, &c->content);
+    buf_release(&piece);
+    buf_release(&shown);
+}
+
+static const char *finish_of(const struct choice *c) {
+    if (c->stopped)
+        return "stop";
+    switch (c->answer->finish) {
+    case GYRE_STOP: return "stop";
+    case GYRE_LENGTH: return "length";
+    case GYRE_CANCELLED:
+    case GYRE_FAILED: break;
+    }
+    return "abort";
+}
+
+static void end_choice(struct choice *c) {
+    struct generation *g = c->generation;
+    read_rest(c);
+    c->ended = true;
+    c->finish_reason = finish_of(c);
+    c->n_cached = c->answer->timing.n_reused;
+    if (c->answer->finish == GYRE_FAILED)
+        fail(&g->failed, ERR_DEVICE, "%s", c->answer->error);
+    g->n_ended++;
+}
+
+// ---- writing ----------------------------------------------------------------------------------------------------
+
+int64_t generation_n_tokens(const struct generation *g) {
+    int64_t n = 0;
+    for (int i = 0; i < g->n_choices; i++)
+        n += g->choices[i].n_seen;
+    return n;
+}
+
+void generation_usage(const struct generation *g, struct buf *out) {
+    int64_t n = generation_n_tokens(g), n_reasoning = 0, n_cached = 0;
+    for (int i = 0; i < g->n_choices; i++) {
+        n_reasoning += g->choices[i].n_reasoning;
+        n_cached = MAX(n_cached, g->choices[i].n_cached);
+    }
+    buf_printf(out,
+               "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
+               "\"prompt_tokens_details\":{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
+               (long long)g->n_prompt_tokens, (long long)n, (long long)(g->n_prompt_tokens + n),
+               (long long)MIN(n_cached, g->n_prompt_tokens), (long long)n_reasoning);
+}
+
+static const char PING[] = ": ping\n\n";
+
+static void begin_stream(struct generation *g) {
+    const struct http_header headers[] = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+    http_stream_begin(g->x, &(struct http_answer){200, "text/event-stream; charset=utf-8", headers, ARRAY_LEN(headers), PING});
+}
+
+/* What is new of a choice, as one chunk; nothing if no text has become certain. */
+static void write_chunk(struct choice *c, struct buf *out) {
+    bool has_text = c->content.len > 0 || c->reasoning.len > 0, has_logprobs = c->generation->logprobs && c->n_seen > c->n_written;
+    if (!has_text && !has_logprobs && !c->ended)
+        return;
+    c->generation->dialect->chunk(c, out);
+    buf_clear(&c->content);
+    buf_clear(&c->reasoning);
+    c->started = true;
+    c->n_written = c->n_seen;
+}
+
+static void end_stream(struct generation *g, struct buf *out) {
+    if (g->failed.status != OK) {
+        buf_str(out, STR("data: "));
+        api_append_error(out, 503, NULL, g->failed.text);
+        buf_str(out, STR("\n\n"));
+    } else if (g->include_usage) {
+        g->dialect->last(g, out);
+    }
+    buf_str(out, STR("data: [DONE]\n\n"));
+}
+
+static void reply_whole(struct generation *g) {
+    if (g->failed.status != OK) {
+        api_reply_fault(g->x, &g->failed);
+        return;
+    }
+    struct buf out = {0};
+    g->dialect->body(g, &out);
+    api_reply_json(g->x, 200, buf_view(&out));
+    buf_release(&out);
+}
+
+// ---- the exchange's thread --------------------------------------------------------------------------------------
+
+static void cancel_all(struct generation *g) {
+    for (int i = 0; i < g->n_choices; i++)
+        if (g->choices[i].answer && !g->choices[i].answer->done)
+            service_cancel(g->api->service, g->choices[i].answer);
+}
+
+/* Reads what is new, and ends the choice after its last token. */
+static void advance(struct choice *c) {
+    struct generation *g = c->generation;
+    if (c->ended)
+        return;
+    read_tokens(c);
+    if (c->answer->done)
+        end_choice(c);
+    else if (c->stopped || g->failed.status != OK)
+        service_cancel(g->api->service, c->answer);
+}
+
+/* Nobody will ask any more: all answers are done, and were written or have no reader. */
+static void finish(struct generation *g) {
+    struct http_exchange *x = g->x;
+    generation_release(g);
+    http_release(x); // it may be gone from here on
+}
+
+bool generation_fill(struct http_exchange *x, struct buf *out) {
+    struct generation *g = x->user;
+    for (int i = 0; i < g->n_choices && g->failed.status == OK; i++) {
+        bool had_ended = g->choices[i].ended;
+        advance(&g->choices[i]);
+        if (!had_ended && g->failed.status == OK)
+            write_chunk(&g->choices[i], out);
+    }
+    if (g->failed.status != OK)
+        cancel_all(g);
+    if (g->n_done < g->n_choices)
+        return false;
+    end_stream(g, out);
+    finish(g);
+    return true;
+}
+
+/* Whole answers: text is read as it comes, so that a stop string ends its choice at once. */
+static void collect(struct generation *g, struct choice *c) {
+    advance(c);
+    if (g->n_done < g->n_choices)
+        return;
+    reply_whole(g);
+    finish(g);
+}
+
+static void hear(struct choice *c) {
+    struct generation *g = c->generation;
+    service_look(c->answer);
+    g->n_done += c->answer->done;
+    if (http_is_gone(g->x)) {
+        if (g->n_done == g->n_choices)
+            finish(g);
+    } else if (g->stream) {
+        http_stream_more(g->x);
+    } else {
+        collect(g, c);
+    }
+}
+
+void generation_woken(void *context, int thread) {
+    struct api *api = context;
+    struct choice *c = atomic_exchange(&api->threads[thread].news, NULL);
+    while (c) {
+        struct choice *next = c->next_news; // hearing may free c, or put it back on the stack
+        hear(c);
+        c = next;
+    }
+}
+
+void generation_gone(struct http_exchange *x, enum http_gone why) {
+    struct generation *g = x->user;
+    (void)why;
+    if (!g)
+        return;
+    if (g->n_done == g->n_choices)
+        finish(g);
+    else
+        cancel_all(g);
+}
+
+// ---- starting ---------------------------------------------------------------------------------------------------
+
+/* The news of what was already submitted still come; they find the exchange answered. */
+static void refuse(struct generation *g, int n_submitted, const struct gyre_error *e) {
+    struct error err = {.status = (enum status)e->status};
+    memcpy(err.text, e->text, sizeof err.text);
+    for (int i = n_submitted; i < g->n_choices; i++)
+        choice_release(&g->choices[i]);
+    g->n_choices = n_submitted;
+    if (n_submitted == 0) {
+        g->x->user = NULL;
+        api_reply_fault(g->x, &err);
+        http_release(g->x);
+        return;
+    }
+    g->failed = err;
+    g->stream = false; // answered as a whole once all of them have ended
+    cancel_all(g);
+}
+
+void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n) {
+    struct http_exchange *x = g->x;
+    g->n_choices = n_prompts * n;
+    g->choices = arena_calloc(&x->arena, (size_t)g->n_choices, sizeof *g->choices);
+    g->created = (int64_t)time(NULL);
+    api_new_id(g->dialect->id_prefix, g->id);
+    x->user = g;
+    for (int i = 0; i < g->n_choices; i++)
+        choice_init(&g->choices[i], g, i, prompts[i / n]);
+    for (int i = 0; i < n_prompts; i++)
+        g->n_prompt_tokens += (int64_t)prompts[i].n;
+    struct gyre_request r = *request;
+    g->thread = http_thread(x);
+    http_hold(x);
+    for (int i = 0; i < g->n_choices; i++, r.seed++) {
+        struct gyre_error err;
+        r.prompt = prompts[i / n].ids;
+        r.n_prompt = (int64_t)prompts[i / n].n;
+        if (service_submit(g->api->service, &r, &g->choices[i], &g->choices[i].answer, &err) != 0) {
+            refuse(g, i, &err);
+            return;
+        }
+    }
+    if (g->stream)
+        begin_stream(g);
+}

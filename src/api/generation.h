@@ -1,0 +1,89 @@
+/* generation.h - one request's answers on their way from tokens to JSON, whatever the dialect.
+ *
+ * A generation has choices (n of each prompt). For each, tokens come from the service, become text, pass the stop
+ * strings and, for chat, the split of reasoning from content; the dialect writes what came of it: chunks of a stream
+ * as they come, or one body at the end. All on the exchange's I/O thread; lives in the exchange's arena but for what
+ * generation_release frees. */
+#pragma once
+
+#include "api/api.h"
+#include "text/stop_filter.h"
+#include "text/think_filter.h"
+
+struct generation;
+
+struct choice {
+    struct generation *generation;
+    int index;
+    struct choice *next_news; // on its thread's stack
+    struct answer *answer;    // NULL before it was submitted
+    const int32_t *prompt;    // [n_prompt], in the exchange's arena
+    int32_t n_prompt;
+    struct detokenizer *detokenizer;
+    struct stop_filter stop;
+    struct think_filter think;
+
+    struct buf content, reasoning; // what is not yet written (stream), or all of it
+    int32_t n_seen;                // tokens that were looked at
+    int32_t n_written;             // tokens that a chunk was written for; log-probabilities of the others are due
+    int32_t n_reasoning;           // tokens while the reasoning was open
+    size_t text_offset;            // of the next token, for completions' log-probabilities
+    bool started;                  // its first chunk was written
+    bool stopped;                  // a stop string was met; what comes after is dropped
+    const char *stop_string;       // that one
+    bool ended;
+    const char *finish_reason; // once ended
+    int64_t n_cached;
+};
+
+/* How a dialect writes. `out` is appended to. */
+struct dialect {
+    const char *id_prefix;
+    void (*chunk)(struct choice *c, struct buf *out);    // content, reasoning and logprobs that are there; or the end
+    void (*last)(struct generation *g, struct buf *out); // after all choices: usage; not the [DONE]
+    void (*body)(struct generation *g, struct buf *out); // not streaming: everything
+};
+
+struct generation {
+    struct api *api;
+    struct http_exchange *x;
+    const struct dialect *dialect;
+    char id[64];
+    int64_t created;
+    const char *model;
+    bool stream, include_usage, continuous_usage, echo, logprobs, include_stop;
+    int n_top;
+    int detokenize_flags;
+    bool split_reasoning, prompt_opens_reasoning;
+    const char *const *stops;
+    size_t n_stops;
+    struct choice *choices; // [n_choices]
+    int n_choices, n_ended;
+    int n_done;              // answers that the service has ended
+    int thread;              // I/O thread of the exchange
+    int64_t n_prompt_tokens; // of distinct prompts
+    const char *warnings;    // JSON strings, comma between; "" if there are none
+    struct error failed;     // of a choice: the whole request fails
+};
+
+/* Submits `request` n times for each prompt (seeds count up) and starts the answer. On a refusal everything is
+ * undone and an error sent. The generation, prompts and stops must lie in the exchange's arena. */
+struct prompt_ids {
+    int32_t *ids;
+    size_t n;
+};
+void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n);
+
+/* For routes. */
+bool generation_fill(struct http_exchange *x, struct buf *out);
+void generation_gone(struct http_exchange *x, enum http_gone why);
+
+/* For http: the news of an I/O thread. */
+void generation_woken(void *api, int thread);
+
+/* Called by the service on the engine thread. */
+void generation_news(void *api, struct answer *a);
+void generation_flush(void *api);
+
+int64_t generation_n_tokens(const struct generation *g);            // generated, of all choices
+void generation_usage(const struct generation *g, struct buf *out); // "usage":{...}

@@ -1,0 +1,11 @@
+/* logprobs.h - log-probabilities as the two dialects write them. */
+#pragma once
+
+#include "api/generation.h"
+
+/* Chat: {"content":[{"token","logprob","bytes","top_logprobs":[...]}...]} of tokens [c->n_written, c->n_seen). */
+void logprobs_write_chat(const struct choice *c, struct buf *out);
+
+/* Completions: {"tokens","token_logprobs","top_logprobs","text_offset"} of the same, and of the prompt before them where
+ * with_prompt. Moves c->text_offset. */
+void logprobs_write_completion(struct choice *c, bool with_prompt, struct buf *out);

@@ -1,0 +1,37 @@
+/* models.c - GET /v1/models and /v1/models/{id}. */
+#include "api/endpoints.h"
+
+static void write_model(const struct api *api, const char *name, struct buf *out) {
+    buf_str(out, STR("{\"id\":"));
+    buf_json_string(out, str_of(name));
+    buf_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"gyre\",\"root\":", (long long)api->created);
+    buf_json_string(out, str_of(api->options.names[0]));
+    buf_printf(out, ",\"parent\":null,\"max_model_len\":%lld}", (long long)service_info(api->service)->max_model_len);
+}
+
+void endpoint_models(struct http_exchange *x) {
+    const struct api *api = api_of(x);
+    struct buf body = {0};
+    buf_str(&body, STR("{\"object\":\"list\",\"data\":["));
+    for (size_t i = 0; i < api->options.n_names; i++) {
+        if (i)
+            buf_push(&body, ',');
+        write_model(api, api->options.names[i], &body);
+    }
+    buf_str(&body, STR("]}"));
+    api_reply_json(x, 200, buf_view(&body));
+    buf_release(&body);
+}
+
+void endpoint_model(struct http_exchange *x) {
+    const struct api *api = api_of(x);
+    for (size_t i = 0; i < api->options.n_names; i++)
+        if (str_eq(x->id, str_of(api->options.names[i]))) {
+            struct buf body = {0};
+            write_model(api, api->options.names[i], &body);
+            api_reply_json(x, 200, buf_view(&body));
+            buf_release(&body);
+            return;
+        }
+    api_reply_error(x, 404, "model", "there is no such model here; GET /v1/models lists what is served");
+}

@@ -1,0 +1,171 @@
+/* params.c - see params.h. */
+#include "api/params.h"
+
+#include <sys/random.h>
+
+static const struct field common_fields[] = {
+    {"model", FIELD_READ, NULL},
+    {"stream", FIELD_READ, NULL},
+    {"stream_options", FIELD_READ, NULL},
+    {"n", FIELD_READ, NULL},
+    {"priority", FIELD_READ, NULL},
+    {"cache_salt", FIELD_READ, NULL},
+    {"skip_special_tokens", FIELD_READ, NULL},
+    {"include_stop_str_in_output", FIELD_READ, NULL},
+    {"user", FIELD_SET_ASIDE, NULL},
+    {"metadata", FIELD_SET_ASIDE, NULL},
+    {"store", FIELD_SET_ASIDE, NULL},
+    {"service_tier", FIELD_SET_ASIDE, NULL},
+    {"safety_identifier", FIELD_SET_ASIDE, NULL},
+    {"prompt_cache_key", FIELD_SET_ASIDE, NULL},
+    {"prompt_cache_retention", FIELD_SET_ASIDE, NULL},
+    {"request_id", FIELD_SET_ASIDE, NULL},
+    {"spaces_between_special_tokens", FIELD_SET_ASIDE, NULL},
+    {"prediction", FIELD_SET_ASIDE, NULL},
+    {"best_of", FIELD_UNSUPPORTED, "1"},
+    {"use_beam_search", FIELD_UNSUPPORTED, NULL},
+    {"length_penalty", FIELD_UNSUPPORTED, "1.0"},
+    {"early_stopping", FIELD_UNSUPPORTED, NULL},
+    {"allowed_token_ids", FIELD_UNSUPPORTED, NULL},
+    {"bad_words", FIELD_UNSUPPORTED, NULL},
+    {"truncate_prompt_tokens", FIELD_UNSUPPORTED, NULL},
+    {"prompt_logprobs", FIELD_UNSUPPORTED, NULL},
+    {"logits_processors", FIELD_UNSUPPORTED, NULL},
+    {"guided_json", FIELD_UNSUPPORTED, NULL},
+    {"guided_regex", FIELD_UNSUPPORTED, NULL},
+    {"guided_choice", FIELD_UNSUPPORTED, NULL},
+    {"guided_grammar", FIELD_UNSUPPORTED, NULL},
+    {"structured_outputs", FIELD_UNSUPPORTED, NULL},
+    {"return_token_ids", FIELD_UNSUPPORTED, NULL},
+    {"return_tokens_as_token_ids", FIELD_UNSUPPORTED, NULL},
+    {"kv_transfer_params", FIELD_UNSUPPORTED, NULL},
+    {NULL, FIELD_READ, NULL},
+};
+
+// ---- every field of the body ------------------------------------------------------------------------------------
+
+static const struct field *find_field(const struct field *table, const char *name) {
+    for (; table->name; table++)
+        if (strcmp(table->name, name) == 0)
+            return table;
+    return NULL;
+}
+
+static bool asks_for_nothing(const json_t *value, const char *only) {
+    bool empty = json_is_null(value) || json_is_false(value) || (json_is_array(value) && json_array_size(value) == 0) ||
+                 (json_is_object(value) && json_object_size(value) == 0);
+    if (empty || !only)
+        return empty;
+    json_t *same = json_loads(only, JSON_DECODE_ANY, NULL);
+    BUG_IF(!same);
+    bool equal =
+        json_equal(value, same) || (json_is_number(value) && json_is_number(same) && json_number_value(value) == json_number_value(same));
+    json_decref(same);
+    return equal;
+}
+
+/* Unknown fields are listed, a few of them by name: clients send all kinds of things. */
+static bool look_at_fields(struct generation *g, const json_t *body, const struct field *table, struct error *err) {
+    enum { MOST = 16 };
+    struct buf unknown = {0};
+    const char *name;
+    json_t *value;
+    int n = 0;
+    bool fine = true;
+    json_object_foreach((json_t *)body, name, value) {
+        const struct field *f = find_field(table, name);
+        if (!f)
+            f = find_field(common_fields, name);
+        if (f && f->kind == FIELD_UNSUPPORTED && !asks_for_nothing(value, f->only)) {
+            fail(err, ERR_UNSUPPORTED, "%s: this server does not support it yet", name);
+            fine = false;
+            break;
+        }
+        if (f || request_is_sampling_field(name) || n++ >= MOST)
+            continue;
+        struct buf sentence = {0};
+        buf_printf(&sentence, "the field \"%.80s\" is not known and was ignored", name);
+        if (unknown.len > 0)
+            buf_push(&unknown, ',');
+        buf_json_string(&unknown, buf_view(&sentence));
+        buf_release(&sentence);
+    }
+    g->warnings = arena_strdup(&g->x->arena, buf_view(&unknown));
+    buf_release(&unknown);
+    return fine;
+}
+
+// ---- the common ones --------------------------------------------------------------------------------------------
+
+static enum status read_stream(struct generation *g, const json_t *body, struct params *p, struct error *err) {
+    json_t *options;
+    TRY(jv_bool_or(body, "request", "stream", false, &p->stream, err));
+    TRY(jv_object_or_null(body, "request", "stream_options", &options, err));
+    g->stream = p->stream;
+    if (!options)
+        return OK;
+    if (!p->stream)
+        return fail(err, ERR_ARG, "stream_options: only with \"stream\": true");
+    TRY(jv_bool_or(options, "stream_options", "include_usage", false, &g->include_usage, err));
+    return jv_bool_or(options, "stream_options", "continuous_usage_stats", false, &g->continuous_usage, err);
+}
+
+static enum status read_seed(const json_t *body, struct gyre_request *r) {
+    const json_t *seed = json_object_get(body, "seed");
+    if ((!seed || json_is_null(seed)) && getrandom(&r->seed, sizeof r->seed, 0) != sizeof r->seed)
+        r->seed = (uint64_t)(uintptr_t)body;
+    return OK;
+}
+
+static enum status check_limits(const struct api_limits *limits, const struct params *p, struct error *err) {
+    if (p->fields.n_stop > limits->max_stops)
+        return fail(err, ERR_ARG, "stop: %zu strings, at most %zu are allowed", p->fields.n_stop, limits->max_stops);
+    if (p->fields.request.n_logit_bias > limits->max_logit_bias)
+        return fail(err, ERR_ARG, "logit_bias: %zu entries, at most %zu are allowed", p->fields.request.n_logit_bias,
+                    limits->max_logit_bias);
+    return OK;
+}
+
+/* For as long as the exchange: which of them ended an answer is told. */
+static void keep_stops(struct generation *g, const struct params *p) {
+    const char **stops = arena_calloc(&g->x->arena, p->fields.n_stop, sizeof *stops);
+    for (size_t i = 0; i < p->fields.n_stop; i++)
+        stops[i] = arena_strdup(&g->x->arena, str_of(p->fields.stop[i]));
+    g->stops = stops;
+    g->n_stops = p->fields.n_stop;
+}
+
+static enum status read_common(struct generation *g, const json_t *body, struct params *p, struct error *err) {
+    struct gyre_request *r = &p->fields.request;
+    const struct api_limits *limits = &g->api->options.limits;
+    int64_t n, priority;
+    bool skip_special;
+    TRY(read_stream(g, body, p, err));
+    TRY(jv_int_or(body, "request", "n", 1, limits->max_choices, 1, &n, err));
+    TRY(jv_int_or(body, "request", "priority", INT32_MIN, INT32_MAX, 0, &priority, err));
+    TRY(jv_string_or(body, "request", "cache_salt", NULL, &r->cache_salt, err));
+    TRY(jv_bool_or(body, "request", "skip_special_tokens", true, &skip_special, err));
+    TRY(jv_bool_or(body, "request", "include_stop_str_in_output", false, &g->include_stop, err));
+    TRY(request_sampling_read(body, &p->fields, err));
+    TRY(read_seed(body, r));
+    TRY(check_limits(limits, p, err));
+    p->n = (int)n;
+    r->priority = (int32_t)priority;
+    g->detokenize_flags = skip_special ? DETOKENIZE_SKIP_SPECIAL : 0;
+    g->logprobs = r->logprobs;
+    g->n_top = r->n_top_logprobs;
+    keep_stops(g, p);
+    return OK;
+}
+
+bool params_read(struct generation *g, const json_t *body, const struct field *table, struct params *out) {
+    struct error err = {0};
+    *out = (struct params){.fields.request = service_request_default(g->api->service)};
+    out->fields.request.temperature = 1;
+    if (look_at_fields(g, body, table, &err) && read_common(g, body, out, &err) == OK)
+        return true;
+    api_reply_fault(g->x, &err);
+    return false;
+}
+
+void params_release(struct params *p) { request_fields_release(&p->fields); }

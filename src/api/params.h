@@ -1,0 +1,31 @@
+/* params.h - the fields that completions and chat have in common, read with errors that name them. */
+#pragma once
+
+#include "api/generation.h"
+#include "api/request_fields.h"
+
+/* What an endpoint does with a field that is not a sampling field. */
+enum field_kind {
+    FIELD_READ,        // the endpoint reads it itself
+    FIELD_SET_ASIDE,   // known, and without meaning here: user, metadata ...
+    FIELD_UNSUPPORTED, // refused by name unless null, false, empty, or what `only` says
+};
+
+struct field {
+    const char *name;
+    enum field_kind kind;
+    const char *only; // of FIELD_UNSUPPORTED: JSON text of a value that asks for nothing
+};
+
+/* Over the service's defaults, OpenAI's. */
+struct params {
+    struct request_fields fields; // arena and sampling
+    int n;
+    bool stream;
+};
+
+/* Reads stream, stream_options, n, seed, stop, sampling, priority, cache_salt, skip_special_tokens,
+ * include_stop_str_in_output, and looks at every other field of body by the table (names end with NULL). What nobody
+ * knows is listed in g->warnings. False after an error was sent. params_release in either case. */
+bool params_read(struct generation *g, const json_t *body, const struct field *table, struct params *out);
+void params_release(struct params *p);

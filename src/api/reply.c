@@ -1,0 +1,120 @@
+/* reply.c - errors and whole answers; see api.h. */
+#include "api/api.h"
+
+#include <stdio.h>
+#include <sys/random.h>
+
+void api_reply_json(struct http_exchange *x, int status, struct str body) {
+    http_reply(x, &(struct http_answer){.status = status, .content_type = "application/json"}, body);
+}
+
+static const char *type_of(int status) {
+    switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 429: return "rate_limit_error";
+    case 503: return "service_unavailable_error";
+    default: return status >= 500 ? "server_error" : "invalid_request_error";
+    }
+}
+
+static bool is_name(struct str s) {
+    for (size_t i = 0; i < s.len; i++)
+        if (!(s.ptr[i] == '_' || (s.ptr[i] >= 'a' && s.ptr[i] <= 'z') || (i > 0 && strchr("0123456789[].", s.ptr[i]))))
+            return false;
+    return s.len > 0;
+}
+
+/* Our sentences name the field they are about: `temperature: 7 is not ...` or `... "stop" must be ...`. */
+static struct str param_of(const char *message) {
+    const char *colon = strchr(message, ':'), *quote = strchr(message, '"');
+    if (colon && is_name((struct str){message, (size_t)(colon - message)}) && !str_starts(str_of(message), STR("request:")))
+        return (struct str){message, (size_t)(colon - message)};
+    const char *end = quote ? strchr(quote + 1, '"') : NULL;
+    if (end && is_name((struct str){quote + 1, (size_t)(end - quote - 1)}))
+        return (struct str){quote + 1, (size_t)(end - quote - 1)};
+    return (struct str){0};
+}
+
+void api_append_error(struct buf *out, int status, const char *param, const char *message) {
+    struct str name = param ? str_of(param) : status == 400 ? param_of(message) : (struct str){0};
+    buf_str(out, STR("{\"error\":{\"message\":"));
+    buf_json_string(out, str_of(message));
+    buf_printf(out, ",\"type\":\"%s\",\"param\":", type_of(status));
+    if (name.len > 0)
+        buf_json_string(out, name);
+    else
+        buf_str(out, STR("null"));
+    buf_printf(out, ",\"code\":%d}}", status);
+}
+
+void api_error_body(void *context, int status, const char *message, struct buf *out) {
+    (void)context;
+    api_append_error(out, status, NULL, message);
+}
+
+void api_reply_error(struct http_exchange *x, int status, const char *param, const char *message) {
+    struct buf body = {0};
+    api_append_error(&body, status, param, message);
+    const struct http_header retry = {"Retry-After", "1"};
+    http_reply(x, &(struct http_answer){status, "application/json", &retry, status == 429 || status == 503, NULL}, buf_view(&body));
+    buf_release(&body);
+}
+
+void api_reply_fault(struct http_exchange *x, const struct error *err) {
+    int status = 500;
+    switch (err->status) {
+    case ERR_ARG:
+    case ERR_FORMAT:
+    case ERR_LIMIT:
+    case ERR_UNSUPPORTED: status = 400; break;
+    case ERR_FULL: status = 429; break;
+    case ERR_DEVICE:
+    case ERR_MEMORY: status = 503; break;
+    case OK:
+    case ERR_IO: break;
+    }
+    const char *text = err->text;
+    if (str_starts(str_of(text), STR("request: ")))
+        text += strlen("request: ");
+    api_reply_error(x, status, NULL, text);
+}
+
+bool api_read_body(struct http_exchange *x, json_t **out) {
+    struct error err;
+    if (jv_parse(x->body, "request", JV_ALLOW_DUPLICATES, out, &err) != OK) {
+        api_reply_fault(x, &err);
+        return false;
+    }
+    if (json_is_object(*out))
+        return true;
+    api_reply_error(x, 400, NULL, "the body must be a JSON object");
+    json_decref(*out);
+    return false;
+}
+
+bool api_check_model(struct http_exchange *x, const json_t *body) {
+    const struct api_options *o = &api_of(x)->options;
+    const json_t *model = json_object_get(body, "model");
+    if (!model || json_is_null(model))
+        return true;
+    if (!json_is_string(model)) {
+        api_reply_error(x, 400, "model", "model: it must be a string");
+        return false;
+    }
+    for (size_t i = 0; i < o->n_names; i++)
+        if (strcmp(o->names[i], json_string_value(model)) == 0)
+            return true;
+    struct error err;
+    fail(&err, ERR_ARG, "the model \"%.200s\" is not served here; GET /v1/models lists what is", json_string_value(model));
+    api_reply_error(x, 404, "model", err.text);
+    return false;
+}
+
+void api_new_id(const char *prefix, char out[64]) {
+    uint64_t r[2];
+    if (getrandom(r, sizeof r, 0) != sizeof r)
+        r[0] = (uint64_t)(uintptr_t)out, r[1] = 0;
+    snprintf(out, 64, "%s%016llx%016llx", prefix, (unsigned long long)r[0], (unsigned long long)r[1]);
+}

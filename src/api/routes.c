@@ -1,0 +1,25 @@
+/* routes.c - what is served where. A new endpoint is a file and a row. */
+#include "api/endpoints.h"
+#include "api/generation.h"
+
+#define ANSWERS(path, handler) \
+    { HTTP_POST, path, handler, generation_fill, generation_gone, HTTP_JSON_BODY, 0 }
+#define JSON_POST(path, handler) \
+    { HTTP_POST, path, handler, NULL, NULL, HTTP_JSON_BODY, 0 }
+#define GET(path, handler) \
+    { HTTP_GET, path, handler, NULL, NULL, 0, 0 }
+
+const struct http_route api_routes[] = {
+    ANSWERS("/v1/completions", endpoint_completions),
+    ANSWERS("/v1/chat/completions", endpoint_chat),
+    GET("/v1/models", endpoint_models),
+    GET("/v1/models/{id*}", endpoint_model),
+    JSON_POST("/tokenize", endpoint_tokenize),
+    JSON_POST("/detokenize", endpoint_detokenize),
+    GET("/health", endpoint_ready),
+    GET("/health/live", endpoint_live),
+    GET("/health/ready", endpoint_ready),
+    GET("/version", endpoint_version),
+    GET("/server_info", endpoint_server_info),
+};
+const size_t api_n_routes = sizeof api_routes / sizeof api_routes[0];

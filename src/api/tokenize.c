@@ -1,0 +1,75 @@
+/* tokenize.c - POST /tokenize and /detokenize. */
+#include "api/endpoints.h"
+
+/* {"prompt" or "content": text, "add_special_tokens", "parse_special_tokens", "return_token_strs"} */
+static enum status tokenize(struct api *api, const json_t *body, struct buf *out, struct error *err) {
+    const json_t *text = json_object_get(body, "prompt");
+    bool add_special, parse_special, strings;
+    if (!text)
+        text = json_object_get(body, "content");
+    if (!json_is_string(text))
+        return fail(err, ERR_ARG, "prompt: it must be a string");
+    TRY(jv_bool_or(body, "request", "add_special_tokens", true, &add_special, err));
+    TRY(jv_bool_or(body, "request", "parse_special_tokens", true, &parse_special, err));
+    TRY(jv_bool_or(body, "request", "return_token_strs", false, &strings, err));
+    struct token_ids ids = {0};
+    int flags = (add_special ? ENCODE_ADD_SPECIAL : 0) | (parse_special ? ENCODE_PARSE_SPECIAL : 0);
+    enum status st = api_tokenize(api, (struct str){json_string_value(text), json_string_length(text)}, flags, &ids, err);
+    buf_printf(out, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", ids.n, (long long)service_info(api->service)->max_model_len);
+    for (size_t i = 0; i < ids.n; i++)
+        buf_printf(out, "%s%d", i ? "," : "", ids.ids[i]);
+    buf_str(out, STR("],\"token_strs\":"));
+    buf_str(out, strings ? STR("[") : STR("null"));
+    for (size_t i = 0; strings && i < ids.n; i++) {
+        if (i)
+            buf_push(out, ',');
+        buf_json_string(out, tokenizer_token_text(api->options.tokenizer, ids.ids[i]));
+    }
+    buf_str(out, strings ? STR("]}") : STR("}"));
+    token_ids_release(&ids);
+    return st;
+}
+
+/* {"tokens": [ids]} */
+static enum status detokenize(struct api *api, const json_t *body, struct buf *out, struct error *err) {
+    const json_t *array = json_object_get(body, "tokens"), *item;
+    struct token_ids ids = {0};
+    struct buf text = {0};
+    enum status st = OK;
+    size_t i;
+    if (!json_is_array(array))
+        return fail(err, ERR_ARG, "tokens: it must be an array of token ids");
+    json_array_foreach(array, i, item) {
+        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (id < 0 || id >= tokenizer_n_vocab(api->options.tokenizer)) {
+            st = fail(err, ERR_ARG, "tokens: it holds something at %zu that is no token id", i);
+            break;
+        }
+        token_ids_push(&ids, (int32_t)id);
+    }
+    if (st == OK)
+        st = tokenizer_decode(api->options.tokenizer, ids.ids, ids.n, 0, &text, err);
+    buf_str(out, STR("{\"prompt\":"));
+    buf_json_string(out, buf_view(&text));
+    buf_push(out, '}');
+    token_ids_release(&ids);
+    buf_release(&text);
+    return st;
+}
+
+static void run(struct http_exchange *x, enum status (*fn)(struct api *, const json_t *, struct buf *, struct error *)) {
+    json_t *body;
+    struct buf out = {0};
+    struct error err;
+    if (!api_read_body(x, &body))
+        return;
+    if (fn(api_of(x), body, &out, &err) == OK)
+        api_reply_json(x, 200, buf_view(&out));
+    else
+        api_reply_fault(x, &err);
+    buf_release(&out);
+    json_decref(body);
+}
+
+void endpoint_tokenize(struct http_exchange *x) { run(x, tokenize); }
+void endpoint_detokenize(struct http_exchange *x) { run(x, detokenize); }

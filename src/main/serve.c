@@ -1,0 +1,179 @@
+/* serve.c - gyre serve MODEL: the OpenAI-compatible server. */
+#include "main/verbs.h"
+
+#include "api/api.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "main/engine_flags.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct {
+    const char *host, *uds, *tls_cert, *tls_key, *cors;
+    struct flag_list names;
+    int64_t port, io_threads, max_queued, max_connections, max_body, max_choices, drain_seconds;
+    struct engine_flags engine;
+} opt = {.host = "127.0.0.1",
+         .port = 8000,
+         .io_threads = 2,
+         .max_queued = 4096,
+         .max_connections = 16384,
+         .max_body = 32 << 20,
+         .max_choices = 128,
+         .drain_seconds = 30,
+         .engine = ENGINE_FLAGS_DEFAULT};
+
+static const struct flag flags[] = {
+    {"host", 0, FLAG_STRING, &opt.host, "ADDRESS", "Network", "address to listen on; 0.0.0.0 is every one"},
+    {"port", 0, FLAG_INT, &opt.port, "N", "Network", "port to listen on; 0 lets the system choose", .min = 0, .max = 65535},
+    {"uds", 0, FLAG_STRING, &opt.uds, "PATH", "Network", "listen on a Unix socket in place of a port"},
+    {"ssl-certfile", 0, FLAG_STRING, &opt.tls_cert, "FILE", "Network", "PEM certificate; with --ssl-keyfile all connections are TLS"},
+    {"ssl-keyfile", 0, FLAG_STRING, &opt.tls_key, "FILE", "Network", "PEM key"},
+    {"allowed-origin", 0, FLAG_STRING, &opt.cors, "ORIGIN", "Network", "web pages of this origin may call, * is any; otherwise none"},
+    {"io-threads", 0, FLAG_INT, &opt.io_threads, "N", "Network", "threads for connections, text and JSON", .min = 1, .max = 256},
+    {"max-connections", 0, FLAG_INT, &opt.max_connections, "N", "Network", "one more is told 503", .min = 1, .max = 1 << 20},
+    {"max-body", 0, FLAG_SIZE, &opt.max_body, "BYTES", "Network", "largest request body", .min = 1024, .max = 1 << 30},
+    {"served-model-name", 0, FLAG_LIST, &opt.names, "NAME", "Requests",
+     "name that requests use for the model; may be repeated. Otherwise its folder's"},
+    {"max-queued-requests", 0, FLAG_INT, &opt.max_queued, "N", "Requests", "requests that may wait; one more is told 429. 0 is no limit",
+     .min = 0, .max = 1 << 20},
+    {"max-choices", 0, FLAG_INT, &opt.max_choices, "N", "Requests", "answers that one request may ask for (n, times prompts)", .min = 1,
+     .max = 1 << 16},
+    {"drain-timeout", 0, FLAG_INT, &opt.drain_seconds, "SECONDS", "Requests", "after SIGTERM, how long requests in flight may take",
+     .min = 0, .max = 86400},
+    {"scheduling-policy", 0, FLAG_CHOICE, &opt.engine.policy, "fcfs|sjf", "Scheduling",
+     "who runs first: by arrival, or short prompts before long ones"},
+    {"itl-target", 0, FLAG_REAL, &opt.engine.itl_target, "MS", "Scheduling",
+     "cut prompts so that running streams get a token about this often; 0 is no bound", .min = 0, .max = 1e6},
+    {"enable-prefix-caching", 0, FLAG_BOOL, &opt.engine.prefix_cache, NULL, "Scheduling",
+     "do not compute again what earlier prompts began with"},
+    ENGINE_FLAGS(opt.engine),
+};
+
+struct server {
+    struct tokenizer *tok;
+    struct chat_template *chat;
+    struct api *api;
+};
+
+static void server_release(struct server *s) {
+    api_close(s->api, (int)(opt.drain_seconds * 1000));
+    chat_template_free(s->chat);
+    tokenizer_free(s->tok);
+}
+
+/* The last part of a path, as model folders are called. */
+static const char *folder_name(const char *path) {
+    static char name[256];
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    size_t start = n;
+    while (start > 0 && path[start - 1] != '/')
+        start--;
+    snprintf(name, sizeof name, "%.*s", (int)MIN(n - start, sizeof name - 1), path + start);
+    return name;
+}
+
+static enum status open_server(struct server *s, const char *model, struct error *err) {
+    struct gyre *engine;
+    static const char *own_name; // options keep the address
+    own_name = folder_name(model);
+    TRY(tokenizer_open(model, &s->tok, err));
+    if (chat_template_exists(model))
+        TRY(chat_template_open(model, &s->chat, err));
+    TRY(engine_flags_open(&opt.engine, model, &engine, err));
+    struct api_options o = {
+        .version = GYRE_VERSION,
+        .names = opt.names.n ? opt.names.items : &own_name,
+        .n_names = opt.names.n ? opt.names.n : 1,
+        .tokenizer = s->tok,
+        .chat = s->chat,
+        .http = {.host = opt.host,
+                 .port = opt.uds ? -1 : (int)opt.port,
+                 .unix_path = opt.uds,
+                 .tls_cert = opt.tls_cert,
+                 .tls_key = opt.tls_key,
+                 .n_threads = (int)opt.io_threads,
+                 .max_connections = (int)opt.max_connections,
+                 .max_body = (size_t)opt.max_body,
+                 .cors_origin = opt.cors},
+        .max_queued = (int)opt.max_queued,
+        .limits = {.max_choices = opt.max_choices},
+    };
+    return api_open(engine, &o, &s->api, err);
+}
+
+static void announce(const struct server *s, double seconds) {
+    const struct gyre_info *info = service_info(s->api->service);
+    fprintf(stderr, "%s: %lld tokens of context, cache for %lld tokens, ready after %.2f s\n", s->api->options.names[0],
+            (long long)info->max_model_len, (long long)info->kv_cache_tokens, seconds);
+    if (opt.uds)
+        fprintf(stderr, "listening on %s\n", opt.uds);
+    else
+        fprintf(stderr, "listening on %s://%s:%d\n", opt.tls_cert ? "https" : "http", opt.host, http_port(s->api->http));
+}
+
+static struct http_server *hurried; // by the second signal
+
+static void on_second_signal(int signo) {
+    (void)signo;
+    http_hurry(hurried);
+}
+
+/* SIGTERM or SIGINT begins the drain; a second one ends it. */
+static void wait_for_signal(struct server *s) {
+    sigset_t set;
+    int signo;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigwait(&set, &signo);
+    fprintf(stderr, "shutting down: requests in flight have %lld s; once more ends them\n", (long long)opt.drain_seconds);
+    hurried = s->api->http;
+    struct sigaction action = {.sa_handler = on_second_signal};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
+/* Threads inherit the mask, so only wait_for_signal sees these two. */
+static void block_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static int run(const struct verb_args *args) {
+    struct error err;
+    struct server s = {0};
+    int64_t start = clock_us();
+    block_signals();
+    enum status st = !opt.tls_cert != !opt.tls_key ? fail(&err, ERR_ARG, "--ssl-certfile and --ssl-keyfile go together")
+                                                   : open_server(&s, args->operands[0], &err);
+    if (st != OK) {
+        server_release(&s);
+        return verb_failed(&err);
+    }
+    announce(&s, clock_seconds_since(start));
+    wait_for_signal(&s);
+    server_release(&s);
+    return 0;
+}
+
+const struct verb_spec verb_serve = {
+    "serve",
+    "MODEL",
+    "serves a model over HTTP, as OpenAI's API",
+    flags,
+    ARRAY_LEN(flags),
+    1,
+    1,
+    .run = run,
+    .epilogue = "Endpoints: /v1/completions /v1/chat/completions /v1/models /tokenize /detokenize /health /version /server_info\n"
+                "Requests in flight finish after SIGTERM; see --drain-timeout.\n"};
