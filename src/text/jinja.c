@@ -28,7 +28,7 @@ void jinja_begin(struct jinja *j, const char *name, const struct template_limits
         .max_depth = given->max_depth ? given->max_depth : 1000,
         .max_output_bytes = or_default(given->max_output_bytes, (size_t)64 << 20),
         .max_memory_bytes = or_default(given->max_memory_bytes, (size_t)256 << 20),
-        .max_time_us = given->max_time_us ? given->max_time_us : 10 * 1000 * 1000,
+        .max_time_us = given->max_time_us ? given->max_time_us : 5 * 1000 * 1000,
     };
     j->deadline_us = clock_us() + j->limits.max_time_us;
 }

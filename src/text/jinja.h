@@ -79,6 +79,9 @@ static inline void jinja_step(struct jinja *j, uint64_t n) {
         jinja_steps_over(j);
 }
 
+/* Looking through n bytes of text counts too. */
+static inline void jinja_step_bytes(struct jinja *j, size_t n) { jinja_step(j, n / 64); }
+
 /* Around everything that calls itself. Not needed on the way out by jinja_fail. */
 _Noreturn void jinja_too_deep(struct jinja *j);
 static inline void jinja_enter(struct jinja *j) {

@@ -108,7 +108,7 @@ jval jval_getitem(struct jinja *j, jval obj, jval key) {
 // ---- slices ----
 
 struct slice {
-    int64_t start, step, n;
+    int64_t start, end, step, n;
 };
 
 static int64_t clamp(int64_t i, int64_t n, bool backwards) {
@@ -133,9 +133,9 @@ static struct slice slice_of(struct jinja *j, int64_t n, jval start, jval stop, 
     s.step = MAX(s.step, -INT64_MAX);
     bool backwards = s.step < 0;
     s.start = bound(j, start, backwards ? n - 1 : 0, n, backwards);
-    int64_t end = bound(j, stop, backwards ? -1 : n, n, backwards);
-    if (backwards ? end < s.start : s.start < end)
-        s.n = backwards ? (s.start - end - 1) / -s.step + 1 : (end - s.start - 1) / s.step + 1;
+    s.end = bound(j, stop, backwards ? -1 : n, n, backwards);
+    if (backwards ? s.end < s.start : s.start < s.end)
+        s.n = backwards ? (s.start - s.end - 1) / -s.step + 1 : (s.end - s.start - 1) / s.step + 1;
     return s;
 }
 
@@ -175,7 +175,7 @@ static jval slice_seq(struct jinja *j, jval v, struct slice s) {
 
 static jval slice_range(struct jinja *j, const struct jrange *r, struct slice s) {
     struct jrange *part = jinja_alloc(j, sizeof *part);
-    *part = (struct jrange){.start = jrange_at(r, s.start), .stop = jrange_at(r, s.start + s.n * s.step), .n = s.n};
+    *part = (struct jrange){.start = jrange_at(r, s.start), .stop = jrange_at(r, s.end), .n = s.n};
     part->step = (int64_t)((uint64_t)r->step * (uint64_t)s.step);
     return (jval){.kind = J_RANGE, .range = part};
 }

@@ -76,8 +76,8 @@ jval attr_path_get(struct jinja *j, const struct attr_path *path, jval item);
 void sort_by_keys(struct jinja *j, jval *items, jval *keys, size_t n, bool reverse);
 
 /* What filters and tests share with the methods of str. */
-bool str_is_lower(struct str s);
-bool str_is_upper(struct str s);
+bool str_is_lower(struct jinja *j, struct str s);
+bool str_is_upper(struct jinja *j, struct str s);
 jval str_center(struct jinja *j, jval s, int64_t width, struct str fill);
 jval str_strip(struct jinja *j, jval s, const struct jcall *c, bool left, bool right); // arg[0]: the characters, or white space
 jval str_lines(struct jinja *j, jval s, bool keep_ends);

@@ -127,7 +127,10 @@ bool jval_eq(struct jinja *j, jval a, jval b) {
     jinja_enter(j);
     switch (a.kind) {
     case J_UNDEFINED: equal = true; break;
-    case J_STR: equal = str_eq(jval_text(a), jval_text(b)); break;
+    case J_STR:
+        jinja_step_bytes(j, a.s->len);
+        equal = str_eq(jval_text(a), jval_text(b));
+        break;
     case J_LIST:
     case J_TUPLE: equal = a.seq == b.seq || eq_seq(j, a.seq, b.seq); break;
     case J_DICT: equal = a.d == b.d || eq_dict(j, a.d, b.d); break;
@@ -201,6 +204,7 @@ bool jval_in(struct jinja *j, jval item, jval container) {
     case J_STR:
         if (item.kind != J_STR)
             jinja_type_error(j, "'in <string>' requires string as left operand, not %s", jval_type(item));
+        jinja_step_bytes(j, container.s->len);
         return str_find(jval_text(container), jval_text(item), 0) != SIZE_MAX;
     case J_DICT: return jdict_find(j, container.d, item) != NULL;
     case J_RANGE: return in_range(item, container.range);

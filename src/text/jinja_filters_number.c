@@ -57,8 +57,10 @@ static jval f_round(struct jinja *j, const struct jcall *c) {
     jval unit = jval_binary(j, OP_POW, jval_int(10), precision), scaled = jval_binary(j, OP_MUL, c->self, unit);
     if (!jval_is_number(scaled))
         jinja_type_error(j, "must be real number, not %s", jval_type(scaled));
-    if (scaled.kind == J_FLOAT)
-        scaled = jval_to_int(j, up ? ceil(scaled.f) : floor(scaled.f));
+    if (scaled.kind == J_FLOAT && fabs(scaled.f) < 0x1p63)
+        scaled = jval_to_int(j, up ? ceil(scaled.f) : floor(scaled.f)); // beyond, every double is whole
+    else if (scaled.kind == J_FLOAT && !isfinite(scaled.f))
+        jval_to_int(j, scaled.f); // leaves
     return jval_binary(j, OP_DIV, scaled, unit);
 }
 

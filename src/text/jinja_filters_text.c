@@ -108,7 +108,7 @@ static jval f_truncate(struct jinja *j, const struct jcall *c) {
     jval s = require_str(j, c->self, "truncate");
     size_t stop = jstr_offset(j, s.s, (size_t)(length - n_end));
     if (!arg_true(j, c, 1, false)) {
-        size_t space = str_rfind((struct str){s.s->ptr, stop}, STR(" "));
+        size_t space = str_rfind(j, (struct str){s.s->ptr, stop}, STR(" "));
         stop = space == SIZE_MAX ? stop : space;
     }
     return jstr_concat(j, jstr_part(j, s.s, 0, stop), end);
@@ -118,7 +118,7 @@ static jval f_wordcount(struct jinja *j, const struct jcall *c) {
     struct str s = jval_text(jval_to_str(j, c->self));
     int64_t n = 0;
     bool inside = false;
-    jinja_step(j, s.len / 16);
+    jinja_step_bytes(j, s.len);
     for (size_t i = 0; i < s.len;) {
         int32_t cp;
         i += (size_t)utf8_decode(s.ptr + i, s.len - i, &cp);

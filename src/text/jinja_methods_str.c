@@ -24,7 +24,8 @@ static int64_t bound(struct jinja *j, const struct jcall *c, int i, int64_t fall
 
 static struct window window(struct jinja *j, const struct jcall *c, int i) {
     int64_t n = (int64_t)jstr_chars(j, c->self.s);
-    int64_t start = bound(j, c, i, 0, n), end = MIN(bound(j, c, i + 1, n, n), n);
+    int64_t start = bound(j, c, i, 0, n), end = bound(j, c, i + 1, n, n);
+    end = MIN(end, n);
     if (start > end)
         return (struct window){.text = STR("")};
     size_t begin = jstr_offset(j, c->self.s, (size_t)start), stop = jstr_offset(j, c->self.s, (size_t)end);
@@ -40,13 +41,14 @@ static jval found_at(struct jinja *j, const struct jcall *c, const struct window
 
 static jval m_find(struct jinja *j, const struct jcall *c) {
     struct window w = window(j, c, 1);
+    jinja_step_bytes(j, w.text.len);
     return found_at(j, c, &w, str_find(w.text, arg_str(j, c, 0), 0));
 }
 
 static jval m_rfind(struct jinja *j, const struct jcall *c) {
     struct window w = window(j, c, 1);
-    jinja_step(j, w.text.len / 64);
-    return found_at(j, c, &w, str_rfind(w.text, arg_str(j, c, 0)));
+    jinja_step_bytes(j, w.text.len);
+    return found_at(j, c, &w, str_rfind(j, w.text, arg_str(j, c, 0)));
 }
 
 static jval or_value_error(struct jinja *j, jval found) {
@@ -68,6 +70,7 @@ static jval m_count(struct jinja *j, const struct jcall *c) {
         return jval_int((int64_t)jstr_chars(j, &text) + 1);
     }
     int64_t n = 0;
+    jinja_step_bytes(j, w.text.len);
     for (size_t at = 0; (at = str_find(w.text, needle, at)) != SIZE_MAX; at += needle.len, n++)
         jinja_step(j, 1);
     return jval_int(n);
@@ -111,7 +114,7 @@ static jval m_removesuffix(struct jinja *j, const struct jcall *c) {
 
 jval str_strip(struct jinja *j, jval s, const struct jcall *c, bool left, bool right) {
     struct str text = jval_text(s), rest;
-    jinja_step(j, text.len / 64);
+    jinja_step_bytes(j, text.len);
     if (given(c, 0))
         rest = str_trim_set(text, arg_str(j, c, 0), left, right);
     else
@@ -212,7 +215,7 @@ static jval split_at(struct jinja *j, jval v, struct str sep, int64_t max) {
 static jval rsplit_at(struct jinja *j, jval v, struct str sep, int64_t max) {
     struct jlist parts = {0};
     size_t end = v.s->len, at;
-    while (max != 0 && (at = str_rfind((struct str){v.s->ptr, end}, sep)) != SIZE_MAX) {
+    while (max != 0 && (at = str_rfind(j, (struct str){v.s->ptr, end}, sep)) != SIZE_MAX) {
         push_part(j, &parts, v, at + sep.len, end);
         end = at;
         max -= max > 0;
@@ -235,7 +238,7 @@ static jval m_split(struct jinja *j, const struct jcall *c) {
 
 static jval m_rsplit(struct jinja *j, const struct jcall *c) {
     int64_t max = arg_int(j, c, 1, -1);
-    jinja_step(j, c->self.s->len / 64);
+    jinja_step_bytes(j, c->self.s->len);
     return given(c, 0) ? rsplit_at(j, c->self, separator(j, c), max) : rsplit_words(j, c->self, max);
 }
 
@@ -277,7 +280,7 @@ static jval m_partition(struct jinja *j, const struct jcall *c) {
 
 static jval m_rpartition(struct jinja *j, const struct jcall *c) {
     struct str sep = separator(j, c);
-    size_t at = str_rfind(jval_text(c->self), sep);
+    size_t at = str_rfind(j, jval_text(c->self), sep);
     return at == SIZE_MAX ? three(j, c->self, 0, 0, 0, 0) : three(j, c->self, at, at, at + sep.len, at + sep.len);
 }
 
@@ -387,7 +390,8 @@ static jval m_format_map(struct jinja *j, const struct jcall *c) {
 
 // ---- what kind of text it is ----
 
-static bool all(struct str s, bool (*is)(int32_t cp)) {
+static bool all(struct jinja *j, struct str s, bool (*is)(int32_t cp)) {
+    jinja_step_bytes(j, s.len);
     for (size_t i = 0; i < s.len;) {
         int32_t cp;
         i += (size_t)utf8_decode(s.ptr + i, s.len - i, &cp);
@@ -398,7 +402,8 @@ static bool all(struct str s, bool (*is)(int32_t cp)) {
 }
 
 /* Some are cased, and those all are of the one case. */
-static bool all_cased(struct str s, bool (*is)(int32_t cp)) {
+static bool all_cased(struct jinja *j, struct str s, bool (*is)(int32_t cp)) {
+    jinja_step_bytes(j, s.len);
     bool any = false;
     for (size_t i = 0; i < s.len;) {
         int32_t cp;
@@ -410,10 +415,11 @@ static bool all_cased(struct str s, bool (*is)(int32_t cp)) {
     return any;
 }
 
-bool str_is_lower(struct str s) { return all_cased(s, cp_is_lower); }
-bool str_is_upper(struct str s) { return all_cased(s, cp_is_upper); }
+bool str_is_lower(struct jinja *j, struct str s) { return all_cased(j, s, cp_is_lower); }
+bool str_is_upper(struct jinja *j, struct str s) { return all_cased(j, s, cp_is_upper); }
 
-static bool is_title(struct str s) {
+static bool is_title(struct jinja *j, struct str s) {
+    jinja_step_bytes(j, s.len);
     bool any = false, inside = false;
     for (size_t i = 0; i < s.len;) {
         int32_t cp;
@@ -429,31 +435,30 @@ static bool is_title(struct str s) {
 
 static bool is_ascii(int32_t cp) { return cp < 0x80; }
 
-static bool is_identifier(struct str s) {
+static bool is_identifier(struct jinja *j, struct str s) {
     int32_t cp = -1;
     if (s.len)
         utf8_decode(s.ptr, s.len, &cp);
-    return cp >= 0 && cp_is_name_start(cp) && all(s, cp_is_name_continue);
+    return cp >= 0 && cp_is_name_start(cp) && all(j, s, cp_is_name_continue);
 }
 
 #define IS(name, claim)                                            \
     static jval m_##name(struct jinja *j, const struct jcall *c) { \
         struct str s = jval_text(c->self);                         \
-        jinja_step(j, s.len / 64);                                 \
         return jval_bool(claim);                                   \
     }
-IS(isalnum, s.len &&all(s, cp_is_alnum))
-IS(isalpha, s.len &&all(s, cp_is_alpha))
-IS(isascii, all(s, is_ascii))
-IS(isdecimal, s.len &&all(s, cp_is_decimal))
-IS(isdigit, s.len &&all(s, cp_is_digit))
-IS(isidentifier, is_identifier(s))
-IS(islower, str_is_lower(s))
-IS(isnumeric, s.len &&all(s, cp_is_numeric))
-IS(isprintable, all(s, cp_is_printable))
-IS(isspace, s.len &&all(s, cp_is_space))
-IS(istitle, is_title(s))
-IS(isupper, str_is_upper(s))
+IS(isalnum, (s.len && all(j, s, cp_is_alnum)))
+IS(isalpha, (s.len && all(j, s, cp_is_alpha)))
+IS(isascii, all(j, s, is_ascii))
+IS(isdecimal, (s.len && all(j, s, cp_is_decimal)))
+IS(isdigit, (s.len && all(j, s, cp_is_digit)))
+IS(isidentifier, is_identifier(j, s))
+IS(islower, str_is_lower(j, s))
+IS(isnumeric, (s.len && all(j, s, cp_is_numeric)))
+IS(isprintable, all(j, s, cp_is_printable))
+IS(isspace, (s.len && all(j, s, cp_is_space)))
+IS(istitle, is_title(j, s))
+IS(isupper, str_is_upper(j, s))
 #undef IS
 
 const struct builtin str_methods[] = {

@@ -1,5 +1,6 @@
 /* jinja_number.c - arithmetic with Python's rules: // and % round towards minus infinity, ** and / may turn
  * integers into floats, bool counts as 0 and 1. What needs more than 64 bits is refused, never wrapped. */
+#include "text/jinja_unicode.h"
 #include "text/jinja_value.h"
 
 #include <math.h>
@@ -194,6 +195,25 @@ int64_t jval_index(struct jinja *j, jval v, const char *what) {
     return integer(v);
 }
 
+/* Without white space around it, and with the digits of all scripts as ASCII. */
+static struct str plain_digits(struct jinja *j, struct str s) {
+    s = str_trim(s, true, true);
+    char *out = jinja_alloc(j, s.len + 1);
+    size_t n = 0;
+    for (size_t i = 0; i < s.len;) {
+        int32_t cp;
+        int bytes = utf8_decode(s.ptr + i, s.len - i, &cp), value = cp_decimal_value(cp);
+        if (value >= 0) {
+            out[n++] = (char)('0' + value);
+        } else {
+            memcpy(out + n, s.ptr + i, (size_t)bytes);
+            n += (size_t)bytes;
+        }
+        i += (size_t)bytes;
+    }
+    return (struct str){out, n};
+}
+
 static int digit_value(char c) { return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10 : 99; }
 
 static int prefix_base(struct str s) {
@@ -230,7 +250,7 @@ static bool all_digits(struct str s, int64_t base) {
 }
 
 bool str_to_int(struct jinja *j, struct str s, int64_t base, int64_t *out) {
-    s = str_trim(s, true, true);
+    s = plain_digits(j, s);
     bool negative = s.len && s.ptr[0] == '-';
     if (s.len && (s.ptr[0] == '-' || s.ptr[0] == '+'))
         s = (struct str){s.ptr + 1, s.len - 1};
@@ -267,15 +287,14 @@ static bool is_float_text(struct str s) {
 }
 
 bool str_to_float(struct jinja *j, struct str s, double *out) {
-    s = str_trim(s, true, true);
+    s = plain_digits(j, s);
     if (!is_float_text(s))
         return false;
-    char *digits = jinja_alloc(j, s.len + 1);
+    char *digits = jinja_alloc(j, s.len + 1), *end;
     size_t n = 0;
     for (size_t i = 0; i < s.len; i++)
         if (s.ptr[i] != '_')
             digits[n++] = s.ptr[i];
-    char *end;
     *out = strtod(digits, &end);
     return end == digits + n;
 }

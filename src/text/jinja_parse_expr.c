@@ -29,22 +29,21 @@ static struct node *operand(struct parser *p, enum node_kind kind, struct node *
     return parser_done(p, n);
 }
 
-static bool at_tuple_end(const struct parser *p, const char *end) {
-    return parser_at(p, TOKEN_VARIABLE_END) || parser_at(p, TOKEN_BLOCK_END) || parser_at(p, TOKEN_RPAREN) ||
-           (end && parser_at_name(p, end));
+static bool at_tuple_end(const struct parser *p) {
+    return parser_at(p, TOKEN_VARIABLE_END) || parser_at(p, TOKEN_BLOCK_END) || parser_at(p, TOKEN_RPAREN);
 }
 
 static struct node *parse_cond(struct parser *p);
 static struct node *parse_or(struct parser *p);
 
-struct node *parse_tuple(struct parser *p, int flags, const char *end) {
+struct node *parse_tuple(struct parser *p, int flags) {
     int line = p->now.line;
     struct node_list items = {0};
     bool is_tuple = false;
     for (;;) {
         if (items.n)
             parser_expect(p, TOKEN_COMMA);
-        if (at_tuple_end(p, end))
+        if (at_tuple_end(p))
             break;
         node_list_push(p, &items,
                        flags & TUPLE_SIMPLE    ? parse_primary(p, flags & TUPLE_NSREF)
@@ -145,7 +144,7 @@ struct node *parse_primary(struct parser *p, bool with_nsref) {
         break;
     case TOKEN_LPAREN:
         parser_next(p);
-        n = parse_tuple(p, TUPLE_MAY_BE_EMPTY, NULL);
+        n = parse_tuple(p, TUPLE_MAY_BE_EMPTY);
         parser_expect(p, TOKEN_RPAREN);
         break;
     case TOKEN_LBRACKET: n = parse_list(p); break;

@@ -146,7 +146,7 @@ static struct nodes parse_until_wanted(struct parser *p) {
         } else if (parser_skip(p, TOKEN_VARIABLE_BEGIN)) {
             struct node *output = parser_node(p, NODE_OUTPUT, line);
             struct node_list one = {0};
-            node_list_push(p, &one, parse_tuple(p, 0, NULL));
+            node_list_push(p, &one, parse_tuple(p, 0));
             output->items = node_list_take(&one);
             node_list_push(p, &list, parser_done(p, output));
             parser_expect(p, TOKEN_VARIABLE_END);
@@ -203,8 +203,8 @@ static void mark_target(struct parser *p, struct node *n, bool param) {
     n->name.param = param;
 }
 
-static struct node *parse_target(struct parser *p, int flags, const char *end, bool param) {
-    struct node *n = parse_tuple(p, TUPLE_SIMPLE | flags, end);
+static struct node *parse_target(struct parser *p, int flags, bool param) {
+    struct node *n = parse_tuple(p, TUPLE_SIMPLE | flags);
     mark_target(p, n, param);
     return n;
 }
@@ -243,7 +243,7 @@ static struct node *parse_if(struct parser *p) {
     struct node_list bodies = {0}; // each an OUTPUT node that carries a body
     do {
         parser_next(p);
-        node_list_push(p, &tests, parse_tuple(p, TUPLE_NO_COND, NULL));
+        node_list_push(p, &tests, parse_tuple(p, TUPLE_NO_COND));
         struct node *body = parser_node(p, NODE_OUTPUT, p->now.line);
         body->items = parse_body(p, "if", WANTED("elif", "else", "endif"));
         node_list_push(p, &bodies, body);
@@ -265,9 +265,9 @@ static struct node *parse_if(struct parser *p) {
 static struct node *parse_for(struct parser *p) {
     struct node *n = parser_node(p, NODE_FOR, p->now.line);
     parser_next(p);
-    n->loop.target = parse_target(p, 0, "in", false);
+    n->loop.target = parse_target(p, 0, false);
     expect_word(p, "in");
-    n->loop.iter = parse_tuple(p, TUPLE_NO_COND, "recursive");
+    n->loop.iter = parse_tuple(p, TUPLE_NO_COND);
     if (parser_skip_name(p, "if")) {
         n->loop.test = parse_expression(p);
         n->loop.test_target = copy_target(p, n->loop.target);
@@ -284,11 +284,11 @@ static struct node *parse_for(struct parser *p) {
 static struct node *parse_set(struct parser *p) {
     int line = p->now.line;
     parser_next(p);
-    struct node *target = parse_target(p, TUPLE_NSREF, NULL, false);
+    struct node *target = parse_target(p, TUPLE_NSREF, false);
     struct node *n = parser_node(p, parser_at(p, TOKEN_ASSIGN) ? NODE_SET : NODE_SET_BLOCK, line);
     n->set.target = target;
     if (parser_skip(p, TOKEN_ASSIGN)) {
-        n->set.value = parse_tuple(p, 0, NULL);
+        n->set.value = parse_tuple(p, 0);
     } else {
         n->set.filter = parse_filters(p, NULL, false);
         n->set.body = parse_last_body(p, "set", "endset");
@@ -360,7 +360,7 @@ static struct node *parse_with(struct parser *p) {
     while (!parser_at(p, TOKEN_BLOCK_END)) {
         if (targets.n)
             parser_expect(p, TOKEN_COMMA);
-        node_list_push(p, &targets, parse_target(p, 0, NULL, true));
+        node_list_push(p, &targets, parse_target(p, 0, true));
         parser_expect(p, TOKEN_ASSIGN);
         node_list_push(p, &values, parse_expression(p));
     }

@@ -48,5 +48,4 @@ enum tuple_flags {
     TUPLE_MAY_BE_EMPTY = 4,
     TUPLE_NSREF = 8, // namespace.attribute may be assigned to
 };
-/* end: a name that ends the list besides the tokens that always do, or NULL. */
-struct node *parse_tuple(struct parser *p, int flags, const char *end);
+struct node *parse_tuple(struct parser *p, int flags);

@@ -85,7 +85,8 @@ static struct conversion read_conversion(struct percent *p) {
     }
     if (peek(p) == '.') {
         p->at++;
-        c.precision = MAX(read_size(p), 0);
+        c.precision = read_size(p);
+        c.precision = MAX(c.precision, 0);
     }
     while (peek(p) == 'h' || peek(p) == 'l' || peek(p) == 'L')
         p->at++;

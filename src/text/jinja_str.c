@@ -2,11 +2,11 @@
 #include "text/jinja_unicode.h"
 #include "text/jinja_value.h"
 
-enum { ROOM_FROM_BYTES = 128, STEP_BYTES = 256 };
+enum { ROOM_FROM_BYTES = 128 };
 
 size_t jstr_chars(struct jinja *j, struct jstr *s) {
     if (s->n_chars == SIZE_MAX) {
-        jinja_step(j, s->len / STEP_BYTES);
+        jinja_step_bytes(j, s->len);
         size_t n = 0;
         for (size_t i = 0; i < s->len; i++)
             n += ((unsigned char)s->ptr[i] & 0xC0) != 0x80;
@@ -17,9 +17,11 @@ size_t jstr_chars(struct jinja *j, struct jstr *s) {
 
 size_t jstr_offset(struct jinja *j, struct jstr *s, size_t n_chars) {
     size_t total = jstr_chars(j, s);
-    if (total == s->len || n_chars >= total)
-        return MIN(n_chars, s->len);
-    jinja_step(j, s->len / STEP_BYTES);
+    if (n_chars >= total)
+        return s->len;
+    if (total == s->len)
+        return n_chars;
+    jinja_step_bytes(j, s->len);
     size_t at = 0;
     for (size_t n = 0; n < n_chars; n++)
         do
@@ -165,12 +167,16 @@ size_t str_find(struct str s, struct str needle, size_t from) {
     return at ? (size_t)(at - s.ptr) : SIZE_MAX;
 }
 
-size_t str_rfind(struct str s, struct str needle) {
+size_t str_rfind(struct jinja *j, struct str s, struct str needle) {
     if (needle.len > s.len)
         return SIZE_MAX;
-    for (size_t at = s.len - needle.len + 1; at-- > 0;)
-        if (memcmp(s.ptr + at, needle.ptr, needle.len) == 0)
+    for (size_t at = s.len - needle.len + 1; at-- > 0;) {
+        if (needle.len && s.ptr[at] != needle.ptr[0])
+            continue;
+        jinja_step_bytes(j, needle.len); // a long needle in a text that resembles it is quadratic
+        if (!needle.len || memcmp(s.ptr + at, needle.ptr, needle.len) == 0)
             return at;
+    }
     return SIZE_MAX;
 }
 
@@ -207,7 +213,7 @@ static void emit_lower(struct jinja *j, struct str s, size_t at, int32_t cp) {
 
 jval jstr_map(struct jinja *j, jval v, enum jstr_case how) {
     struct str s = jval_text(v);
-    jinja_step(j, s.len / 16);
+    jinja_step_bytes(j, s.len);
     sink_open(j);
     bool inside = false; // after a cased character: of a word for title, of the text for capitalize
     for (size_t i = 0; i < s.len;) {

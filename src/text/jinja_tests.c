@@ -18,6 +18,12 @@ static bool is_callable(jval v) {
     return v.kind == J_MACRO || v.kind == J_NATIVE || v.kind == J_LOOP || v.kind == J_JOINER || v.kind == J_UNDEFINED;
 }
 
+/* Python looks names up in a dict. */
+static bool is_named(struct jinja *j, jval v, const struct builtin *(*find)(struct str name)) {
+    jval_hash(j, v); // leaves when it has none
+    return v.kind == J_STR && find(jval_text(v));
+}
+
 #define IS(name, claim)                                            \
     static jval t_##name(struct jinja *j, const struct jcall *c) { \
         jval v = c->self;                                          \
@@ -28,8 +34,8 @@ IS(defined, v.kind != J_UNDEFINED)
 IS(undefined, v.kind == J_UNDEFINED)
 IS(none, v.kind == J_NONE)
 IS(boolean, v.kind == J_BOOL)
-IS(false, v.kind == J_BOOL && !v.b)
-IS(true, v.kind == J_BOOL && v.b)
+IS(false, (v.kind == J_BOOL && !v.b))
+IS(true, (v.kind == J_BOOL && v.b))
 IS(integer, v.kind == J_INT)
 IS(float, v.kind == J_FLOAT)
 IS(number, jval_is_number(v))
@@ -38,9 +44,9 @@ IS(mapping, v.kind == J_DICT)
 IS(sequence, is_sequence(j, v))
 IS(iterable, jval_is_iterable(v))
 IS(callable, is_callable(v))
-IS(escaped, v.kind == J_STR && v.s->markup)
-IS(lower, str_is_lower(jval_text(jval_to_plain(j, v))))
-IS(upper, str_is_upper(jval_text(jval_to_plain(j, v))))
+IS(escaped, (v.kind == J_STR && v.s->markup))
+IS(lower, str_is_lower(j, jval_text(jval_to_plain(j, v))))
+IS(upper, str_is_upper(j, jval_text(jval_to_plain(j, v))))
 IS(sameas, jval_same(v, c->arg[0]))
 IS(in, jval_in(j, v, c->arg[0]))
 IS(eq, jval_eq(j, v, c->arg[0]))
@@ -49,8 +55,8 @@ IS(lt, jval_order(j, ORDER_LT, v, c->arg[0]))
 IS(le, jval_order(j, ORDER_LE, v, c->arg[0]))
 IS(gt, jval_order(j, ORDER_GT, v, c->arg[0]))
 IS(ge, jval_order(j, ORDER_GE, v, c->arg[0]))
-IS(filter, v.kind == J_STR && builtin_filter(jval_text(v)))
-IS(test, v.kind == J_STR && builtin_test(jval_text(v)))
+IS(filter, is_named(j, v, builtin_filter))
+IS(test, is_named(j, v, builtin_test))
 #undef IS
 
 static const struct builtin tests[] = {

@@ -52,6 +52,13 @@ bool cp_is_alpha(int32_t cp) {
 
 bool cp_is_decimal(int32_t cp) { return utf8proc_category(cp) == UTF8PROC_CATEGORY_ND; }
 
+int cp_decimal_value(int32_t cp) {
+    for (size_t i = 0; i < sizeof decimal_zeros / sizeof decimal_zeros[0]; i++)
+        if (cp >= decimal_zeros[i] && cp <= decimal_zeros[i] + 9)
+            return cp - decimal_zeros[i];
+    return -1;
+}
+
 bool cp_is_digit(int32_t cp) { return cp_is_decimal(cp) || IN(digit_not_decimal, cp); }
 
 bool cp_is_numeric(int32_t cp) {

@@ -10,6 +10,7 @@
 bool cp_is_space(int32_t cp); // str.isspace, and \s of a regular expression
 bool cp_is_alpha(int32_t cp);
 bool cp_is_decimal(int32_t cp);
+int cp_decimal_value(int32_t cp); // 0 to 9 in any script, else -1
 bool cp_is_digit(int32_t cp);
 bool cp_is_numeric(int32_t cp);
 bool cp_is_alnum(int32_t cp);

@@ -31,7 +31,7 @@ struct template_limits {
     int max_depth;           // 1,000: statements, expressions, macros and values inside one another
     size_t max_output_bytes; // 64 MiB
     size_t max_memory_bytes; // 256 MiB: every value made while rendering, and the captured text
-    int64_t max_time_us;     // 10 seconds of wall time
+    int64_t max_time_us;     // 5 seconds of wall time
 };
 
 struct template_options {
