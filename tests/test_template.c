@@ -65,6 +65,22 @@ static void templates_of_one_line_print_what_jinja_prints(void **state) {
     check_file("tests/data/chat/builtin_templates.json", "context", 18);
 }
 
+static void thousands_of_small_templates_print_or_fail_as_in_jinja(void **state) {
+    (void)state;
+    json_t *file = load("build/data/chat/language_cases.json"), *c;
+    json_t *cases = json_object_get(file, "cases");
+    struct error err;
+    struct tm now;
+    size_t i;
+    EXPECT_OK(template_read_time(json_string_value(json_object_get(file, "now")), "now", &now, &err), err);
+    EXPECT(json_array_size(cases) > 3500);
+    json_array_foreach(cases, i, c) {
+        const json_t *source = json_object_get(c, "template");
+        check_case(json_string_value(source), text_of(source), json_object_get(file, "vars"), &now, c);
+    }
+    json_decref(file);
+}
+
 /* What transformers passes, and the conversation over it. */
 static json_t *context_for(const json_t *template, const json_t *conversation) {
     json_t *context = json_pack("{s:n, s:n, s:b, s:O, s:O}", "documents", "tools", "add_generation_prompt", 1, "bos_token",
@@ -108,6 +124,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_cases_print_what_jinja_prints),
         cmocka_unit_test(templates_of_one_line_print_what_jinja_prints),
+        cmocka_unit_test(thousands_of_small_templates_print_or_fail_as_in_jinja),
         cmocka_unit_test(every_model_template_renders_every_conversation_as_jinja_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
