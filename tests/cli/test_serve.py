@@ -29,6 +29,14 @@ def text_of(events):
 
 
 class Answers(unittest.TestCase):
+    def test_a_completion_has_the_tokens_of_the_command_line(self):
+        run = subprocess.run([GYRE, "run", os.path.join(ROOT, "models/story"), "--no-chat", "-p", "Once upon a time", "-n", "40", "--temperature", "0",
+                              "--output", "json"], capture_output=True, text=True, timeout=60)
+        status, r = server.post("/v1/completions", prompt="Once upon a time", max_tokens=40, temperature=0)
+        self.assertEqual(status, 200)
+        self.assertEqual(r["choices"][0]["text"], json.loads(run.stdout)["text"])
+        self.assertEqual(r["object"], "text_completion")
+
     def test_completions_give_16_tokens_unless_told(self):
         _, r = server.post("/v1/completions", prompt="Once upon a time", temperature=0)
         self.assertEqual(r["usage"]["completion_tokens"], 16)
