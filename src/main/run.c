@@ -27,7 +27,6 @@ static struct {
     struct engine_flags engine;
 } opt = {
     .output = "text",
-    .chat = true,
     .max_tokens = -1,
     .top_k = -1,
     .seed = -1,
@@ -115,8 +114,10 @@ static bool is_conversation(void) { return !opt.batch && !opt.prompt && !opt.fil
 static bool chooses_chat(const struct verb_args *args, const char *model) {
     if (opt.ids.given)
         return false;
-    if (flag_given(args, "chat") || is_conversation())
+    if (flag_given(args, "chat"))
         return opt.chat;
+    if (is_conversation())
+        return true;
     return wants_text() && !opt.batch && chat_template_exists(model);
 }
 
@@ -289,12 +290,12 @@ static int converse(struct runner *r) {
     return chat(r->g, &r->text, &options);
 }
 
-static const char *misuse(void) {
+static const char *misuse(const struct verb_args *args) {
     if (!!opt.prompt + !!opt.file + opt.ids.given + opt.batch > 1)
         return "run takes one of --prompt, --file, --prompt-ids and --batch";
     if (is_conversation() && !(terminal_is(stdin) && terminal_is(stdout)))
         return "run needs a prompt (--prompt, --file, --prompt-ids or --batch) unless it talks with a terminal";
-    if (is_conversation() && !(opt.chat && wants_text()))
+    if (is_conversation() && (!wants_text() || (flag_given(args, "chat") && !opt.chat)))
         return "a conversation goes through the chat template and gives text; for anything else give a prompt";
     for (size_t i = 0; i < opt.stop.n; i++)
         if (!opt.stop.items[i][0])
@@ -305,7 +306,7 @@ static const char *misuse(void) {
 static int run(const struct verb_args *args) {
     static const struct batch_verb batch = {begin_line, take_event, put_answer, free_answer};
     struct error err;
-    const char *wrong = misuse();
+    const char *wrong = misuse(args);
     if (wrong)
         return verb_misused(args->spec, "%s", wrong);
     struct runner r = {.model = args->operands[0], .chat = chooses_chat(args, args->operands[0])};
