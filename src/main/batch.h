@@ -8,11 +8,20 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "main/line_reader.h"
 
 /* Answers one line: appends one JSON value, without newline, to out. What was appended before an error is
  * dropped. `line` is borrowed for the call. */
 typedef enum status (*batch_answer)(void *arg, const json_t *line, struct buf *out, struct error *err);
 
-/* Runs until the end of standard input; returns the exit code: 0, or 1 after a sentence on stderr when
- * standard input cannot be read or standard output cannot be written. */
+/* Runs until the end of standard input, or until standard output takes no more, which main() says. Returns the exit code:
+ * 0, or 1 after a sentence on stderr when standard input cannot be read. */
 int batch_run(batch_answer answer, void *arg);
+
+/* For batches that answer later (engine_batch.h): the value of a line that the reader has just given, which the caller
+ * owns; and out as the answer of a line that failed. */
+enum status batch_parse(const struct line_reader *r, struct str line, json_t **out, struct error *err);
+void batch_put_error(struct buf *out, const struct error *err);
+
+/* The exit code for the reader's `failed`, after a sentence on stderr if it is not 0. */
+int batch_input_failed(int failed);

@@ -1,10 +1,8 @@
 /* engine_batch.c - see engine_batch.h. */
 #include "main/engine_batch.h"
 
-#include "main/flags.h"
-#include "main/line_reader.h"
+#include "main/batch.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -28,12 +26,8 @@ struct batch {
 };
 
 static enum status begin_line(struct batch *b, struct str line, struct entry *e) {
-    char where[40];
-    snprintf(where, sizeof where, "line %zu", b->reader.number);
-    if (b->reader.too_long)
-        return fail(&e->err, ERR_LIMIT, "%s: longer than %d bytes", where, LINE_MAX_BYTES);
     json_t *value;
-    TRY(jv_parse(line, where, 0, &value, &e->err));
+    TRY(batch_parse(&b->reader, line, &value, &e->err));
     enum status st = b->verb->begin(b->arg, b->g, value, e, &e->job, &e->err);
     json_decref(value);
     return st;
@@ -69,13 +63,10 @@ static void compute(struct batch *b) {
 
 static void write_answer(struct batch *b, const struct entry *e) {
     buf_clear(&b->out);
-    if (e->err.status == OK) {
+    if (e->err.status == OK)
         b->verb->answer(e->job, &b->out);
-    } else {
-        buf_str(&b->out, STR("{\"error\":"));
-        buf_json_string(&b->out, str_of(e->err.text));
-        buf_push(&b->out, '}');
-    }
+    else
+        batch_put_error(&b->out, &e->err);
     buf_push(&b->out, '\n');
     fwrite(b->out.ptr, 1, b->out.len, stdout);
     if (b->flush_each)
@@ -105,12 +96,10 @@ int engine_batch(struct gyre *g, const struct batch_verb *verb, void *arg) {
             drop_head(&b);
         }
     }
-    struct error err = {0};
-    if (b.reader.failed)
-        fail(&err, ERR_IO, "standard input: cannot read: %s", strerror(b.reader.failed));
+    int failed = b.reader.failed;
     while (b.head) // standard output failed, which main() says
         drop_head(&b);
     line_reader_release(&b.reader);
     buf_release(&b.out);
-    return err.status == OK ? 0 : verb_failed(&err);
+    return batch_input_failed(failed);
 }

@@ -234,7 +234,7 @@ static int run_once(struct runner *r) {
     struct error err;
     answer_init(&a, r->text.tok, opt.stop.items, opt.stop.n);
     enum status st = generate(r, &a, &err);
-    if (st == OK)
+    if (st == OK && a.done) // not when standard output takes no more
         print_result(r, &a);
     answer_release(&a);
     return st == OK ? 0 : verb_failed(&err);
