@@ -2,7 +2,6 @@
  * sentence naming file and tensor. Every case starts from a small valid file and changes one thing. */
 #include "check.h"
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "file/checkpoint.h"
 #include "file/folder.h"
@@ -181,7 +180,8 @@ static void every_faulty_entry_is_refused_by_name(void **state) {
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[[1]],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT, "tensor ten: dimension 0"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, ERR_UNSUPPORTED,
          "tensor ten: \"shape\" has 9"},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT, "not valid JSON"},
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT,
+         "\"shape\" is not a whole number"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, ERR_FORMAT, "tensor ten: the product"},
         {"{\"ten\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}", 0, ERR_FORMAT, "tensor ten: the product"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296,0],\"data_offsets\":[0,0]}}", 0, ERR_FORMAT,
@@ -425,9 +425,9 @@ static void a_hundred_thousand_tensors_open_in_under_a_second(void **state) {
     buf_release(&b);
     struct checkpoint *c;
     struct error err;
-    int64_t start = clock_us();
+    clock_t start = clock();
     EXPECT_OK(checkpoint_open(&c, path, &err), err);
-    double seconds = clock_seconds_since(start);
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC; // of this process: others may be busy
     printf("%d tensors opened in %.3f s\n", N, seconds);
     EXPECT_EQ(checkpoint_count(c), N);
     char name[80];
@@ -436,7 +436,7 @@ static void a_hundred_thousand_tensors_open_in_under_a_second(void **state) {
         EXPECT(checkpoint_find(c, name) == checkpoint_at(c, (size_t)i));
     }
     checkpoint_free(c);
-    EXPECT(seconds < 5); // generous: sanitizers and busy machines
+    EXPECT(seconds < 5); // generous: sanitizers
 }
 
 int main(void) {
