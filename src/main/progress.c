@@ -27,21 +27,24 @@ static void draw_bar(double fraction, int cells, char *out) {
 }
 
 void progress_line(const struct progress *p, double elapsed, int width, char *out, int out_bytes) {
-    enum { BAR = 24 };
+    enum { MOST = 24, FEWEST = 6 };
     const char *space = p->unit ? " " : "", *unit = p->unit ? p->unit : "";
     double rate = elapsed > 0 ? (double)p->done / elapsed : 0;
-    char bar[BAR + 3] = "", share[64] = "", left[48] = "";
+    char share[16] = "", of[40] = "", left[48] = "", tail[256], bar[MOST + 5] = "";
+    double fraction = p->total > 0 ? MIN(1.0, (double)p->done / (double)p->total) : 0;
     if (p->total > 0) {
-        double fraction = MIN(1.0, (double)p->done / (double)p->total);
-        draw_bar(fraction, BAR, bar);
-        snprintf(share, sizeof share, "  %3d%%  ", (int)(100 * fraction));
+        snprintf(share, sizeof share, "%3d%%  ", (int)(100 * fraction));
+        snprintf(of, sizeof of, "/%s", amount(p, (double)p->total).text);
         snprintf(left, sizeof left, "  %s left", human_seconds(rate > 0 ? (double)(p->total - p->done) / rate : NAN).text);
     }
-    char of[40] = "";
-    if (p->total > 0)
-        snprintf(of, sizeof of, "/%s", amount(p, (double)p->total).text);
-    snprintf(out, (size_t)out_bytes, "%s  %s%s%s%s%s%s  %s%s%s/s%s", p->what, bar, share, amount(p, (double)p->done).text, of, space, unit,
-             amount(p, rate).text, space, unit, left);
+    snprintf(tail, sizeof tail, "%s%s%s%s%s  %s%s%s/s%s", share, amount(p, (double)p->done).text, of, space, unit, amount(p, rate).text,
+             space, unit, left);
+    int cells = MIN(MOST, width - (int)strlen(p->what) - (int)strlen(tail) - 6); // the bar takes what the figures leave
+    if (p->total > 0 && cells >= FEWEST) {
+        draw_bar(fraction, cells, bar);
+        strcat(bar, "  ");
+    }
+    snprintf(out, (size_t)out_bytes, "%s  %s%s", p->what, bar, tail);
     if ((int)strlen(out) > width) // a line that wraps could not be wiped
         out[width] = '\0';
 }

@@ -1,5 +1,5 @@
 """The command line as a whole: verbs, help, exit codes; and what the build promises about the sources."""
-import os, shutil, subprocess, sys, tempfile, unittest
+import os, pty, shutil, subprocess, sys, tempfile, unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -164,6 +164,52 @@ class Installed(unittest.TestCase):
             p = subprocess.run([self.folder.name + "/program", os.path.join(ROOT, "models/story")], capture_output=True, text=True, timeout=60,
                                env={"LD_LIBRARY_PATH": self.root + "/lib"})
             self.assertEqual((p.returncode, p.stdout), (0, "4 tokens, 1 done\n"))
+
+
+class Progress(unittest.TestCase):
+    """The bar of a long piece of work: on a terminal, and nowhere else."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.file = tempfile.NamedTemporaryFile("w", suffix=".txt")
+        with open(os.path.join(ROOT, "models/story/heldout.txt")) as f:
+            cls.file.write(f.read(24000))
+        cls.file.flush()
+        cls.words = ["perplexity", os.path.join(ROOT, "models/story"), "-f", cls.file.name, "--window", "64", "--stride", "64"]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.file.close()
+
+    def test_a_terminal_shows_a_bar_that_is_wiped(self):
+        ours, theirs = pty.openpty()
+        p = subprocess.Popen([GYRE, *self.words], stdout=subprocess.PIPE, stderr=theirs)
+        os.close(theirs)
+        seen = b""
+        try:
+            while chunk := os.read(ours, 4096):
+                seen += chunk
+        except OSError:  # how Linux says that the other end is closed
+            pass
+        out = p.communicate(timeout=200)[0].decode()
+        os.close(ours)
+        self.assertEqual(p.returncode, 0, seen)
+        self.assertRegex(out, r"^perplexity [0-9.]+ over [0-9]+ tokens\n$")
+        self.assertRegex(seen.decode(), r"\r\x1b\[Kperplexity  \[=*> *\] +[0-9]+%.* left")
+        self.assertNotIn(b"%", seen.split(b"\r\x1b[K")[-1])
+
+    def test_a_pipe_shows_none(self):
+        p = gyre(*self.words)
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+
+
+class Tree(unittest.TestCase):
+    @unittest.skipUnless(os.path.exists(os.path.join(ROOT, ".git")) and shutil.which("git"), "not a checkout")
+    def test_the_tree_stays_under_60_megabytes(self):
+        p = subprocess.run(["git", "-c", "safe.directory=*", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        names = [n for n in p.stdout.split("\0") if n and os.path.exists(os.path.join(ROOT, n))]
+        self.assertGreater(len(names), 100)
+        self.assertLess(sum(os.lstat(os.path.join(ROOT, n)).st_size for n in names), 60e6)
 
 
 class Rooms(unittest.TestCase):
