@@ -24,7 +24,7 @@ static size_t or_default(size_t given, size_t fallback) { return given ? given :
 void jinja_begin(struct jinja *j, const char *name, const struct template_limits *given, struct error *err) {
     *j = (struct jinja){.name = name, .line = 1, .err = err, .out = &j->first};
     j->limits = (struct template_limits){
-        .max_steps = given->max_steps ? given->max_steps : 20 * 1000 * 1000,
+        .max_steps = given->max_steps ? given->max_steps : 200 * 1000 * 1000,
         .max_depth = given->max_depth ? given->max_depth : 1000,
         .max_output_bytes = or_default(given->max_output_bytes, (size_t)64 << 20),
         .max_memory_bytes = or_default(given->max_memory_bytes, (size_t)256 << 20),

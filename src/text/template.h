@@ -27,7 +27,7 @@ struct template;
 /* A field that is 0 stands for its default. Reaching one is ERR_LIMIT. The C stack needs about 0.6 KiB for
  * each level of max_depth. */
 struct template_limits {
-    uint64_t max_steps;      // 20 million: statements, expressions and items visited
+    uint64_t max_steps;      // 200 million: statements, expressions and items visited
     int max_depth;           // 1,000: statements, expressions, macros and values inside one another
     size_t max_output_bytes; // 64 MiB
     size_t max_memory_bytes; // 256 MiB: every value made while rendering, and the captured text
