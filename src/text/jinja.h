@@ -67,6 +67,14 @@ void jinja_begin(struct jinja *j, const char *name, const struct template_limits
 /* Fills the error with "name:line: sentence" and leaves. */
 _Noreturn void jinja_fail(struct jinja *j, enum status status, const char *format, ...) __attribute__((format(printf, 3, 4), cold));
 
+/* As much of a name as fits into a sentence, cut between code points. */
+static inline struct str str_excerpt(struct str s) {
+    size_t n = MIN(s.len, 80);
+    while (n < s.len && n && ((unsigned char)s.ptr[n] & 0xC0) == 0x80)
+        n--;
+    return (struct str){s.ptr, n};
+}
+
 /* Zeroed memory that lives as long as j->arena; leaves when max_memory_bytes is reached. */
 void *jinja_alloc(struct jinja *j, size_t n_bytes) __attribute__((returns_nonnull));
 void *jinja_calloc(struct jinja *j, size_t n, size_t size) __attribute__((returns_nonnull));

@@ -24,7 +24,7 @@ static void match_keyword(struct jinja *j, const struct builtin *fn, struct jcal
     else if (fn->flags & TAKES_KEYWORDS)
         c->rest.keyword[c->rest.n_keyword++] = *k;
     else
-        jinja_type_error(j, "%s() got an unexpected keyword argument '%.*s'", fn->name, (int)MIN(k->name.s->len, 80), k->name.s->ptr);
+        jinja_type_error(j, "%s() got an unexpected keyword argument '%.*s'", fn->name, STR_ARG(str_excerpt(jval_text(k->name))));
 }
 
 jval builtin_call(struct jinja *j, const struct builtin *fn, jval self, const struct jargs *args) {
@@ -98,7 +98,7 @@ static void bind_keywords(struct jinja *j, struct macro_args *a) {
         if (jdict_find_str(left.d, STR("caller")))
             jinja_type_error(j, "macro '%.*s' was invoked with two values for the special caller argument. This is most likely a bug.",
                              STR_ARG(name));
-        jinja_type_error(j, "macro '%.*s' takes no keyword argument '%.*s'", STR_ARG(name), (int)MIN(key.len, 80), key.ptr);
+        jinja_type_error(j, "macro '%.*s' takes no keyword argument '%.*s'", STR_ARG(name), STR_ARG(str_excerpt(key)));
     }
 }
 

@@ -104,7 +104,7 @@ static void eval_keyword_rest(struct jinja *j, const struct node *rest, struct j
             jinja_type_error(j, "keywords must be strings");
         for (size_t k = 0; k < out->n_keyword; k++)
             if (jval_same(all[k].name, e->key))
-                jinja_type_error(j, "got multiple values for keyword argument '%.*s'", (int)MIN(e->key.s->len, 80), e->key.s->ptr);
+                jinja_type_error(j, "got multiple values for keyword argument '%.*s'", STR_ARG(str_excerpt(jval_text(e->key))));
         all[out->n_keyword + i] = (struct keyword){e->key, e->value};
     }
     out->keyword = all;

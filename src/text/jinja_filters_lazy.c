@@ -33,7 +33,7 @@ static _Noreturn void unknown(struct jinja *j, const char *what, jval name) {
     sink_open(j);
     jinja_emit_repr(j, name);
     struct str text = sink_close(j);
-    jinja_type_error(j, "No %s named %.*s.%s", what, (int)MIN(text.len, 80), text.ptr,
+    jinja_type_error(j, "No %s named %.*s.%s", what, STR_ARG(str_excerpt(text)),
                      name.kind == J_UNDEFINED ? " (did you forget to quote the callable name?)" : "");
 }
 
@@ -58,7 +58,7 @@ static void prepare_path(struct jinja *j, struct mapping *m) {
     for (size_t i = 0; i < m->given.n_keyword; i++) {
         struct str name = jval_text(m->given.keyword[i].name);
         if (!str_eq(name, STR("attribute")) && !str_eq(name, STR("default")))
-            jinja_type_error(j, "Unexpected keyword argument '%.*s'", (int)MIN(name.len, 80), name.ptr);
+            jinja_type_error(j, "Unexpected keyword argument '%.*s'", STR_ARG(str_excerpt(name)));
     }
     m->path = attr_path_of(j, keyword_or_missing(&m->given, STR("attribute")), keyword_or_missing(&m->given, STR("default")));
 }

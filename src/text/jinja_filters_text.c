@@ -175,7 +175,7 @@ static jval f_urlencode(struct jinja *j, const struct jcall *c) {
 static void check_attribute_name(struct jinja *j, struct str name) {
     for (size_t i = 0; i < name.len; i++)
         if (name.ptr[i] && strchr(" \t\n\r\f\v/>=", name.ptr[i]))
-            jinja_type_error(j, "Invalid character in attribute name: '%.*s'", (int)MIN(name.len, 80), name.ptr);
+            jinja_type_error(j, "Invalid character in attribute name: '%.*s'", STR_ARG(str_excerpt(name)));
 }
 
 static jval f_xmlattr(struct jinja *j, const struct jcall *c) {

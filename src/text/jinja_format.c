@@ -240,7 +240,7 @@ static jval argument(struct formatter *f, struct str name) {
     for (size_t k = 0; k < f->args->n_keyword; k++)
         if (str_eq(jval_text(f->args->keyword[k].name), name))
             return f->args->keyword[k].value;
-    jinja_type_error(f->j, "KeyError: '%.*s'", (int)MIN(name.len, 80), name.ptr);
+    jinja_type_error(f->j, "KeyError: '%.*s'", STR_ARG(str_excerpt(name)));
 }
 
 static size_t until(struct str s, size_t at, const char *stops) {

@@ -42,7 +42,7 @@ struct str token_describe(const struct token *t) {
 
 static _Noreturn void syntax_error(struct lexer *l, const char *sentence, struct str about) {
     l->j->line = l->line;
-    jinja_fail(l->j, ERR_FORMAT, "%s%.*s", sentence, (int)MIN(about.len, 200), about.ptr);
+    jinja_fail(l->j, ERR_FORMAT, "%s%.*s", sentence, STR_ARG(str_excerpt(about)));
 }
 
 /* \r\n and \r become \n; one newline at the end is dropped. */

@@ -50,7 +50,7 @@ static _Noreturn void expected(struct parser *p, struct str wanted) {
     struct str found = token_describe(&p->now);
     if (parser_at(p, TOKEN_EOF))
         parser_fail(p, p->now.line, "unexpected end of template, expected '%.*s'.", STR_ARG(wanted));
-    parser_fail(p, p->now.line, "expected token '%.*s', got '%.*s'", STR_ARG(wanted), (int)MIN(found.len, 80), found.ptr);
+    parser_fail(p, p->now.line, "expected token '%.*s', got '%.*s'", STR_ARG(wanted), STR_ARG(str_excerpt(found)));
 }
 
 void parser_expect(struct parser *p, enum token_kind kind) {
@@ -117,11 +117,11 @@ static _Noreturn void fail_unclosed(struct parser *p) {
                     "is '%s'.",
                     tags, p->opened);
     if (!p->wanted)
-        parser_fail(p, p->now.line, "Encountered unknown tag '%.*s'.", (int)MIN(found.len, 80), found.ptr);
+        parser_fail(p, p->now.line, "Encountered unknown tag '%.*s'.", STR_ARG(str_excerpt(found)));
     parser_fail(p, p->now.line,
                 "Encountered unknown tag '%.*s'. Jinja was looking for the following tags: %s. The innermost block that needs to be closed "
                 "is '%s'.",
-                (int)MIN(found.len, 80), found.ptr, tags, p->opened);
+                STR_ARG(str_excerpt(found)), tags, p->opened);
 }
 
 static bool at_wanted(const struct parser *p) {

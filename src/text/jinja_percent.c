@@ -48,7 +48,7 @@ static jval mapped_arg(struct percent *p) {
     struct str key = {p->f.ptr + begin, p->at - 1 - begin};
     const jval *found = jdict_find_str(p->args.d, key);
     if (!found)
-        jinja_type_error(p->j, "KeyError: '%.*s'", (int)MIN(key.len, 80), key.ptr);
+        jinja_type_error(p->j, "KeyError: '%.*s'", STR_ARG(str_excerpt(key)));
     return *found;
 }
 
