@@ -121,20 +121,16 @@ static bool chooses_chat(const struct verb_args *args, const char *model) {
     return wants_text() && !opt.batch && chat_template_exists(model);
 }
 
-/* Random weights are measured without a tokenizer where there is none; a real model without one is an error. */
-static bool can_do_without_text(void) {
-    return strcmp(opt.engine.load_format, "dummy") == 0 && (opt.batch || (opt.ids.given && !wants_text()));
+/* Ids in and ids out need no tokenizer. Only a model that has none is run so: a faulty one is an error all the same. */
+static bool can_do_without_text(const char *model) {
+    return (opt.batch || (opt.ids.given && !wants_text())) && opt.stop.n == 0 && !tokenizer_in_folder(model);
 }
 
 static enum status open_text(struct runner *r, struct error *err) {
-    enum status st = model_text_open(&r->text, r->model, err);
-    if (st != OK && can_do_without_text()) {
-        model_text_release(&r->text);
+    if (can_do_without_text(r->model))
         return OK;
-    }
-    if (st == OK && r->chat)
-        st = model_text_open_chat(&r->text, r->model, err);
-    return st;
+    TRY(model_text_open(&r->text, r->model, err));
+    return r->chat ? model_text_open_chat(&r->text, r->model, err) : OK;
 }
 
 static enum status runner_open(struct runner *r, struct error *err) {
@@ -246,6 +242,8 @@ static enum status submit_line(struct runner *r, struct request_fields *f, void 
     struct token_ids ids = {0};
     enum status st = OK;
     f->request.user = user;
+    if (f->n_stop > 0 && !r->text.tok)
+        return fail(err, ERR_ARG, "%s has no tokenizer: it cannot stop at a text", r->model);
     if (f->prompt) {
         st = encode(r, str_of(f->prompt), &ids, err);
         f->request.prompt = ids.ids, f->request.n_prompt = (int64_t)ids.n;

@@ -50,30 +50,47 @@ static enum status read_file(struct tokenizer *t, const char *path, struct error
     return fail(err, ERR_UNSUPPORTED, "%s: a tokenizer is a folder, a tokenizer.json, a .model or a .tiktoken file", path);
 }
 
-/* The one *.tiktoken of a folder into path; ERR_IO when there is none, or more than one. */
-static enum status find_ranks(const char *folder, char path[static PATH_MAX], struct error *err) {
+/* How many *.tiktoken a folder has; the first one found goes into path. */
+static enum status find_ranks(const char *folder, char path[static PATH_MAX], size_t *n, struct error *err) {
     DIR *dir = opendir(folder);
-    size_t n = 0;
     enum status st = OK;
+    *n = 0;
     for (struct dirent *entry; dir && st == OK && (entry = readdir(dir));)
-        if (has_suffix(entry->d_name, ".tiktoken") && n++ == 0)
+        if (has_suffix(entry->d_name, ".tiktoken") && (*n)++ == 0)
             st = path_join(path, PATH_MAX, folder, entry->d_name, err);
     if (dir)
         closedir(dir);
-    TRY(st);
-    return n == 1 ? OK : fail(err, ERR_IO, "%s: no tokenizer.json, no tokenizer.model and %zu .tiktoken files in this folder", folder, n);
+    return st;
+}
+
+/* The folder's tokenizer but for ranks; *found is false when there is none. */
+static enum status find_file(const char *folder, char path[static PATH_MAX], bool *found, struct error *err) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
+    *found = false;
+    for (size_t i = 0; i < ARRAY_LEN(names) && !*found; i++) {
+        TRY(path_join(path, PATH_MAX, folder, names[i], err));
+        *found = file_exists(path);
+    }
+    return OK;
+}
+
+bool tokenizer_in_folder(const char *folder) {
+    char path[PATH_MAX];
+    struct error err;
+    bool found;
+    size_t n_ranks;
+    return find_file(folder, path, &found, &err) == OK && (found || (find_ranks(folder, path, &n_ranks, &err) == OK && n_ranks > 0));
 }
 
 static enum status read_folder(struct tokenizer *t, const char *folder, struct error *err) {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
     char path[PATH_MAX];
-    bool found = false;
-    for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++) {
-        TRY(path_join(path, sizeof path, folder, names[i], err));
-        found = file_exists(path);
-    }
+    bool found;
+    size_t n_ranks;
+    TRY(find_file(folder, path, &found, err));
     if (!found) { // what is beside the ranks is read with them
-        TRY(find_ranks(folder, path, err));
+        TRY(find_ranks(folder, path, &n_ranks, err));
+        if (n_ranks != 1)
+            return fail(err, ERR_IO, "%s: no tokenizer.json, no tokenizer.model and %zu .tiktoken files in this folder", folder, n_ranks);
         return tokenizer_read_tiktoken(t, path, err);
     }
     TRY(read_file(t, path, err));

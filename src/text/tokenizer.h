@@ -33,6 +33,10 @@ struct encoder;
  * Truncation and padding in tokenizer.json are left aside: a prompt is never cut silently.
  * Errors name file and field; a type that is not known is ERR_UNSUPPORTED and named. */
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err);
+
+/* Whether there is anything in the folder that tokenizer_open would try; false for what is no folder. */
+bool tokenizer_in_folder(const char *folder);
+
 void tokenizer_free(struct tokenizer *tok); // NULL is fine
 
 /* Working memory for one thread at a time; borrows tok. */

@@ -283,6 +283,50 @@ class Dummy(unittest.TestCase):
             self.assertEqual(p.returncode, 1)
 
 
+class WithoutATokenizer(unittest.TestCase):
+    """tests/models_random: folders that hold config.json, weights and reference, and nothing of text."""
+
+    MODEL = os.path.join(ROOT, "tests/models_random/qwen3_bias")
+
+    def setUp(self):
+        self.case = load(os.path.join(self.MODEL, "golden.json"))["cases"][0]
+        self.ids = ",".join(map(str, self.case["ids"]))
+
+    def test_ids_in_and_ids_out(self):
+        p = gyre("run", self.MODEL, "--prompt-ids", self.ids, "-n", "8", "--temperature", "0", "--output", "ids")
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        self.assertEqual([int(i) for i in p.stdout.split(",")], self.case["greedy"])
+        o = run_json("--prompt-ids", self.ids, "-n", "8", "--temperature", "0", model=self.MODEL)
+        self.assertEqual((o["ids"], o["text"]), (self.case["greedy"], None))
+
+    def test_score(self):
+        p = gyre("score", self.MODEL, "--prompt-ids", self.ids, "--output", "json")
+        self.assertEqual(json.loads(p.stdout)["argmax"], self.case["argmax"])
+
+    def test_batch_lines_that_need_text_are_errors(self):
+        lines = batch("run", [{"prompt_ids": self.case["ids"], "max_tokens": 8, "temperature": 0},
+                              {"prompt": "a"}, {"prompt_ids": [5], "stop": ["a"]}], model=self.MODEL)
+        self.assertEqual(lines[0]["ids"], self.case["greedy"])
+        self.assertIn("no tokenizer", lines[1]["error"])
+        self.assertIn("no tokenizer", lines[2]["error"])
+
+    def test_text_is_refused(self):
+        for args in (["-p", "a"], ["--prompt-ids", "5"], ["--prompt-ids", "5", "--output", "ids", "--stop", "a"]):
+            p = gyre("run", self.MODEL, *args)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn("no tokenizer", p.stderr)
+
+    def test_a_faulty_tokenizer_is_an_error_all_the_same(self):
+        with tempfile.TemporaryDirectory() as d:
+            for f in os.listdir(self.MODEL):
+                os.symlink(os.path.abspath(os.path.join(self.MODEL, f)), os.path.join(d, f))
+            with open(os.path.join(d, "tokenizer.json"), "w") as f:
+                f.write("{")
+            p = gyre("run", d, "--prompt-ids", "5", "-n", "1", "--output", "ids")
+            self.assertEqual(p.returncode, 1)
+            self.assertIn("tokenizer.json", p.stderr)
+
+
 class Conversation(unittest.TestCase):
     """On a pseudo-terminal, as a person types."""
 
