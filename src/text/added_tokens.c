@@ -19,13 +19,14 @@ void added_tokens_append(struct added_tokens *a, struct added_token token) {
 }
 
 /* The texts of normalized tokens, normalised, one after another in texts; keys[i] gets token i's. */
-static enum status normalise_keys(const struct added_tokens *a, const struct vocab *vocab, const struct normalizer *normalizer,
-                                  struct buf *texts, size_t *ends, struct error *err) {
+static enum status normalise_keys(const struct added_tokens *a, const struct vocab *vocab, const struct vocab *extra,
+                                  const struct normalizer *normalizer, struct buf *texts, size_t *ends, struct error *err) {
     struct normalizer_memory m = {0};
     struct regex_memory *rm = regex_memory_open();
     enum status st = OK;
     for (size_t i = 0; i < a->n && st == OK; i++) {
-        struct str text = vocab_text(vocab, a->tokens[i].id);
+        int32_t id = a->tokens[i].id;
+        struct str text = vocab_has(vocab, id) ? vocab_text(vocab, id) : vocab_text(extra, id);
         if (a->tokens[i].normalized)
             st = normalizer_run(normalizer, &m, rm, text, &text, err);
         if (st == OK)
@@ -62,12 +63,13 @@ static void put_special_first(struct added_tokens *a) {
     a->cap = a->n + 1;
 }
 
-enum status added_tokens_build(struct added_tokens *a, const struct vocab *vocab, const struct normalizer *normalizer, struct error *err) {
+enum status added_tokens_build(struct added_tokens *a, const struct vocab *vocab, const struct vocab *extra,
+                               const struct normalizer *normalizer, struct error *err) {
     struct buf texts = {0};
     buf_reserve(&texts, 1);
     put_special_first(a);
     size_t *ends = xcalloc(a->n + 1, sizeof *ends);
-    enum status st = normalise_keys(a, vocab, normalizer, &texts, ends, err);
+    enum status st = normalise_keys(a, vocab, extra, normalizer, &texts, ends, err);
     if (st == OK) {
         build_trie(a, false, &texts, ends, &a->raw);
         build_trie(a, true, &texts, ends, &a->normalized);
@@ -93,8 +95,8 @@ static bool word_after(struct str text, size_t at) {
     return char_is_word(cp);
 }
 
-static size_t before_spaces(struct str text, size_t at, size_t limit) {
-    while (at > limit) {
+static size_t before_spaces(struct str text, size_t at) {
+    while (at > 0) {
         uint32_t cp;
         const char *last = utf8_back(text.ptr + at);
         utf8_step(last, &cp);
@@ -102,7 +104,7 @@ static size_t before_spaces(struct str text, size_t at, size_t limit) {
             break;
         at = (size_t)(last - text.ptr);
     }
-    return MAX(at, limit);
+    return at;
 }
 
 static size_t after_spaces(struct str text, size_t at) {
@@ -143,13 +145,14 @@ bool added_tokens_next(const struct added_tokens *a, const struct byte_trie *tri
         if (t->single_word && (word_before(w->text, first) || word_after(w->text, last)))
             continue;
         if (t->lstrip)
-            first = before_spaces(w->text, first, MIN(w->covered, first));
+            first = MAX(before_spaces(w->text, first), w->covered);
         if (t->rstrip)
             last = after_spaces(w->text, last);
         *begin = w->covered;
         *end = first;
         w->covered = last;
-        return true;
+        if (first < last) // else the token before took all its spaces
+            return true;
     }
     *token = NULL;
     *begin = w->covered;

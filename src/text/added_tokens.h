@@ -25,8 +25,9 @@ struct added_tokens {
 void added_tokens_release(struct added_tokens *a);
 void added_tokens_append(struct added_tokens *a, struct added_token token);
 
-/* Builds the tries; called once all tokens are there. The texts are those of vocab. */
-enum status added_tokens_build(struct added_tokens *a, const struct vocab *vocab, const struct normalizer *normalizer, struct error *err);
+/* Builds the tries; called once all tokens are there. A token's text is vocab's or, where that has none, extra's. */
+enum status added_tokens_build(struct added_tokens *a, const struct vocab *vocab, const struct vocab *extra,
+                               const struct normalizer *normalizer, struct error *err);
 
 /* A walk over a text: `(struct added_walk){.text = text}` begins one. */
 struct added_walk {

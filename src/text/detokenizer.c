@@ -242,9 +242,10 @@ enum status detokenizer_feed(struct detokenizer *d, int32_t id, struct buf *out,
     d->out = out;
     d->err = err;
     const struct tokenizer *t = d->tok;
-    if (!vocab_has(&t->vocab, id) || ((d->flags & DETOKENIZE_SKIP_SPECIAL) && tokenizer_is_special(t, id)))
+    struct str text = tokenizer_token_text(t, id);
+    if (!text.len || ((d->flags & DETOKENIZE_SKIP_SPECIAL) && tokenizer_is_special(t, id)))
         return OK;
-    return stage_token(d, 0, vocab_text(&t->vocab, id));
+    return stage_token(d, 0, text);
 }
 
 enum status detokenizer_finish(struct detokenizer *d, struct buf *out, struct error *err) {
@@ -293,7 +294,7 @@ void tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *
         has_regex |= tok->decoder.stages[i].pattern.regex != NULL;
     struct regex_memory *rm = has_regex ? regex_memory_open() : NULL;
     struct buf text = {0}, next = {0};
-    buf_str(&text, vocab_text(&tok->vocab, id));
+    buf_str(&text, tokenizer_token_text(tok, id));
     for (size_t i = 0; i < tok->decoder.n; i++) {
         buf_clear(&next);
         bool done = rewrite_inside(&tok->decoder.stages[i], rm, buf_view(&text), &next);

@@ -126,6 +126,7 @@ static enum status encode_fragment(struct encoder *e, struct str text, bool at_s
     const struct tokenizer *t = e->tok;
     struct str normalised;
     TRY(normalizer_run(&t->normalizer, &e->normalizer, e->rm, text, &normalised, err));
+    at_start = at_start && !e->normalizer.lost_start;
     struct added_walk walk = {.text = normalised};
     size_t begin, end;
     const struct added_token *token;

@@ -49,8 +49,8 @@ static struct str strip(struct str s, bool left, bool right) {
     return s;
 }
 
-static enum status replace(const struct normalizer_step *step, struct regex_memory *rm, struct str text, struct buf *out,
-                           struct error *err) {
+static enum status replace(const struct normalizer_step *step, struct normalizer_memory *m, struct regex_memory *rm, struct str text,
+                           struct buf *out, struct error *err) {
     struct regex_walk walk = {.text = text};
     size_t copied = 0, begin, end;
     for (;;) {
@@ -60,6 +60,7 @@ static enum status replace(const struct normalizer_step *step, struct regex_memo
             break;
         buf_append(out, text.ptr + copied, begin - copied);
         buf_append(out, step->content, step->content_len);
+        m->lost_start |= begin == 0 && end > 0 && step->content_len == 0;
         copied = end;
     }
     buf_append(out, text.ptr + copied, text.len - copied);
@@ -105,12 +106,14 @@ static void nmt(struct buf *out, uint32_t cp) {
     buf_push_code_point(out, space ? ' ' : cp);
 }
 
-static void each_character(struct str text, struct buf *out, void (*put)(struct buf *out, uint32_t cp)) {
+static void each_character(struct str text, struct normalizer_memory *m, struct buf *out, void (*put)(struct buf *out, uint32_t cp)) {
     buf_reserve(out, text.len);
     for (size_t at = 0; at < text.len;) {
         uint32_t cp;
+        bool first = at == 0;
         at += (size_t)utf8_step(text.ptr + at, &cp);
         put(out, cp);
+        m->lost_start |= first && out->len == 0;
     }
 }
 
@@ -123,20 +126,27 @@ static enum status run_step(const struct normalizer_step *step, struct normalize
         if (normal_form_apply(step->form, &m->form, *text, out))
             return OK;
         break;
-    case NORMALIZE_STRIP: *text = strip(*text, step->left, step->right); return OK;
-    case NORMALIZE_LOWERCASE: each_character(*text, out, char_append_lower); break;
-    case NORMALIZE_STRIP_ACCENTS: each_character(*text, out, strip_accents); break;
-    case NORMALIZE_BERT_CLEAN: each_character(*text, out, bert_clean); break;
-    case NORMALIZE_BERT_CHINESE: each_character(*text, out, bert_chinese); break;
-    case NORMALIZE_BERT_ACCENTS: each_character(*text, out, strip_nonspacing); break;
-    case NORMALIZE_NMT: each_character(*text, out, nmt); break;
-    case NORMALIZE_REPLACE: TRY(replace(step, rm, *text, out, err)); break;
+    case NORMALIZE_STRIP: {
+        const char *begin = text->ptr;
+        *text = strip(*text, step->left, step->right);
+        m->lost_start |= text->ptr != begin;
+        return OK;
+    }
+    case NORMALIZE_LOWERCASE: each_character(*text, m, out, char_append_lower); break;
+    case NORMALIZE_STRIP_ACCENTS: each_character(*text, m, out, strip_accents); break;
+    case NORMALIZE_BERT_CLEAN: each_character(*text, m, out, bert_clean); break;
+    case NORMALIZE_BERT_CHINESE: each_character(*text, m, out, bert_chinese); break;
+    case NORMALIZE_BERT_ACCENTS: each_character(*text, m, out, strip_nonspacing); break;
+    case NORMALIZE_NMT: each_character(*text, m, out, nmt); break;
+    case NORMALIZE_REPLACE: TRY(replace(step, m, rm, *text, out, err)); break;
     case NORMALIZE_PREPEND:
     case NORMALIZE_APPEND:
         if (text->len == 0)
             return OK;
-        if (step->kind == NORMALIZE_PREPEND)
+        if (step->kind == NORMALIZE_PREPEND) {
             buf_append(out, step->content, step->content_len);
+            m->lost_start = false;
+        }
         buf_str(out, *text);
         if (step->kind == NORMALIZE_APPEND)
             buf_append(out, step->content, step->content_len);
@@ -152,6 +162,7 @@ static enum status run_step(const struct normalizer_step *step, struct normalize
 enum status normalizer_run(const struct normalizer *n, struct normalizer_memory *m, struct regex_memory *rm, struct str text,
                            struct str *out, struct error *err) {
     *out = text;
+    m->lost_start = false;
     int next = 0;
     for (size_t i = 0; i < n->n; i++) {
         const char *before = out->ptr;

@@ -43,6 +43,7 @@ struct normalizer {
 struct normalizer_memory {
     struct buf text[2]; // a step reads one and writes the other
     struct normal_memory form;
+    bool lost_start; // after a run: what stood at the start of the text was taken away, nothing put in its place
 };
 
 /* Reads the "normalizer" of a tokenizer.json; null is no step. */

@@ -270,14 +270,16 @@ static void char_set_release(struct char_set *s) {
     buf_release(&s->patterns);
 }
 
+/* An alternation for one character must be atomic: two alternatives may match the same one, and trying the second
+ * when what follows fails would take exponential time. */
 static void put_union(struct buf *out, const struct char_set *s) {
     struct str patterns = buf_view(&s->patterns), items = buf_view(&s->items);
     if (patterns.len == 0 && items.len > 0)
         buf_printf(out, "[%.*s]", STR_ARG(items));
     else if (items.len > 0)
-        buf_printf(out, "(?:[%.*s]%.*s)", STR_ARG(items), STR_ARG(patterns));
+        buf_printf(out, "(?>[%.*s]%.*s)", STR_ARG(items), STR_ARG(patterns));
     else if (patterns.len > 0)
-        buf_printf(out, "(?:%.*s)", (int)patterns.len - 1, patterns.ptr + 1);
+        buf_printf(out, "(?>%.*s)", (int)patterns.len - 1, patterns.ptr + 1);
     else
         buf_str(out, STR("(?!)")); // the empty set
 }
@@ -331,7 +333,7 @@ static enum status parse_range(struct regex_parser *p, struct char_set *s, struc
     if (!is_one)
         return fail(err, ERR_FORMAT, "a class is not closed");
     high = low;
-    bool dash = regex_peek(p) == '-' && p->at + 1 < p->pattern.len && p->pattern.ptr[p->at + 1] != ']';
+    bool dash = regex_peek(p) == '-' && p->at + 1 < p->pattern.len && p->pattern.ptr[p->at + 1] != ']' && p->pattern.ptr[p->at + 1] != '[';
     if (dash) {
         p->at++;
         TRY(regex_parse_character(p, true, &high, &is_one, err));

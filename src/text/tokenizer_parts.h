@@ -15,10 +15,13 @@
 
 enum model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL };
 
+enum token_role { ROLE_ADDED = 1, ROLE_SPECIAL = 2 };
+
 struct tokenizer {
     struct arena memory;    // short texts that the parts borrow
     struct byte_trie fixed; // SentencePiece: user-defined pieces
-    struct vocab vocab;     // the model's tokens and the added ones
+    struct vocab vocab;     // the model's tokens
+    struct vocab extra;     // added tokens that the model lacks: it must not find them
     enum model_kind kind;
     struct bpe bpe;
     struct unigram unigram;
@@ -32,7 +35,8 @@ struct tokenizer {
     struct postprocessor post;
     struct decoder decoder;
 
-    uint8_t *is_special;                 // [vocab.n] by id, owned
+    uint8_t *roles; // [n_roles] by id, owned: 0, or token_role
+    int32_t n_roles;
     char *special_text[N_SPECIAL_NAMES]; // owned; NULL: not named
 };
 
