@@ -49,6 +49,12 @@ struct bpe_memory {
 void bpe_release(struct bpe *b);
 void bpe_memory_release(struct bpe_memory *m);
 
+/* Room for n pairs, so that the table need not grow on the way. */
+void bpe_reserve_pairs(struct bpe *b, size_t n);
+
+/* Asks for the place of a pair that will be added soon. */
+void bpe_prefetch_pair(const struct bpe *b, int32_t left, int32_t right);
+
 /* left and right join into id; of equal pairs the later rank counts. */
 void bpe_add_pair(struct bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 

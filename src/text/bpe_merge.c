@@ -27,8 +27,14 @@ static struct bpe_pair *find_pair(struct bpe_pair *pairs, uint64_t mask, uint64_
     return &pairs[at];
 }
 
-static void grow_pairs(struct bpe *b) {
-    uint64_t n_slots = b->pairs ? (b->mask + 1) * 2 : 1024;
+static uint64_t key_of(int32_t left, int32_t right) { return ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) + 1; }
+
+void bpe_reserve_pairs(struct bpe *b, size_t n) {
+    uint64_t n_slots = 1024;
+    while (n_slots < n * 2)
+        n_slots *= 2;
+    if (b->pairs && n_slots <= b->mask + 1)
+        return;
     struct bpe_pair *pairs = xcalloc(n_slots, sizeof *pairs);
     for (uint64_t i = 0; b->pairs && i <= b->mask; i++)
         if (b->pairs[i].key)
@@ -38,13 +44,16 @@ static void grow_pairs(struct bpe *b) {
     b->mask = n_slots - 1;
 }
 
+void bpe_prefetch_pair(const struct bpe *b, int32_t left, int32_t right) {
+    if (b->pairs)
+        __builtin_prefetch(&b->pairs[slot_of(key_of(left, right), b->mask)]);
+}
+
 void bpe_add_pair(struct bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id) {
-    if (!b->pairs || b->n_pairs * 2 > b->mask)
-        grow_pairs(b);
-    uint64_t key = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) + 1;
-    struct bpe_pair *pair = find_pair(b->pairs, b->mask, key);
+    bpe_reserve_pairs(b, b->n_pairs + 1);
+    struct bpe_pair *pair = find_pair(b->pairs, b->mask, key_of(left, right));
     b->n_pairs += !pair->key;
-    *pair = (struct bpe_pair){key, rank, id};
+    *pair = (struct bpe_pair){key_of(left, right), rank, id};
 }
 
 /* Sets how a symbol joins with its right neighbour. */
@@ -60,7 +69,7 @@ static inline void rate(const struct bpe *b, const char *word, struct bpe_symbol
         }
         return;
     }
-    const struct bpe_pair *pair = find_pair(b->pairs, b->mask, ((uint64_t)(uint32_t)left->id << 32 | (uint32_t)right->id) + 1);
+    const struct bpe_pair *pair = find_pair(b->pairs, b->mask, key_of(left->id, right->id));
     if (pair->key) {
         left->rank = pair->rank;
         left->joined = pair->id;

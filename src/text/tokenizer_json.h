@@ -7,8 +7,15 @@
 /* The text of a value that may come once. */
 enum status json_take_section(struct json_reader *r, struct str *section, const char *name, struct error *err);
 
+/* The next item of a list must be there; the list must end. `wanted` is the sentence of the error. */
+enum status json_take_item(struct json_reader *r, const char *wanted, struct error *err);
+enum status json_take_list_end(struct json_reader *r, const char *wanted, struct error *err);
+
 /* The section "model": vocabulary, merges and settings. */
 enum status tokenizer_read_json_model(struct tokenizer *t, struct str section, const char *path, struct error *err);
+
+/* The list "merges" of a BPE model, whose vocabulary is there. */
+enum status tokenizer_read_json_merges(struct bpe *b, struct str section, const char *path, struct error *err);
 
 /* The flags of an added token, as tokenizer.json and tokenizer_config.json write them. */
 enum status added_token_read(const json_t *v, const char *where, struct added_token *out, struct error *err);

@@ -59,18 +59,6 @@ static enum status read_vocab_object(struct json_reader *r, struct vocab *vocab,
     }
 }
 
-static enum status take_item(struct json_reader *r, const char *wanted, struct error *err) {
-    bool more;
-    TRY(json_next_item(r, &more, err));
-    return more ? OK : fail(err, ERR_FORMAT, "%s: %s", r->where, wanted);
-}
-
-static enum status take_list_end(struct json_reader *r, const char *wanted, struct error *err) {
-    bool more;
-    TRY(json_next_item(r, &more, err));
-    return more ? fail(err, ERR_FORMAT, "%s: %s", r->where, wanted) : OK;
-}
-
 /* [["piece", score], ...]; ids are positions. */
 static enum status read_vocab_list(struct json_reader *r, struct vocab *vocab, double **scores, struct error *err) {
     static const char wanted[] = "an item of \"vocab\" must be a piece and its score";
@@ -83,16 +71,16 @@ static enum status read_vocab_list(struct json_reader *r, struct vocab *vocab, d
             return OK;
         struct str piece;
         TRY(json_enter_array(r, err));
-        TRY(take_item(r, wanted, err));
+        TRY(json_take_item(r, wanted, err));
         TRY(json_take_string(r, &piece, err));
         TRY(vocab_add(vocab, piece, id, r->where, NULL, err));
         if ((size_t)id == cap) {
             cap = cap * 2 + 1024;
             *scores = xrealloc(*scores, cap, sizeof **scores);
         }
-        TRY(take_item(r, wanted, err));
+        TRY(json_take_item(r, wanted, err));
         TRY(json_take_real(r, &(*scores)[id], err));
-        TRY(take_list_end(r, wanted, err));
+        TRY(json_take_list_end(r, wanted, err));
     }
 }
 
@@ -110,90 +98,10 @@ static enum status read_vocab(struct tokenizer *t, const struct model_parts *m, 
     return st;
 }
 
-/* One merge while it is read: both texts, one behind the other, and behind them what they make. */
-struct merge_text {
-    struct buf text;
-    size_t left, right; // lengths
-};
-
-/* "left right", or ["left", "right"]. */
-static enum status take_merge(struct json_reader *r, struct merge_text *m, struct error *err) {
-    enum json_kind kind;
-    struct str text;
-    buf_clear(&m->text);
-    TRY(json_peek_kind(r, &kind, err));
-    if (kind == JSON_KIND_ARRAY) {
-        static const char wanted[] = "an item of \"merges\" must be two tokens";
-        TRY(json_enter_array(r, err));
-        TRY(take_item(r, wanted, err));
-        TRY(json_take_string(r, &text, err));
-        buf_str(&m->text, text);
-        m->left = text.len;
-        TRY(take_item(r, wanted, err));
-        TRY(json_take_string(r, &text, err));
-        buf_str(&m->text, text);
-        m->right = text.len;
-        return take_list_end(r, wanted, err);
-    }
-    TRY(json_take_string(r, &text, err));
-    const char *space = memchr(text.ptr, ' ', text.len);
-    size_t left = space ? (size_t)(space - text.ptr) : 0, right = space ? text.len - left - 1 : 0;
-    if (!space || memchr(space + 1, ' ', right))
-        return fail(err, ERR_FORMAT, "%s: \"%.*s\" in \"merges\" is not two tokens with a space between", r->where, (int)MIN(text.len, 60),
-                    text.ptr);
-    buf_append(&m->text, text.ptr, left);
-    buf_append(&m->text, space + 1, right);
-    m->left = left;
-    m->right = right;
-    return OK;
-}
-
-static enum status find_token(const struct vocab *v, struct str text, const char *path, int32_t *id, struct error *err) {
-    *id = vocab_find(v, text);
-    if (*id >= 0)
-        return OK;
-    return fail(err, ERR_FORMAT, "%s: \"merges\" names the token \"%.*s\", which \"vocab\" lacks", path, (int)MIN(text.len, 60), text.ptr);
-}
-
-/* The token that two make is their texts together, without the prefix that the right one has inside words. When the
- * vocabulary lacks that, the two never join: a copy of GPT-2's file that is met in the wild has one token renamed. */
-static enum status add_merge(struct bpe *b, struct merge_text *m, int32_t rank, const char *path, struct error *err) {
-    int32_t left, right, joined;
-    TRY(find_token(b->vocab, (struct str){m->text.ptr, m->left}, path, &left, err));
-    TRY(find_token(b->vocab, (struct str){m->text.ptr + m->left, m->right}, path, &right, err));
-    if (m->right < b->prefix.len)
-        return fail(err, ERR_FORMAT, "%s: \"merges\" has \"%.*s\" on the right, which is shorter than the prefix", path,
-                    (int)MIN(m->right, 60u), m->text.ptr + m->left);
-    memmove(m->text.ptr + m->left, m->text.ptr + m->left + b->prefix.len, m->right - b->prefix.len);
-    joined = vocab_find(b->vocab, (struct str){m->text.ptr, m->left + m->right - b->prefix.len});
-    if (joined >= 0)
-        bpe_add_pair(b, left, right, rank, joined);
-    return OK;
-}
-
-static enum status read_merge_list(struct json_reader *r, struct bpe *b, struct merge_text *m, struct error *err) {
-    TRY(json_enter_array(r, err));
-    for (int32_t rank = 0;; rank++) {
-        bool more;
-        TRY(json_next_item(r, &more, err));
-        if (!more)
-            return OK;
-        TRY(take_merge(r, m, err));
-        TRY(add_merge(b, m, rank, r->where, err));
-    }
-}
-
-static enum status read_merges(struct bpe *b, const struct model_parts *parts, struct error *err) {
+static enum status read_merges(struct tokenizer *t, const struct model_parts *parts, struct error *err) {
     if (!parts->merges.ptr)
         return fail(err, ERR_FORMAT, "%s: \"merges\" of the model is missing", parts->path);
-    struct json_reader r;
-    struct merge_text m = {{0}};
-    buf_reserve(&m.text, 64);
-    json_reader_init(&r, parts->merges, parts->path);
-    enum status st = read_merge_list(&r, b, &m, err);
-    json_reader_release(&r);
-    buf_release(&m.text);
-    return st;
+    return tokenizer_read_json_merges(&t->bpe, parts->merges, parts->path, err);
 }
 
 /* A short text that marks symbols, kept in the tokenizer. */
@@ -234,7 +142,7 @@ static enum status read_bpe(struct tokenizer *t, const struct model_parts *m, st
     if (b->unk_id < 0)
         b->unk_id = has_unk ? BPE_LOST_UNK : BPE_NO_UNK;
     vocab_find_bytes(&t->vocab, b->byte_id);
-    return read_merges(b, m, err);
+    return read_merges(t, m, err);
 }
 
 /* Keys for a trie of all tokens, freed by the caller. */

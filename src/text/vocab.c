@@ -13,44 +13,39 @@ void vocab_release(struct vocab *v) {
     *v = (struct vocab){0};
 }
 
-static uint32_t hash_of(struct str s) { return (uint32_t)XXH3_64bits(s.ptr, s.len); }
+uint32_t vocab_hash(struct str s) { return (uint32_t)XXH3_64bits(s.ptr, s.len); }
 
-static void put_slot(struct vocab *v, int32_t id) {
-    uint32_t at = hash_of(vocab_text(v, id)) & v->mask;
-    while (v->slots[at])
-        at = (at + 1) & v->mask;
-    v->slots[at] = (uint32_t)id + 1;
+/* The slot of text, or the free one where it belongs. */
+static struct vocab_slot *find_slot(const struct vocab *v, struct str text, uint32_t hash) {
+    for (uint32_t at = hash & v->mask;; at = (at + 1) & v->mask) {
+        struct vocab_slot *s = &v->slots[at];
+        if (!s->id_plus_1 || (s->hash == hash && str_eq(vocab_text(v, (int32_t)s->id_plus_1 - 1), text)))
+            return s;
+    }
 }
 
+/* At most three slots of four are used. */
 void vocab_reserve(struct vocab *v, size_t n) {
     size_t wanted = 64;
-    while (wanted < n * 2)
+    while (wanted * 3 < n * 4)
         wanted *= 2;
     if (v->slots && wanted <= (size_t)v->mask + 1)
         return;
-    uint32_t *old = v->slots;
+    struct vocab_slot *old = v->slots;
     size_t n_old = old ? (size_t)v->mask + 1 : 0;
     v->slots = xcalloc(wanted, sizeof *v->slots);
     v->mask = (uint32_t)(wanted - 1);
     for (size_t i = 0; i < n_old; i++)
-        if (old[i])
-            put_slot(v, (int32_t)(old[i] - 1));
+        if (old[i].id_plus_1)
+            *find_slot(v, vocab_text(v, (int32_t)old[i].id_plus_1 - 1), old[i].hash) = old[i];
     free(old);
 }
 
-static uint32_t *find_slot(const struct vocab *v, struct str text) {
-    if (!v->slots)
-        return NULL;
-    for (uint32_t at = hash_of(text) & v->mask; v->slots[at]; at = (at + 1) & v->mask)
-        if (str_eq(vocab_text(v, (int32_t)(v->slots[at] - 1)), text))
-            return &v->slots[at];
-    return NULL;
+int32_t vocab_find_hashed(const struct vocab *v, struct str text, uint32_t hash) {
+    return v->slots ? (int32_t)find_slot(v, text, hash)->id_plus_1 - 1 : -1;
 }
 
-int32_t vocab_find(const struct vocab *v, struct str text) {
-    const uint32_t *slot = find_slot(v, text);
-    return slot ? (int32_t)(*slot - 1) : -1;
-}
+int32_t vocab_find(const struct vocab *v, struct str text) { return vocab_find_hashed(v, text, vocab_hash(text)); }
 
 static void grow_spans(struct vocab *v, int32_t n) {
     if (n > v->cap) {
@@ -75,12 +70,10 @@ enum status vocab_add(struct vocab *v, struct str text, int64_t id, const char *
     buf_append(&v->text, text.ptr, text.len);
     v->n_tokens++;
     vocab_reserve(v, (size_t)v->n_tokens);
-    uint32_t *slot = find_slot(v, text);
+    uint32_t hash = vocab_hash(text);
+    struct vocab_slot *slot = find_slot(v, text, hash);
     if (old)
-        *old = slot ? (int32_t)(*slot - 1) : -1;
-    if (slot)
-        *slot = (uint32_t)id + 1;
-    else
-        put_slot(v, (int32_t)id);
+        *old = (int32_t)slot->id_plus_1 - 1;
+    *slot = (struct vocab_slot){hash, (uint32_t)id + 1};
     return OK;
 }

@@ -1,7 +1,8 @@
 /* vocab.h - token texts and their ids, both ways.
  *
  * Texts lie one after another in one buffer; ids index an array of spans into it; the way from text to id is an
- * open-addressing table of ids. Filled while a file is read, then read by many threads. */
+ * open-addressing table of hashes and ids, kept small because opening a file looks half a million texts up in it.
+ * Filled while a file is read, then read by many threads. */
 #pragma once
 
 #include "base/buf.h"
@@ -11,12 +12,16 @@ struct vocab_span {
     uint32_t offset, len; // len UINT32_MAX: no token has this id
 };
 
+struct vocab_slot {
+    uint32_t hash, id_plus_1; // 0: free
+};
+
 struct vocab {
     struct buf text;
     struct vocab_span *spans; // [n], by id
     int32_t n, cap;           // ids are below n
     int32_t n_tokens;         // ids that are used
-    uint32_t *slots;          // [mask + 1]; id + 1, 0 is free
+    struct vocab_slot *slots; // [mask + 1]
     uint32_t mask;
 };
 
@@ -31,6 +36,23 @@ enum status vocab_add(struct vocab *v, struct str text, int64_t id, const char *
 
 /* -1 when there is no such token. */
 int32_t vocab_find(const struct vocab *v, struct str text);
+
+/* The same in steps, for callers that have many to look up: ask for the slots of all, then for the spans of all,
+ * then for the texts. */
+uint32_t vocab_hash(struct str text);
+int32_t vocab_find_hashed(const struct vocab *v, struct str text, uint32_t hash);
+static inline void vocab_prefetch_slot(const struct vocab *v, uint32_t hash) {
+    if (v->slots)
+        __builtin_prefetch(&v->slots[hash & v->mask]);
+}
+static inline void vocab_prefetch_span(const struct vocab *v, uint32_t hash) {
+    if (v->slots && v->slots[hash & v->mask].id_plus_1)
+        __builtin_prefetch(&v->spans[v->slots[hash & v->mask].id_plus_1 - 1]);
+}
+static inline void vocab_prefetch_text(const struct vocab *v, uint32_t hash) {
+    if (v->slots && v->slots[hash & v->mask].id_plus_1)
+        __builtin_prefetch(v->text.ptr + v->spans[v->slots[hash & v->mask].id_plus_1 - 1].offset);
+}
 
 static inline bool vocab_has(const struct vocab *v, int32_t id) { return id >= 0 && id < v->n && v->spans[id].len != UINT32_MAX; }
 
