@@ -32,7 +32,7 @@ static void print_size(int64_t bytes, char *out, size_t out_bytes) {
 
 static void print_number(const struct flag *f, double value, char *out, size_t out_bytes) {
     if (f->kind == FLAG_REAL)
-        snprintf(out, out_bytes, "%g", value);
+        snprintf(out, out_bytes, "%.10g", value);
     else if (f->kind == FLAG_SIZE)
         print_size((int64_t)value, out, out_bytes);
     else
