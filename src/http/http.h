@@ -158,6 +158,7 @@ void http_free(struct http_server *s);
 
 struct http_stats {
     int connections, in_flight;       // now
+    size_t body_bytes;                // now, of requests
     uint64_t accepted, exchanges;     // so far ...
     uint64_t gone_client, gone_slow;  // ... exchanges that ended so
     uint64_t refused_full, timed_out; // connections

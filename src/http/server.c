@@ -320,6 +320,7 @@ void http_free(struct http_server *s) {
 
 void http_stats(const struct http_server *s, struct http_stats *out) {
     *out = (struct http_stats){.in_flight = s->stats.in_flight,
+                               .body_bytes = s->body_bytes,
                                .accepted = s->stats.accepted,
                                .exchanges = s->stats.exchanges,
                                .gone_client = s->stats.gone_client,
