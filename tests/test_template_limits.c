@@ -203,6 +203,22 @@ static void faults_of_the_text_name_the_line(void **state) {
     expect_refused("{% macro m() %}\n{{ 1 + 'x' }}{% endmacro %}\n{{ m() }}", ERR_ARG, "t:2: unsupported operand type(s) for +");
 }
 
+static void a_long_name_is_cut_between_characters(void **state) {
+    (void)state;
+    for (int n = 0; n < 3; n++) { // the cut falls on each byte of a character once
+        struct error err = {0};
+        struct buf source = {0};
+        buf_printf(&source, "{{ 'x' | upper(%.*s", n, "aa");
+        for (int i = 0; i < 200; i++)
+            buf_str(&source, STR("\xE6\x9D\xB1"));
+        buf_str(&source, STR("=1) }}"));
+        EXPECT_EQ(render(source.ptr, &small, &err), ERR_ARG);
+        EXPECT(utf8_valid(str_of(err.text)));
+        EXPECT(strstr(err.text, "unexpected keyword argument '"));
+        buf_release(&source);
+    }
+}
+
 static void what_raise_exception_says_is_passed_on_whole(void **state) {
     (void)state;
     struct error err;
@@ -305,6 +321,7 @@ int main(void) {
         cmocka_unit_test(nothing_leads_out_of_the_sandbox),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(faults_of_the_text_name_the_line),
+        cmocka_unit_test(a_long_name_is_cut_between_characters),
         cmocka_unit_test(what_raise_exception_says_is_passed_on_whole),
         cmocka_unit_test(a_context_that_is_no_object_is_refused),
         cmocka_unit_test(a_time_is_read_or_refused),
