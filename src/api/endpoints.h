@@ -13,3 +13,4 @@ void endpoint_live(struct http_exchange *x); // health.c
 void endpoint_ready(struct http_exchange *x);
 void endpoint_version(struct http_exchange *x);
 void endpoint_server_info(struct http_exchange *x);
+void endpoint_metrics(struct http_exchange *x); // metrics.c

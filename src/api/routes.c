@@ -21,5 +21,6 @@ const struct http_route api_routes[] = {
     GET("/health/ready", endpoint_ready),
     GET("/version", endpoint_version),
     GET("/server_info", endpoint_server_info),
+    GET("/metrics", endpoint_metrics),
 };
 const size_t api_n_routes = sizeof api_routes / sizeof api_routes[0];

@@ -1,0 +1,74 @@
+/* metrics.c - GET /metrics: the engine's and the front's counters as Prometheus text, under the names of vLLM where it
+ * has one, so that dashboards, autoscalers and gateways made for it work.
+ *
+ * A prompt counts when its request ends. All its tokens are looked up in the prefix cache, so the queries are the
+ * prompt tokens and the hits those that were not computed again. */
+#include "api/endpoints.h"
+
+static void describe(struct buf *b, const char *name, const char *type, const char *help) {
+    buf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* A label's value: backslash, quote and line feed are escaped. */
+static void append_label(struct buf *b, const char *value) {
+    for (; *value; value++) {
+        if (*value == '\n')
+            buf_append(b, "\\n", 2);
+        else if (*value == '"' || *value == '\\')
+            buf_printf(b, "\\%c", *value);
+        else
+            buf_push(b, *value);
+    }
+}
+
+static void engine_metric(struct buf *b, const struct api *api, const char *name, const char *type, const char *help, double value) {
+    describe(b, name, type, help);
+    buf_printf(b, "%s{engine=\"0\",model_name=\"", name);
+    append_label(b, api->options.names[0]);
+    buf_printf(b, "\"} %.15g\n", value);
+}
+
+static void front_metric(struct buf *b, const char *name, const char *type, const char *help, double value) {
+    describe(b, name, type, help);
+    buf_printf(b, "%s %.15g\n", name, value);
+}
+
+static void append_engine(struct buf *b, const struct api *api) {
+    const struct gyre_info *info = service_info(api->service);
+    struct service_state s;
+    service_state(api->service, &s);
+    engine_metric(b, api, "vllm:num_requests_running", "gauge", "Sequences that the scheduler runs.", s.n_running);
+    engine_metric(b, api, "vllm:num_requests_waiting", "gauge", "Sequences that wait for a step.", (double)(s.n_waiting + s.n_queued));
+    engine_metric(b, api, "vllm:kv_cache_usage_perc", "gauge", "Blocks of KV cache in use, 0 to 1.", s.kv_usage);
+    engine_metric(b, api, "vllm:num_preemptions_total", "counter", "Sequences that gave their blocks back.", (double)s.n_preempted);
+    engine_metric(b, api, "vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", (double)s.n_prompt_tokens);
+    engine_metric(b, api, "vllm:generation_tokens_total", "counter", "Tokens generated.", (double)s.n_generated_tokens);
+    engine_metric(b, api, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", (double)s.n_prompt_tokens);
+    engine_metric(b, api, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens not computed again.", (double)s.n_reused_tokens);
+    describe(b, "vllm:cache_config_info", "gauge", "How the cache is cut.");
+    buf_printf(b, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", info->block_size,
+               (long long)(info->kv_cache_tokens / info->block_size));
+    engine_metric(b, api, "gyre:steps_total", "counter", "Steps of the engine.", (double)s.n_steps);
+}
+
+static void append_front(struct buf *b, const struct api *api) {
+    struct http_stats s;
+    http_stats(api->http, &s);
+    front_metric(b, "gyre:http_connections", "gauge", "Open connections.", s.connections);
+    front_metric(b, "gyre:http_requests_in_flight", "gauge", "Requests without their whole answer.", s.in_flight);
+    front_metric(b, "gyre:http_connections_total", "counter", "Connections accepted.", (double)s.accepted);
+    front_metric(b, "gyre:http_connections_refused_total", "counter", "Connections past the limit.", (double)s.refused_full);
+    front_metric(b, "gyre:http_requests_total", "counter", "Requests whose head was read.", (double)s.exchanges);
+    describe(b, "gyre:http_requests_abandoned_total", "counter", "Requests whose client left or did not read.");
+    buf_printf(b, "gyre:http_requests_abandoned_total{reason=\"left\"} %llu\n", (unsigned long long)s.gone_client);
+    buf_printf(b, "gyre:http_requests_abandoned_total{reason=\"slow\"} %llu\n", (unsigned long long)s.gone_slow);
+    front_metric(b, "gyre:http_stream_bytes_total", "counter", "Bytes of streamed answers.", (double)s.stream_bytes);
+}
+
+void endpoint_metrics(struct http_exchange *x) {
+    struct buf body = {0};
+    append_engine(&body, api_of(x));
+    append_front(&body, api_of(x));
+    http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"}, buf_view(&body));
+    buf_release(&body);
+}
