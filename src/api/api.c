@@ -38,6 +38,7 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     api->options.http.context = api;
     api->options.http.error_body = api_error_body;
     api->options.http.woken = generation_woken;
+    api->options.http.admit = api_admit;
     api->n_threads = api->options.http.n_threads;
     api->threads = aligned_alloc(64, (size_t)api->n_threads * sizeof *api->threads);
     BUG_IF(!api->threads);

@@ -25,6 +25,8 @@ struct api_options {
     const char *version;
     const char *const *names; // model names that requests may use; the first is ours
     size_t n_names;
+    const char *const *keys; // API keys, one of which a request must send; none: anybody may ask
+    size_t n_keys;
     const struct tokenizer *tokenizer;
     const struct chat_template *chat; // NULL: chat requests are refused
     struct http_options http;         // routes, context and hooks are filled in here
@@ -62,6 +64,9 @@ extern const struct http_route api_routes[]; // routes.c
 extern const size_t api_n_routes;
 
 static inline struct api *api_of(const struct http_exchange *x) { return http_context(x); }
+
+/* http's hook: false after a 401 was sent (keys.c). */
+bool api_admit(struct http_exchange *x);
 
 /* ---- answers ---- */
 

@@ -12,7 +12,7 @@
 
 static struct {
     const char *host, *uds, *tls_cert, *tls_key, *cors;
-    struct flag_list names;
+    struct flag_list names, keys;
     int64_t port, io_threads, max_queued, max_connections, max_body, max_choices, drain_seconds;
     struct engine_flags engine;
 } opt = {.host = "127.0.0.1",
@@ -37,6 +37,7 @@ static const struct flag flags[] = {
     {"max-body", 0, FLAG_SIZE, &opt.max_body, "BYTES", "Network", "largest request body", .min = 1024, .max = 1 << 30},
     {"served-model-name", 0, FLAG_LIST, &opt.names, "NAME", "Requests",
      "name that requests use for the model; may be repeated. Otherwise its folder's"},
+    {"api-key", 0, FLAG_LIST, &opt.keys, "KEY", "Requests", "requests must send this key (or another, if repeated); health probes need none"},
     {"max-queued-requests", 0, FLAG_INT, &opt.max_queued, "N", "Requests", "requests that may wait; one more is told 429. 0 is no limit",
      .min = 0, .max = 1 << 20},
     {"max-choices", 0, FLAG_INT, &opt.max_choices, "N", "Requests", "answers that one request may ask for (n, times prompts)", .min = 1,
@@ -89,6 +90,8 @@ static enum status open_server(struct server *s, const char *model, struct error
         .version = GYRE_VERSION,
         .names = opt.names.n ? opt.names.items : &own_name,
         .n_names = opt.names.n ? opt.names.n : 1,
+        .keys = opt.keys.items,
+        .n_keys = opt.keys.n,
         .tokenizer = s->tok,
         .chat = s->chat,
         .http = {.host = opt.host,
