@@ -8,7 +8,7 @@
 set -eu
 
 build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev libmicrohttpd-dev"
-test="$build libcmocka-dev python3 xz-utils"
+test="$build libcmocka-dev python3 python3-venv xz-utils"
 
 case "${1:-build}" in
 build) wanted=$build ;;
