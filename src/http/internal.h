@@ -1,7 +1,7 @@
 /* internal.h - what the files of the http room share: the server, its I/O threads, connections and exchanges.
  *
  *     server.c     opens, accepts, stops                     owns struct http_server
- *     loop.c       one I/O thread: epoll, messages, deadlines       struct io
+ *     loop.c       one I/O thread: epoll, wakes, deadlines          struct io
  *     connection.c connections come and go; who left while waiting  struct conn
  *     exchange.c   a request: head, body, dispatch                  struct exchange
  *     answer.c     its answer, whole or streamed
