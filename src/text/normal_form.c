@@ -13,8 +13,9 @@
 /* Starters that compose with the character before them (NFC_Quick_Check = Maybe, combining class 0); no API of
  * utf8proc tells them. test_normal_form.c derives the list anew. */
 static bool composes_backward(uint32_t cp) {
-    static const uint32_t seconds[] = {0x9BE, 0x9D7, 0xB3E,  0xB56,  0xB57,   0xBBE,   0xBD7,   0xCC2,   0xCD5,   0xCD6,   0xD3E,  0xD57,
-                                       0xDCF, 0xDDF, 0x102E, 0x1B35, 0x1133E, 0x11357, 0x114B0, 0x114BA, 0x114BD, 0x115AF, 0x11930};
+    static const uint32_t seconds[] = {0x9BE,   0x9D7,   0xB3E,   0xB56,   0xB57,   0xBBE,   0xBD7,   0xCC2,
+                                       0xCD5,   0xCD6,   0xD3E,   0xD57,   0xDCF,   0xDDF,   0x102E,  0x1B35,
+                                       0x11127, 0x1133E, 0x11357, 0x114B0, 0x114BA, 0x114BD, 0x115AF, 0x11930};
     if ((cp >= 0x1161 && cp <= 0x1175) || (cp >= 0x11A8 && cp <= 0x11C2)) // Hangul vowels and final consonants
         return true;
     for (size_t i = 0; i < ARRAY_LEN(seconds); i++)
