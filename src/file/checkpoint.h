@@ -15,7 +15,7 @@
  * With an index, the tensors that it lists and those in the shards must be the same, each in the shard
  * that the index names; a missing shard or tensor and an extra tensor are refused by name.
  *
- * Opening reads only the headers: 100,000 tensors take about half a second, nearly all of it JSON. Not thread-safe while
+ * Opening reads only the headers: 100,000 tensors take half a second of one core, most of it JSON. Not thread-safe while
  * marks are written; reading is. */
 #pragma once
 
