@@ -91,7 +91,8 @@ static enum status encode_word(void *arg, struct str word, struct error *err) {
     entry->len = (uint8_t)word.len;
     entry->n_ids = (uint8_t)n;
     memcpy(entry->text, word.ptr, word.len);
-    memcpy(entry->ids, out->ids + before, n * sizeof *out->ids);
+    if (n > 0) // a word may give nothing, before the list has memory
+        memcpy(entry->ids, out->ids + before, n * sizeof *out->ids);
     return OK;
 }
 
