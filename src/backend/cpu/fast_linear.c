@@ -15,13 +15,12 @@
 
 enum { DEPTH = 256 };
 
-int64_t multiply_rows_scratch(int64_t width) { return MAX((FEW_ROWS + 1) * padded_cols(width), 2 * PANEL_ROWS * DEPTH); }
+int64_t multiply_rows_scratch(int64_t width) { return MAX((FEW_ROWS + 1) * arranged_cols(width), 2 * PANEL_ROWS * DEPTH); }
 
 /* Rows [row, row + n) of one part. scratch: the arranged rows of x, then one row of weights. */
 static void multiply_few_rows(const struct kernels *k, const struct weight_part *part, int64_t row, int64_t n, struct mat x, float *y,
                               int64_t y_stride, const float *bias, float *scratch) {
-    for (int64_t t = 0; t < x.rows; t++)
-        k->arrange(part, mat_row(x, t), x.width, scratch + t * padded_cols(x.width));
+    k->arrange(part, x.at, x.stride, (int)x.rows, x.width, scratch);
     k->multiply_few(&(struct few_rows){.part = part,
                                        .row = row,
                                        .n_rows = n,
@@ -31,7 +30,7 @@ static void multiply_few_rows(const struct kernels *k, const struct weight_part 
                                        .y = y,
                                        .y_stride = y_stride,
                                        .bias = bias,
-                                       .scratch = scratch + FEW_ROWS * padded_cols(x.width)});
+                                       .scratch = scratch + FEW_ROWS * arranged_cols(x.width)});
 }
 
 /* panel [depth][PANEL_ROWS] from columns [col, col + depth) of n <= PANEL_ROWS rows. scratch: PANEL_ROWS * DEPTH floats. */

@@ -13,12 +13,12 @@
 struct few_rows {
     const struct weight_part *part;
     int64_t row, n_rows, n_cols;
-    const float *x; // as arrange() leaves them, x_stride = padded_cols(n_cols) apart
+    const float *x; // as arrange() wrote them
     int n_x;        // 1 .. FEW_ROWS
     float *y;
     int64_t y_stride;
     const float *bias;
-    float *scratch; // padded_cols(n_cols) floats
+    float *scratch; // n_cols floats
 };
 
 enum {
@@ -26,14 +26,15 @@ enum {
     PANEL_ROWS = 32 // output columns of a packed panel
 };
 
-/* Rows of arranged activations are padded with zeros to whole vectors. */
-static inline int64_t padded_cols(int64_t n) { return (n + 63) / 64 * 64; }
+/* Floats that an arranged row takes at most. */
+static inline int64_t arranged_cols(int64_t n) { return (n + 63) / 64 * 64; }
 
 struct kernels {
     const char *name;
 
-    /* Activations in the order in which multiply_few meets the weights of this format; out [padded_cols]. */
-    void (*arrange)(const struct weight_part *part, const float *x, int64_t n, float *out);
+    /* Rows of activations in the order in which multiply_few meets the weights of this part's format, for a part
+     * of n columns; out [n_x * arranged_cols(n)]. */
+    void (*arrange)(const struct weight_part *part, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
     void (*multiply_few)(const struct few_rows *f);
 
     /* Columns [col, col + n) of a weight's row as floats, any format; col a multiple of 32. */

@@ -174,6 +174,9 @@ static ALWAYS_INLINE void load_pair(const enum dtype dt, const unsigned char *p,
     }
 }
 
+/* dtype_bytes, known to the compiler. */
+static ALWAYS_INLINE int element_bytes(const enum dtype dt) { return dt == DT_F32 ? 4 : dt == DT_BF16 || dt == DT_F16 ? 2 : 1; }
+
 static ALWAYS_INLINE vf load_in_order(const enum dtype dt, const unsigned char *p) {
     switch (dt) {
     case DT_BF16: return vf_load_bf16((const uint16_t *)(const void *)p);
@@ -184,7 +187,8 @@ static ALWAYS_INLINE vf load_in_order(const enum dtype dt, const unsigned char *
 }
 
 static ALWAYS_INLINE void convert_elements(const enum dtype dt, const unsigned char *p, int64_t n, float *out) {
-    int64_t i = 0, size = (int64_t)dtype_bytes(dt);
+    const int size = element_bytes(dt);
+    int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         vf_store(out + i, load_in_order(dt, p + i * size));
     dtype_to_f32(dt, p + i * size, 1, n - i, out + i);
@@ -247,85 +251,142 @@ static void convert(const struct weight_part *part, int64_t row, int64_t col, in
         convert_fp4(part, row, col, n, out);
 }
 
-/* ---- few rows: one stream of weights a worker ----
+/* ---- few rows: weights as fast as memory gives them ----
  *
- * A weight of 2 bytes costs half a shift or mask and, for each activation row, one multiply-add lane, so up to
- * some 8 rows memory sets the pace. Rows are walked one after the other: the worker's weights are one linear
- * stream, which the processor's own prefetcher follows best. */
+ * A bf16 weight costs half a shift or mask and, for each row of activations, one lane of a multiply-add: up to
+ * some 8 rows memory sets the pace, if it is kept busy. What it takes to keep it busy on Zen 4 (measured
+ * 2026-11-21, two cores, weights of 896 to 8192 columns, per cent of the rate at which plain loads read):
+ *
+ *     one row of weights at a time               35 to 97; good only while x fits in a page: the loads of x, two
+ *                                                for each of weights, crowd out what the prefetcher would do
+ *     6 rows at a time, so that x is loaded once  35 to 70; worse the shorter the rows, each a stream of its own
+ *     6 rows, and prefetch 64 KB ahead into the
+ *     second-level cache, in order of address     85 to 95
+ *
+ * so the last: to memory the weights are one linear stream, to the core a tile that is already near. */
+
+enum { AHEAD_BYTES = 64 * 1024, MAX_TILE_WEIGHTS = 6 };
+
+/* Rows of weights that are taken together with n_x rows of activations: their sums, two vectors of each row and
+ * one of activations must find room in registers. */
+#define TILE_FIT(n_x) ((VECTOR_REGISTERS - 3) / ((n_x) + 2))
+#define TILE_WEIGHTS(n_x) (TILE_FIT(n_x) > MAX_TILE_WEIGHTS ? MAX_TILE_WEIGHTS : TILE_FIT(n_x) < 1 ? 1 : TILE_FIT(n_x))
 
 /* Formats whose elements are multiplied as they are loaded; others are converted row by row first. */
 static bool is_direct(const struct weight_part *part) {
     bool by_row = part->scale.block_cols == 0 || part->scale.block_cols % (2 * LANES) == 0;
     if (part->format == &qformat_plain)
         return part->dtype == DT_BF16 || part->dtype == DT_F16 || part->dtype == DT_F32 || part->dtype == DT_F8_E4M3;
-    return part->format == &qformat_scaled && by_row && (part->dtype == DT_I8 || part->dtype == DT_F8_E4M3 || part->dtype == DT_BF16);
+    return part->format == &qformat_scaled && by_row && (part->dtype == DT_I8 || part->dtype == DT_F8_E4M3);
 }
 
-static bool is_in_pairs(const struct weight_part *part) { return is_direct(part) && part->dtype == DT_BF16; }
-
-static void arrange(const struct weight_part *part, const float *x, int64_t n, float *out) {
-    memset(out + n / 64 * 64, 0, (size_t)(padded_cols(n) - n / 64 * 64) * sizeof *out);
-    if (!is_in_pairs(part)) {
-        memcpy(out, x, (size_t)n * sizeof *out);
+static void arrange(const struct weight_part *part, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
+    if (!is_direct(part)) {
+        for (int t = 0; t < n_x; t++)
+            memcpy(out + t * n, x + t * x_stride, (size_t)n * sizeof *out);
         return;
     }
-    for (int64_t block = 0; block < n; block += 2 * LANES)
-        for (int64_t i = 0; i < MIN(2 * LANES, n - block); i++)
-            out[block + i / 2 + (i & 1) * LANES] = x[block + i];
+    const bool apart = part->dtype == DT_BF16; // even ones first: see load_pair
+    for (int64_t c = 0; c < n; c += 2 * LANES)
+        for (int t = 0; t < n_x; t++, out += 2 * LANES) {
+            const float *from = x + t * x_stride + c;
+            if (n - c < 2 * LANES)
+                memset(out, 0, 2 * LANES * sizeof *out);
+            if (!apart)
+                memcpy(out, from, (size_t)MIN(2 * LANES, n - c) * sizeof *out);
+            for (int64_t i = 0; apart && i < MIN(2 * LANES, n - c); i++)
+                out[i / 2 + (i & 1) * LANES] = from[i];
+        }
 }
 
-/* sum[t][.] += w[from, to) * x[t]. A last run shorter than two vectors is copied, so that no byte behind the
- * row is read; the activations behind n_cols are zeros. */
-static ALWAYS_INLINE void few_run(const enum dtype dt, const int n_x, const unsigned char *w, const float *x, int64_t x_stride,
-                                  int64_t from, int64_t to, vf sum[][2]) {
-    const int64_t size = (int64_t)dtype_bytes(dt);
-    int64_t i = from;
-    vf first, second;
-    for (; i + 2 * LANES <= to; i += 2 * LANES) {
-        load_pair(dt, w + i * size, &first, &second);
-        UNROLL for (int t = 0; t < n_x; t++) {
-            sum[t][0] = vf_fma(first, vf_load(x + t * x_stride + i), sum[t][0]);
-            sum[t][1] = vf_fma(second, vf_load(x + t * x_stride + i + LANES), sum[t][1]);
-        }
+/* sum[i][t] += two vectors of weights of row i, w_stride bytes apart, times those of x [n_x][2 * LANES]. */
+static ALWAYS_INLINE void few_step(const enum dtype dt, const int n_w, const int n_x, const unsigned char *w, int64_t w_stride,
+                                   const float *x, vf sum[][FEW_ROWS]) {
+    vf first[MAX_TILE_WEIGHTS], second[MAX_TILE_WEIGHTS];
+    UNROLL for (int i = 0; i < n_w; i++) load_pair(dt, w + i * w_stride, &first[i], &second[i]);
+    UNROLL for (int t = 0; t < n_x; t++) {
+        vf x0 = vf_load(x + t * 2 * LANES);
+        UNROLL for (int i = 0; i < n_w; i++) sum[i][t] = vf_fma(first[i], x0, sum[i][t]);
     }
-    if (i < to) {
-        unsigned char last[2 * LANES * sizeof(float)] = {0};
-        memcpy(last, w + i * size, (size_t)((to - i) * size));
-        load_pair(dt, last, &first, &second);
-        UNROLL for (int t = 0; t < n_x; t++) {
-            sum[t][0] = vf_fma(first, vf_load(x + t * x_stride + i), sum[t][0]);
-            sum[t][1] = vf_fma(second, vf_load(x + t * x_stride + i + LANES), sum[t][1]);
-        }
+    UNROLL for (int t = 0; t < n_x; t++) {
+        vf x1 = vf_load(x + t * 2 * LANES + LANES);
+        UNROLL for (int i = 0; i < n_w; i++) sum[i][t] = vf_fma(second[i], x1, sum[i][t]);
     }
 }
 
-static ALWAYS_INLINE void few_direct(const enum dtype dt, const int n_x, const struct few_rows *f) {
+/* out[i][t] = the product of columns [from, to) of row i of n_w rows with x[t]. Activations behind n_cols are zeros;
+ * a last step of fewer weights than two vectors is copied, so that no byte behind a row is read. *ahead walks over
+ * the weights to come, ahead_step bytes a step. */
+static ALWAYS_INLINE void few_run(const enum dtype dt, const int n_w, const int n_x, const unsigned char *w, int64_t w_stride,
+                                  const float *x, int64_t from, int64_t to, const unsigned char **ahead, int64_t ahead_step,
+                                  vf out[][FEW_ROWS]) {
+    const int size = element_bytes(dt), step_lines = (n_w * 2 * LANES * size + 63) / 64;
+    vf sum[MAX_TILE_WEIGHTS][FEW_ROWS];
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] = vf_set(0);
+    int64_t c = from;
+    for (; c + 2 * LANES <= to; c += 2 * LANES) {
+        UNROLL for (int line = 0; line < step_lines; line++) __builtin_prefetch(*ahead + line * 64, 0, 2);
+        *ahead += ahead_step;
+        few_step(dt, n_w, n_x, w + c * size, w_stride, x + c * n_x, sum);
+    }
+    if (c < to) {
+        unsigned char last[MAX_TILE_WEIGHTS][2 * LANES * sizeof(float)] = {{0}};
+        UNROLL for (int i = 0; i < n_w; i++) memcpy(last[i], w + i * w_stride + c * size, (size_t)((to - c) * size));
+        few_step(dt, n_w, n_x, last[0], sizeof last[0], x + c * n_x, sum);
+    }
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) out[i][t] = sum[i][t];
+}
+
+/* Rows [r, r + n_w) of f; scaled: out = sum over column blocks of scale * product. */
+static ALWAYS_INLINE void few_tile(const enum dtype dt, const bool scaled, const int n_w, const int n_x, const struct few_rows *f,
+                                   int64_t r) {
     const struct weight_part *part = f->part;
-    const bool scaled = part->format == &qformat_scaled;
-    const int64_t x_stride = padded_cols(f->n_cols), block = scaled && part->scale.block_cols ? part->scale.block_cols : f->n_cols;
-    for (int64_t r = 0; r < f->n_rows; r++) {
-        int64_t row = f->row + r;
-        const unsigned char *w = (const unsigned char *)part->data + row * part->row_stride * (int64_t)dtype_bytes(dt);
-        vf total[FEW_ROWS];
-        UNROLL for (int t = 0; t < n_x; t++) total[t] = vf_set(0);
+    const int size = element_bytes(dt);
+    const int64_t w_stride = part->row_stride * size, row = f->row + r;
+    const unsigned char *w = (const unsigned char *)part->data + row * w_stride;
+    const bool in_order = part->row_stride == f->n_cols;
+    const unsigned char *ahead = in_order ? w + AHEAD_BYTES : w; // else the same line again, which costs little
+    const int64_t ahead_step = in_order ? n_w * 2 * LANES * size : 0;
+    vf total[MAX_TILE_WEIGHTS][FEW_ROWS];
+    if (!scaled) {
+        few_run(dt, n_w, n_x, w, w_stride, f->x, 0, f->n_cols, &ahead, ahead_step, total);
+    } else {
+        const int64_t block = part->scale.block_cols ? part->scale.block_cols : f->n_cols;
+        UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) total[i][t] = vf_set(0);
         for (int64_t c = 0; c < f->n_cols; c += block) {
-            vf sum[FEW_ROWS][2];
-            UNROLL for (int t = 0; t < n_x; t++) sum[t][0] = sum[t][1] = vf_set(0);
-            few_run(dt, n_x, w, f->x, x_stride, c, MIN(c + block, f->n_cols), sum);
-            vf s = vf_set(scaled ? scale_at(&part->scale, part->first_row + row, c / block) : 1.0f);
-            UNROLL for (int t = 0; t < n_x; t++) total[t] = vf_fma(s, vf_add(sum[t][0], sum[t][1]), total[t]);
+            vf product[MAX_TILE_WEIGHTS][FEW_ROWS];
+            few_run(dt, n_w, n_x, w, w_stride, f->x, c, MIN(c + block, f->n_cols), &ahead, ahead_step, product);
+            UNROLL for (int i = 0; i < n_w; i++) {
+                vf s = vf_set(scale_at(&part->scale, part->first_row + row + i, c / block));
+                UNROLL for (int t = 0; t < n_x; t++) total[i][t] = vf_fma(s, product[i][t], total[i][t]);
+            }
         }
-        UNROLL for (int t = 0; t < n_x; t++) f->y[t * f->y_stride + r] = vf_sum(total[t]) + (f->bias ? f->bias[r] : 0.0f);
     }
+    for (int i = 0; i < n_w; i++)
+        for (int t = 0; t < n_x; t++)
+            f->y[t * f->y_stride + r + i] = vf_sum(total[i][t]) + (f->bias ? f->bias[r + i] : 0.0f);
+}
+
+static ALWAYS_INLINE void few_direct(const enum dtype dt, const bool scaled, const int n_x, const struct few_rows *f) {
+    int64_t r = 0;
+    for (; r + TILE_WEIGHTS(n_x) <= f->n_rows; r += TILE_WEIGHTS(n_x))
+        few_tile(dt, scaled, TILE_WEIGHTS(n_x), n_x, f, r);
+    for (; r < f->n_rows; r++)
+        few_tile(dt, scaled, 1, n_x, f, r);
 }
 
 static ALWAYS_INLINE void few_direct_any(const int n_x, const struct few_rows *f) {
+    bool scaled = f->part->format == &qformat_scaled;
     switch (f->part->dtype) {
-    case DT_BF16: few_direct(DT_BF16, n_x, f); break;
-    case DT_F16: few_direct(DT_F16, n_x, f); break;
-    case DT_F32: few_direct(DT_F32, n_x, f); break;
-    case DT_I8: few_direct(DT_I8, n_x, f); break;
-    default: few_direct(DT_F8_E4M3, n_x, f);
+    case DT_BF16: few_direct(DT_BF16, false, n_x, f); break;
+    case DT_F16: few_direct(DT_F16, false, n_x, f); break;
+    case DT_F32: few_direct(DT_F32, false, n_x, f); break;
+    case DT_I8: few_direct(DT_I8, true, n_x, f); break;
+    default:
+        if (scaled)
+            few_direct(DT_F8_E4M3, true, n_x, f);
+        else
+            few_direct(DT_F8_E4M3, false, n_x, f);
     }
 }
 
@@ -333,7 +394,7 @@ static void few_converted(const struct few_rows *f) {
     for (int64_t r = 0; r < f->n_rows; r++) {
         convert(f->part, f->row + r, 0, f->n_cols, f->scratch);
         for (int t = 0; t < f->n_x; t++)
-            f->y[t * f->y_stride + r] = dot(f->scratch, f->x + t * padded_cols(f->n_cols), f->n_cols) + (f->bias ? f->bias[r] : 0.0f);
+            f->y[t * f->y_stride + r] = dot(f->scratch, f->x + t * f->n_cols, f->n_cols) + (f->bias ? f->bias[r] : 0.0f);
     }
 }
 

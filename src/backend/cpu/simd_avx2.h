@@ -4,7 +4,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { LANES = 8, TILE_ROWS = 6 };
+enum { LANES = 8, TILE_ROWS = 6, VECTOR_REGISTERS = 16 };
 #define TILE_ROWS_MORE_THAN_4 1
 #define TILE_ROWS_MORE_THAN_6 0
 typedef __m256 vf;

@@ -4,7 +4,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-enum { LANES = 16, TILE_ROWS = 12 };
+enum { LANES = 16, TILE_ROWS = 12, VECTOR_REGISTERS = 32 };
 #define TILE_ROWS_MORE_THAN_4 1
 #define TILE_ROWS_MORE_THAN_6 1
 typedef __m512 vf;

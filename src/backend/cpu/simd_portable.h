@@ -1,6 +1,6 @@
 /* simd_portable.h - the vocabulary of kernels_body.h in vectors of four that gcc and clang map to SSE2 or NEON.
  *
- * LANES floats a vector; TILE_ROWS x 2 vectors are the accumulators that a matrix tile keeps in registers.
+ * LANES floats a vector; TILE_ROWS x 2 vectors are the sums that a matrix tile keeps in registers.
  * Loads and stores need no alignment. The _n forms touch the first n < LANES elements only and load zeros for
  * the rest. vf_max and vf_min give b where either is NaN. */
 #pragma once
@@ -12,7 +12,7 @@
 #include <arm_neon.h>
 #endif
 
-enum { LANES = 4, TILE_ROWS = 4 };
+enum { LANES = 4, TILE_ROWS = 4, VECTOR_REGISTERS = 16 };
 #define TILE_ROWS_MORE_THAN_4 0
 #define TILE_ROWS_MORE_THAN_6 0
 typedef float vf __attribute__((vector_size(16)));
