@@ -8,7 +8,7 @@
 #include "base/pool.h"
 
 #include <stdlib.h>
-#include <string.h>
+#include <sys/mman.h>
 
 enum { PASSES = 24, PIECES = 8, BARRIERS = 500, MULTIPLY_ADDS = 384 * 200000 };
 
@@ -65,9 +65,10 @@ static double shortest(struct probe *p, void (*pass)(void *, int, int)) {
 
 enum status measure_machine(int n_threads, int64_t read_bytes, struct machine_limits *out, struct error *err) {
     struct probe p = {.kernels = kernels_find(NULL), .n_floats = read_bytes / (int64_t)sizeof(float) / PIECES / 1024 * 1024};
-    p.memory = malloc((size_t)read_bytes);
-    if (!p.memory)
+    p.memory = mmap(NULL, (size_t)read_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p.memory == MAP_FAILED)
         return fail(err, ERR_MEMORY, "no memory to measure with: %lld bytes", (long long)read_bytes);
+    madvise(p.memory, (size_t)read_bytes, MADV_HUGEPAGE); // with small pages the walks of page tables set a lower limit
     p.pool = pool_open(n_threads);
     int n = pool_size(p.pool);
     *out = (struct machine_limits){.n_threads = n, .kernels = p.kernels->name};
@@ -76,6 +77,6 @@ enum status measure_machine(int n_threads, int64_t read_bytes, struct machine_li
     out->multiply_adds_per_s = (double)MULTIPLY_ADDS * n / shortest(&p, multiply_all);
     out->barrier_us = shortest(&p, meet) / BARRIERS * 1e6;
     pool_free(p.pool);
-    free(p.memory);
+    munmap(p.memory, (size_t)read_bytes);
     return OK;
 }
