@@ -9,6 +9,7 @@
 #include "base/random.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -194,6 +195,45 @@ static void shares_cover_everything_once(void **state) {
         }
 }
 
+enum { RANGE_ITEMS = 1003 };
+struct range_run {
+    struct pool *pool;
+    struct pool_range *range;
+    atomic_int taken[RANGE_ITEMS];
+    atomic_int rounds;
+};
+
+/* Worker 0 dawdles, so that others take from its part. */
+static void take_pieces(void *arg, int worker, int n_workers) {
+    (void)n_workers;
+    struct range_run *run = arg;
+    for (int round = 0; round < 20; round++) {
+        if (worker == 0)
+            pool_range_deal(run->range, RANGE_ITEMS, 1 + round);
+        pool_barrier(run->pool);
+        int64_t begin, end;
+        while (pool_range_take(run->range, worker, &begin, &end)) {
+            for (int64_t i = begin; i < end; i++)
+                atomic_fetch_add(&run->taken[i], 1);
+            if (worker == 0)
+                sched_yield();
+        }
+        pool_barrier(run->pool);
+    }
+}
+
+static void a_range_gives_every_item_once_whoever_takes_it(void **state) {
+    (void)state;
+    static struct range_run run;
+    run.pool = pool_open(3);
+    run.range = pool_range_new(pool_size(run.pool));
+    pool_run(run.pool, take_pieces, &run);
+    for (int i = 0; i < RANGE_ITEMS; i++)
+        EXPECT_EQ(run.taken[i], 20);
+    pool_range_free(run.range);
+    pool_free(run.pool);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_published_values),
@@ -207,6 +247,7 @@ int main(void) {
         cmocka_unit_test(distance_counts_edits_and_swaps),
         cmocka_unit_test(every_worker_runs_once_and_meets_the_others),
         cmocka_unit_test(shares_cover_everything_once),
+        cmocka_unit_test(a_range_gives_every_item_once_whoever_takes_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,3 +152,71 @@ void pool_barrier(struct pool *p) {
     atomic_fetch_add(&p->barrier.value, 1);
     signal_wake(&p->barrier);
 }
+
+/* ---- ranges ---- */
+
+/* What is left of one worker's part: pieces [front, back), in one word so that both ends move together. */
+struct part {
+    _Alignas(64) _Atomic uint64_t span; // front << 32 | back
+};
+
+struct pool_range {
+    int n_workers;
+    int64_t n, piece;
+    struct part *parts; // [n_workers]
+};
+
+struct pool_range *pool_range_new(int n_workers) {
+    struct pool_range *r = xcalloc(1, sizeof *r);
+    r->n_workers = n_workers;
+    r->parts = aligned_alloc(64, (size_t)n_workers * sizeof *r->parts);
+    BUG_IF(!r->parts);
+    for (int i = 0; i < n_workers; i++)
+        atomic_init(&r->parts[i].span, 0);
+    return r;
+}
+
+void pool_range_free(struct pool_range *r) {
+    if (!r)
+        return;
+    free(r->parts);
+    free(r);
+}
+
+void pool_range_deal(struct pool_range *r, int64_t n, int64_t piece) {
+    r->n = n;
+    r->piece = piece;
+    int64_t n_pieces = (n + piece - 1) / piece;
+    BUG_IF(n_pieces > INT32_MAX);
+    for (int i = 0; i < r->n_workers; i++) {
+        uint64_t front = (uint64_t)(n_pieces * i / r->n_workers), back = (uint64_t)(n_pieces * (i + 1) / r->n_workers);
+        atomic_store_explicit(&r->parts[i].span, front << 32 | back, memory_order_relaxed);
+    }
+}
+
+/* One piece of a part, from its front or its back; false when it is empty. */
+static bool take_from(struct part *part, bool from_front, int64_t *piece) {
+    uint64_t span = atomic_load_explicit(&part->span, memory_order_relaxed);
+    for (;;) {
+        uint64_t front = span >> 32, back = span & UINT32_MAX;
+        if (front >= back)
+            return false;
+        uint64_t rest = from_front ? (front + 1) << 32 | back : front << 32 | (back - 1);
+        if (atomic_compare_exchange_weak_explicit(&part->span, &span, rest, memory_order_relaxed, memory_order_relaxed)) {
+            *piece = (int64_t)(from_front ? front : back - 1);
+            return true;
+        }
+    }
+}
+
+bool pool_range_take(struct pool_range *r, int worker, int64_t *begin, int64_t *end) {
+    int64_t piece;
+    bool found = take_from(&r->parts[worker], true, &piece);
+    for (int i = 1; i < r->n_workers && !found; i++)
+        found = take_from(&r->parts[(worker + i) % r->n_workers], false, &piece);
+    if (!found)
+        return false;
+    *begin = piece * r->piece;
+    *end = MIN(*begin + r->piece, r->n);
+    return true;
+}

@@ -29,3 +29,17 @@ static inline void pool_share(int64_t n, int64_t grain, int worker, int n_worker
     *begin = b < n ? b : n;
     *end = e < n ? e : n;
 }
+
+/* A range of items that the workers of a run share out while they work: each takes from the front of its own
+ * contiguous part, in pieces, and when that is used up from the back of the others'. For long loops on a machine
+ * where a worker may be slowed down (another process, a slower core); what is read stays in order of address. */
+struct pool_range;
+
+struct pool_range *pool_range_new(int n_workers);
+void pool_range_free(struct pool_range *range); // NULL is fine
+
+/* Deals out n items in pieces of `piece`. By one worker, before a barrier that comes before the first take. */
+void pool_range_deal(struct pool_range *range, int64_t n, int64_t piece);
+
+/* The next piece [*begin, *end) for this worker; false when none is left anywhere. */
+bool pool_range_take(struct pool_range *range, int worker, int64_t *begin, int64_t *end);

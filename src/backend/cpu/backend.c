@@ -30,6 +30,7 @@ struct executable {
     float **cos_sin;                       // [n_ropes], each [max_tokens][dim]
     int32_t *seq_of_row;                   // [max_tokens]
     struct sample_result *results;         // [max_rows]
+    struct pool_range *rows[2];            // the output columns of a LINEAR, by turns
     struct mat logits;
     const struct batch_plan *plan; // of the step in flight
 };
@@ -137,6 +138,8 @@ static enum status alloc_step_memory(struct executable *exe, struct error *err) 
         exe->cos_sin[i] = xcalloc((size_t)exe->bucket.max_tokens * (size_t)p->ropes[i]->dim + 1, sizeof(float));
     exe->seq_of_row = xcalloc((size_t)exe->bucket.max_tokens, sizeof *exe->seq_of_row);
     exe->results = xcalloc((size_t)exe->bucket.max_rows + 1, sizeof *exe->results);
+    for (int i = 0; i < 2; i++)
+        exe->rows[i] = pool_range_new(n_workers);
     exe->sample_scratch = xcalloc((size_t)n_workers, sizeof *exe->sample_scratch);
     for (int i = 0; i < n_workers; i++)
         sample_scratch_init(&exe->sample_scratch[i], p->vocab_size);
@@ -150,6 +153,8 @@ static void cpu_free_executable(struct executable *exe) {
         sample_scratch_release(&exe->sample_scratch[i]);
     for (int i = 0; exe->cos_sin && i < exe->program->n_ropes; i++)
         free(exe->cos_sin[i]);
+    for (int i = 0; i < 2; i++)
+        pool_range_free(exe->rows[i]);
     free(exe->sample_scratch);
     free(exe->results);
     free(exe->seq_of_row);
@@ -217,6 +222,13 @@ static void fill_cos_sin(const struct executable *exe, int worker, int n_workers
     }
 }
 
+/* In pieces of about 128 KB of weights: long streams, and still a dozen of them in a layer's smaller matrices. */
+static void deal_rows(const struct op *op, struct pool_range *rows) {
+    const struct weight *w = op->weights[0];
+    int64_t row_bytes = MAX(weight_stored_bytes(w) / w->out, 1);
+    pool_range_deal(rows, w->out, MAX((128 << 10) / row_bytes / 32 * 32, 32));
+}
+
 static void run_worker(void *arg, int worker, int n_workers) {
     const struct executable *exe = arg;
     struct call c = {
@@ -234,6 +246,9 @@ static void run_worker(void *arg, int worker, int n_workers) {
     };
     fill_cos_sin(exe, worker, n_workers);
     for (int i = 0; i < exe->program->n_ops; i++) {
+        c.rows = exe->rows[i & 1]; // the other one may still be taken from by workers that are not done with the op before
+        if (worker == 0 && exe->program->ops[i].code == OP_LINEAR)
+            deal_rows(&exe->program->ops[i], c.rows);
         call_barrier(&c); // all of what this op reads has been written, by whomever
         bind_op(exe, &exe->ops[i], &c);
         exe->ops[i].run(&c);

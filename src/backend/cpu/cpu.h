@@ -76,6 +76,7 @@ struct call {
     float *const *cos_sin;     // [n_ropes][T][dim]: cos [dim/2], then sin [dim/2]
     float *scratch;            // this worker's: as many floats as the op's need says
     float *shared;             // all workers'
+    struct pool_range *rows;   // LINEAR: output columns, dealt out
     struct sample_scratch *sample_scratch;
     struct sample_result *results; // [R]
     int worker, n_workers;
@@ -94,6 +95,12 @@ typedef void op_function(const struct call *c);
 struct need cpu_need(const struct op *op);
 
 static inline void call_barrier(const struct call *c) { pool_barrier(c->backend->pool); }
+
+/* Asks for memory that is used soon to come as near as the second-level cache. */
+static inline void prefetch_bytes(const void *at, int64_t n_bytes) {
+    for (int64_t i = 0; i < n_bytes; i += 64)
+        __builtin_prefetch((const char *)at + i, 0, 2);
+}
 
 /* This worker's part of n items. */
 static inline void call_share(const struct call *c, int64_t n, int64_t grain, int64_t *begin, int64_t *end) {

@@ -19,8 +19,15 @@ int64_t fast_moe_shared(const struct op *op, int64_t max_tokens);
 int64_t fast_conv_scratch(const struct op *op);
 int64_t fast_delta_scratch(const struct delta_args *a);
 
-/* y [x.rows, end - begin] = x times rows [begin, end) of w, plus bias [end - begin] (may be NULL). The weights
- * are read once, however many rows x has. scratch: multiply_rows_scratch(x.width) floats. */
-void multiply_rows(const struct kernels *k, const struct placed *w, int64_t begin, int64_t end, struct mat x, struct mat y,
-                   const float *bias, float *scratch);
-int64_t multiply_rows_scratch(int64_t width);
+/* Products of one x with runs of rows of one weight. Weights are read once, however many rows x has. */
+struct product {
+    const struct kernels *kernels;
+    const struct placed *weight;
+    struct mat x;
+    float *scratch; // product_scratch(x.width) floats, this product's until its last run
+    int arranged;   // which arrangement of x the scratch holds; 0 before the first run
+};
+int64_t product_scratch(int64_t width);
+
+/* y [x.rows, end - begin] = x times rows [begin, end), plus bias [end - begin] (may be NULL). */
+void product_rows(struct product *p, int64_t begin, int64_t end, struct mat y, const float *bias);

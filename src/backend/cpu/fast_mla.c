@@ -59,7 +59,7 @@ struct tile {
 };
 
 int64_t fast_mla_attention_scratch(const struct mla_args *a) {
-    return TILE_QUERIES * (latent_width(a) + KEYS + a->rank + 2) + latent_width(a) * KEYS + multiply_rows_scratch(a->rank);
+    return TILE_QUERIES * (latent_width(a) + KEYS + a->rank + 2) + latent_width(a) * KEYS + product_scratch(a->rank);
 }
 
 static void lay_out(const struct call *c, struct tile *t) {
@@ -119,7 +119,8 @@ static void end_tile(const struct call *c, const struct tile *t) {
         int64_t row = (int64_t)(t->first_head + h) * a->v_dim;
         struct mat x = {t->latent + h * t->n_tokens * a->rank, a->rank, t->n_tokens, a->rank};
         struct mat y = {mat_row(c->out[0], t->first) + row, c->out[0].stride, t->n_tokens, a->v_dim};
-        multiply_rows(c->backend->kernels, c->weight[0], row, row + a->v_dim, x, y, NULL, t->rest);
+        struct product product = {.kernels = c->backend->kernels, .weight = c->weight[0], .x = x, .scratch = t->rest};
+        product_rows(&product, row, row + a->v_dim, y, NULL);
     }
 }
 

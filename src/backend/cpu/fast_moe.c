@@ -29,7 +29,7 @@ int64_t fast_moe_shared(const struct op *op, int64_t max_tokens) {
     return (ints + 15) / 16 * 16 + max_pairs(a, max_tokens) * (2 * width + 2 * (int64_t)a->ffn_size);
 }
 
-int64_t fast_moe_scratch(const struct op *op) { return multiply_rows_scratch(MAX(op->in[0].width, op->args.moe_ffn.ffn_size)); }
+int64_t fast_moe_scratch(const struct op *op) { return product_scratch(MAX(op->in[0].width, op->args.moe_ffn.ffn_size)); }
 
 static struct groups groups_of(const struct call *c, int64_t n_pairs) {
     const struct moe_args *a = &c->op->args.moe_ffn;
@@ -73,10 +73,11 @@ static void hidden_columns(const struct call *c, int expert, const struct groups
     int64_t width = c->in[0].width, ffn = a->ffn_size, p = g->first[expert], n = g->first[expert + 1] - p;
     const float *b13 = call_floats(c, 2);
     struct mat x = {g->x + p * width, width, n, width};
+    struct product product = {.kernels = k, .weight = c->weight[0], .x = x, .scratch = c->scratch};
     for (int half = 0; half < 2; half++) {
         int64_t row = ((int64_t)expert * 2 + half) * ffn + begin;
         struct mat y = {g->hidden + p * 2 * ffn + half * ffn + begin, 2 * ffn, n, end - begin};
-        multiply_rows(k, c->weight[0], row, row + end - begin, x, y, b13 ? b13 + row : NULL, c->scratch);
+        product_rows(&product, row, row + end - begin, y, b13 ? b13 + row : NULL);
     }
     for (int64_t r = p; r < p + n; r++) {
         float *gate = g->hidden + r * 2 * ffn + begin, *up = gate + ffn;
@@ -94,7 +95,8 @@ static void down_columns(const struct call *c, int expert, const struct groups *
     const float *b2 = call_floats(c, 3);
     struct mat hidden = {g->hidden + p * 2 * a->ffn_size, 2 * (int64_t)a->ffn_size, n, a->ffn_size};
     struct mat y = {g->y + p * width + begin, width, n, end - begin};
-    multiply_rows(c->backend->kernels, c->weight[1], row, row + end - begin, hidden, y, b2 ? b2 + row : NULL, c->scratch);
+    struct product product = {.kernels = c->backend->kernels, .weight = c->weight[1], .x = hidden, .scratch = c->scratch};
+    product_rows(&product, row, row + end - begin, y, b2 ? b2 + row : NULL);
 }
 
 static void sum_choices(const struct call *c, int64_t first_token, int64_t n_tokens, const struct groups *g, int64_t begin, int64_t end) {

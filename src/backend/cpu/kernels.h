@@ -22,8 +22,9 @@ struct few_rows {
 };
 
 enum {
-    FEW_ROWS = 8,   // activation rows that share one pass over the weights
-    PANEL_ROWS = 32 // output columns of a packed panel
+    AHEAD_BYTES = 64 * 1024, // how far ahead of its use multiply_few prefetches
+    FEW_ROWS = 8,            // activation rows that share one pass over the weights
+    PANEL_ROWS = 32          // output columns of a packed panel
 };
 
 /* Floats that an arranged row takes at most. */
@@ -32,9 +33,10 @@ static inline int64_t arranged_cols(int64_t n) { return (n + 63) / 64 * 64; }
 struct kernels {
     const char *name;
 
-    /* Rows of activations in the order in which multiply_few meets the weights of this part's format, for a part
-     * of n columns; out [n_x * arranged_cols(n)]. */
-    void (*arrange)(const struct weight_part *part, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
+    /* multiply_few wants the activations in the order in which it meets the weights of a part's format: a number
+     * above 0 for that order, and rows of x, of n columns, brought into it; out [n_x * arranged_cols(n)]. */
+    int (*arrangement)(const struct weight_part *part);
+    void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
     void (*multiply_few)(const struct few_rows *f);
 
     /* Columns [col, col + n) of a weight's row as floats, any format; col a multiple of 32. */

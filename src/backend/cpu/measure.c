@@ -1,6 +1,5 @@
-/* measure.c - see measure.h. Every figure is the best of many passes of a millisecond or two: what is sought is the limit,
- * and other processes only ever make a pass slower. A pass of reading takes another piece of the memory each time, so
- * that it finds nothing in a cache. */
+/* measure.c - see measure.h. Every figure is the best of several passes: what is sought is the limit, and other processes
+ * only ever make a pass slower. Reading goes through all of the memory, so that it lasts about as long as a token. */
 #include "backend/cpu/measure.h"
 
 #include "backend/cpu/kernels.h"
@@ -10,30 +9,29 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { PASSES = 24, PIECES = 8, BARRIERS = 500, MULTIPLY_ADDS = 384 * 200000 };
+enum { PASSES = 16, BARRIERS = 500, MULTIPLY_ADDS = 384 * 200000 };
 
 struct probe {
     struct pool *pool;
     const struct kernels *kernels;
     float *memory;
-    int64_t n_floats; // of a piece
-    int piece;
+    int64_t n_floats;
     float sums[1024]; // [workers]; so that no sum is dropped
 };
 
 static void touch(void *arg, int worker, int n_workers) {
     struct probe *p = arg;
     int64_t begin, end;
-    pool_share(p->n_floats * PIECES, 1024, worker, n_workers, &begin, &end);
+    pool_share(p->n_floats, 1024, worker, n_workers, &begin, &end);
     for (int64_t i = begin; i < end; i++)
         p->memory[i] = (float)(i & 7);
 }
 
-static void read_piece(void *arg, int worker, int n_workers) {
+static void read_all(void *arg, int worker, int n_workers) {
     struct probe *p = arg;
     int64_t begin, end;
     pool_share(p->n_floats, 1024, worker, n_workers, &begin, &end);
-    p->sums[worker] += p->kernels->read(p->memory + p->piece * p->n_floats + begin, end - begin);
+    p->sums[worker] += p->kernels->read(p->memory + begin, end - begin);
 }
 
 static void multiply_all(void *arg, int worker, int n_workers) {
@@ -54,7 +52,6 @@ static void meet(void *arg, int worker, int n_workers) {
 static double shortest(struct probe *p, void (*pass)(void *, int, int)) {
     double best = 1e9;
     for (int i = 0; i < PASSES; i++) {
-        p->piece = i % PIECES;
         int64_t start = clock_us();
         pool_run(p->pool, pass, p);
         double seconds = clock_seconds_since(start);
@@ -64,7 +61,7 @@ static double shortest(struct probe *p, void (*pass)(void *, int, int)) {
 }
 
 enum status measure_machine(int n_threads, int64_t read_bytes, struct machine_limits *out, struct error *err) {
-    struct probe p = {.kernels = kernels_find(NULL), .n_floats = read_bytes / (int64_t)sizeof(float) / PIECES / 1024 * 1024};
+    struct probe p = {.kernels = kernels_find(NULL), .n_floats = read_bytes / (int64_t)sizeof(float) / 1024 * 1024};
     p.memory = mmap(NULL, (size_t)read_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p.memory == MAP_FAILED)
         return fail(err, ERR_MEMORY, "no memory to measure with: %lld bytes", (long long)read_bytes);
@@ -73,7 +70,7 @@ enum status measure_machine(int n_threads, int64_t read_bytes, struct machine_li
     int n = pool_size(p.pool);
     *out = (struct machine_limits){.n_threads = n, .kernels = p.kernels->name};
     pool_run(p.pool, touch, &p);
-    out->read_bytes_per_s = (double)p.n_floats * sizeof(float) / shortest(&p, read_piece);
+    out->read_bytes_per_s = (double)p.n_floats * sizeof(float) / shortest(&p, read_all);
     out->multiply_adds_per_s = (double)MULTIPLY_ADDS * n / shortest(&p, multiply_all);
     out->barrier_us = shortest(&p, meet) / BARRIERS * 1e6;
     pool_free(p.pool);

@@ -62,6 +62,11 @@ static inline vf vf_load_f8_e4m3(const uint8_t *p) {
     return _mm256_or_ps(v, _mm256_castsi256_ps(_mm256_or_si256(nan, sign)));
 }
 
+static inline void vf_separate(vf *a, vf *b) {
+    vf low = _mm256_permute2f128_ps(*a, *b, 0x20), high = _mm256_permute2f128_ps(*a, *b, 0x31);
+    *a = _mm256_shuffle_ps(low, high, 0x88);
+    *b = _mm256_shuffle_ps(low, high, 0xDD);
+}
 static inline vf vf_load_e2m1(const uint8_t *p) {
     const vf values = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
     int32_t bytes;

@@ -48,6 +48,12 @@ static inline vf vf_load_f8_e4m3(const uint8_t *p) {
     return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(v), sign));
 }
 
+static inline void vf_separate(vf *a, vf *b) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    vf e = _mm512_permutex2var_ps(*a, even, *b);
+    *b = _mm512_permutex2var_ps(*a, _mm512_or_si512(even, _mm512_set1_epi32(1)), *b);
+    *a = e;
+}
 static inline vf vf_load_e2m1(const uint8_t *p) {
     const vf values = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
     __m128i b = _mm_loadl_epi64((const __m128i *)p), low = _mm_and_si128(b, _mm_set1_epi8(15));

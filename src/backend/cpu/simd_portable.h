@@ -87,6 +87,13 @@ static inline vf vf_load_f8_e4m3(const uint8_t *p) {
     return (vf){f8_e4m3_to_f32(p[0]), f8_e4m3_to_f32(p[1]), f8_e4m3_to_f32(p[2]), f8_e4m3_to_f32(p[3])};
 }
 
+/* The even elements of two vectors to *a, the odd ones to *b. */
+static inline void vf_separate(vf *a, vf *b) {
+    vf x = *a, y = *b;
+    *a = (vf){x[0], x[2], y[0], y[2]};
+    *b = (vf){x[1], x[3], y[1], y[3]};
+}
+
 /* LANES 4-bit floats, the low nibble of a byte first. */
 static inline vf vf_load_e2m1(const uint8_t *p) {
     return (vf){e2m1_to_f32(p[0] & 15), e2m1_to_f32(p[0] >> 4), e2m1_to_f32(p[1] & 15), e2m1_to_f32(p[1] >> 4)};
