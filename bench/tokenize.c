@@ -1,6 +1,6 @@
 /* tokenize.c - bytes of text a second that a vocabulary encodes, on one core, and how long its file takes to open.
  *
- * usage: build/release/bench/tokenize TEXT TOKENIZER...
+ * usage: build/release/bench/tokenize [TEXT TOKENIZER...]     (WikiText and the vocabularies of the tests)
  * Each pass has an encoder of its own, so no word is in its cache at the start; the best of the passes counts.
  * Time is this thread's processor time, which other programs on the machine disturb less than the clock. */
 #include "base/file.h"
@@ -52,16 +52,23 @@ static enum status measure(const char *path, struct str text, struct error *err)
 }
 
 int main(int argc, char **argv) {
+    static char *const usual[] = {"build/data/wikitext2/wiki.test.raw",
+                                  "build/data/tokenizers/qwen3/tokenizer.json",
+                                  "build/data/tokenizers/llama-3/tokenizer.json",
+                                  "build/data/tokenizers/gpt-2/tokenizer.json",
+                                  "build/data/tokenizers/o200k/o200k_base.tiktoken",
+                                  "build/data/tokenizers/llama-2/tokenizer.json",
+                                  "build/data/tokenizers/llama-2/tokenizer.model",
+                                  "build/data/tokenizers/bert-base-uncased/tokenizer.json",
+                                  "build/data/tokenizers/albert/tokenizer.json"};
+    char *const *paths = argc > 2 ? argv + 1 : usual;
+    int n = argc > 2 ? argc - 1 : (int)ARRAY_LEN(usual);
     struct error err;
     struct buf text = {0};
-    if (argc < 3) {
-        fprintf(stderr, "usage: %s TEXT TOKENIZER...\n", argv[0]);
-        return 2;
-    }
-    if (file_read(argv[1], 0, &text, &err) != OK)
+    if (file_read(paths[0], 0, &text, &err) != OK)
         return complain(&err);
-    for (int i = 2; i < argc; i++)
-        if (measure(argv[i], buf_view(&text), &err) != OK)
+    for (int i = 1; i < n; i++)
+        if (measure(paths[i], buf_view(&text), &err) != OK)
             return complain(&err);
     buf_release(&text);
     return 0;

@@ -171,6 +171,8 @@ size_t bpe_join(const struct bpe *b, struct bpe_memory *m, const char *word, siz
         return n;
     if (n > SHORT_WORD)
         return join_long(b, m, word, n);
+    for (size_t i = 0; i + 1 < n && !b->by_text; i++) // the table is larger than the caches: wait for all pairs at once
+        bpe_prefetch_pair(b, m->symbols[i].id, m->symbols[i + 1].id);
     for (size_t i = 0; i + 1 < n; i++)
         rate(b, word, &m->symbols[i], &m->symbols[i + 1]);
     m->symbols[n - 1].rank = NEVER;

@@ -70,13 +70,9 @@ static enum status encode_by_model(struct encoder *e, struct str word, struct to
     return OK;
 }
 
-/* One word, from the cache where it was met before. */
-static enum status encode_word(void *arg, struct str word, struct error *err) {
-    struct encoder *e = arg;
+/* One word that may be kept, from its place in the cache or into it. */
+static enum status encode_kept_word(struct encoder *e, struct word_entry *entry, struct str word, struct error *err) {
     struct token_ids *out = &e->body;
-    if (word.len > WORD_CACHE_TEXT)
-        return encode_by_model(e, word, out, err);
-    struct word_entry *entry = word_cache_place(e->words, word);
     if (word_entry_holds(entry, word)) {
         token_ids_reserve(out, WORD_CACHE_IDS);
         memcpy(out->ids + out->n, entry->ids, sizeof entry->ids);
@@ -93,6 +89,35 @@ static enum status encode_word(void *arg, struct str word, struct error *err) {
     memcpy(entry->text, word.ptr, word.len);
     if (n > 0) // a word may give nothing, before the list has memory
         memcpy(entry->ids, out->ids + before, n * sizeof *out->ids);
+    return OK;
+}
+
+static enum status encode_word(void *arg, struct str word, struct error *err) {
+    struct encoder *e = arg;
+    if (word.len > WORD_CACHE_TEXT)
+        return encode_by_model(e, word, &e->body, err);
+    return encode_kept_word(e, word_cache_place(e->words, word), word, err);
+}
+
+/* The common case of a known pattern: words are found some ahead, so that their places in the cache, which is larger
+ * than the processor's, are there when they are needed. */
+static enum status encode_known_words(struct encoder *e, const struct word_rules *rules, struct str text, struct error *err) {
+    enum { AHEAD = 16 };
+    struct str words[AHEAD];
+    struct word_entry *places[AHEAD];
+    for (const char *at = text.ptr, *end = at + text.len; at < end;) {
+        size_t n = 0;
+        for (const char *stop; n < AHEAD && at < end; at = stop) {
+            stop = word_scan(rules, at, end);
+            words[n] = (struct str){at, (size_t)(stop - at)};
+            places[n] = words[n].len > WORD_CACHE_TEXT ? NULL : word_cache_place(e->words, words[n]);
+            if (places[n])
+                __builtin_prefetch(places[n]);
+            n++;
+        }
+        for (size_t i = 0; i < n; i++)
+            TRY(places[i] ? encode_kept_word(e, places[i], words[i], err) : encode_by_model(e, words[i], &e->body, err));
+    }
     return OK;
 }
 
@@ -117,6 +142,9 @@ static enum status encode_plain(struct encoder *e, struct str text, bool at_star
     const struct tokenizer *t = e->tok;
     if (text.len == 0)
         return OK;
+    const struct word_rules *rules = pretokenizer_word_rules(&t->pretokenizer);
+    if (rules)
+        return encode_known_words(e, rules, text, err);
     if (t->pretokenizer.n > 0)
         return pretokenizer_run(&t->pretokenizer, &e->pretokenizer, e->rm, text, at_start, encode_word, e, err);
     return t->splits_at_marks ? encode_marked_words(e, text, err) : encode_word(e, text, err);

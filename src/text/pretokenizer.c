@@ -145,30 +145,24 @@ static enum status run_step(const struct run *r, size_t step, struct str text, b
     return OK;
 }
 
-/* The common case of a known pattern whose words go straight to the model: no call between word and word. */
-static enum status run_known_words(const struct word_rules *rules, struct str text, word_emit emit, void *arg, struct error *err) {
-    for (const char *at = text.ptr, *end = at + text.len, *stop; at < end; at = stop) {
-        stop = word_scan(rules, at, end);
-        TRY(emit(arg, (struct str){at, (size_t)(stop - at)}, err));
-    }
-    return OK;
+/* The words of a known pattern cover the text, so to isolate them and to keep nothing else are the same. */
+static bool cuts_known_words(const struct pretokenizer_step *s) {
+    return s->kind == PRETOKEN_SPLIT && s->pattern.kind == PATTERN_WORDS &&
+           (s->behavior == SPLIT_ISOLATED || (s->behavior == SPLIT_REMOVED && s->invert));
 }
 
-static const struct word_rules *known_words(const struct pretokenizer *p) {
-    const struct pretokenizer_step *first = p->steps, *last = p->n ? &p->steps[p->n - 1] : NULL;
-    if (!p->raw_bytes || last->add_prefix_space || p->n > 2)
+const struct word_rules *pretokenizer_word_rules(const struct pretokenizer *p) {
+    if (p->n == 0 || p->n > 2)
         return NULL;
+    const struct pretokenizer_step *first = &p->steps[0], *last = &p->steps[p->n - 1];
+    bool plain_bytes = p->raw_bytes && !last->add_prefix_space;
     if (p->n == 1)
-        return last->cuts ? last->pattern.words : NULL;
-    bool isolates = first->kind == PRETOKEN_SPLIT && first->behavior == SPLIT_ISOLATED && first->pattern.kind == PATTERN_WORDS;
-    return isolates && !last->cuts ? first->pattern.words : NULL;
+        return cuts_known_words(first) || (plain_bytes && last->cuts) ? first->pattern.words : NULL;
+    return cuts_known_words(first) && plain_bytes && !last->cuts ? first->pattern.words : NULL;
 }
 
 enum status pretokenizer_run(const struct pretokenizer *p, struct pretokenizer_memory *m, struct regex_memory *rm, struct str text,
                              bool at_start, word_emit emit, void *arg, struct error *err) {
-    const struct word_rules *rules = known_words(p);
-    if (rules)
-        return run_known_words(rules, text, emit, arg, err);
     if (m->n < p->n) {
         m->texts = xcalloc(p->n, sizeof *m->texts);
         m->n = p->n;

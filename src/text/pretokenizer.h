@@ -44,6 +44,10 @@ void pretokenizer_release(struct pretokenizer *p);
 void pretokenizer_take_step(struct pretokenizer *p, struct pretokenizer_step step);
 void pretokenizer_memory_release(struct pretokenizer_memory *m);
 
+/* The rules of a known pattern when all that the steps do is to cut by it, and words go to the model as they are;
+ * NULL otherwise. */
+const struct word_rules *pretokenizer_word_rules(const struct pretokenizer *p);
+
 typedef enum status (*word_emit)(void *arg, struct str word, struct error *err);
 
 /* Cuts text, which is not empty, and calls emit for each word. at_start: the text begins the whole input. A word
