@@ -34,6 +34,7 @@ static int32_t random_id(const struct tokenizer *tok, uint64_t a, uint64_t b) {
 static void check_stream(const struct tokenizer *tok, int flags, uint64_t key) {
     struct detokenizer *d = detokenizer_open(tok, flags);
     struct buf streamed = {0}, whole = {0};
+    buf_reserve(&streamed, 1);
     struct error err;
     int32_t ids[60];
     for (uint64_t round = 0; round < 150; round++) {

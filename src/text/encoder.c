@@ -28,6 +28,7 @@ struct encoder *encoder_open(const struct tokenizer *tok) {
     e->words_memory = xcalloc(WORD_CACHE_ENTRIES + 1, sizeof *e->words); // untouched pages cost nothing
     e->words = (struct word_entry *)(((uintptr_t)e->words_memory + 63) & ~(uintptr_t)63);
     e->rm = regex_memory_open();
+    token_ids_reserve(&e->body, WORD_CACHE_IDS);
     return e;
 }
 
