@@ -6,9 +6,9 @@ struct ends bind_ends(struct binder *b) {
     struct ends e;
     e.embed = bind_matrix(b, s->vocab_size, s->hidden_size, "embed_tokens");
     e.norm = bind_vector(b, s->hidden_size, "norm.weight");
-    if (s->tied_embeddings)
-        bind_set_aside(b, "/lm_head.weight"); // some exporters store the table twice
-    e.lm_head = s->tied_embeddings ? e.embed : bind_matrix(b, s->vocab_size, s->hidden_size, "/lm_head");
+    // A head that is stored counts, as in transformers 5: it is the table a second time, or the config is wrong.
+    bool own_head = !s->tied_embeddings || bind_has(b, false, "/lm_head.weight");
+    e.lm_head = own_head ? bind_matrix(b, s->vocab_size, s->hidden_size, "/lm_head") : e.embed;
     return e;
 }
 

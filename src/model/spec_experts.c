@@ -115,12 +115,11 @@ enum status read_gpt_oss(struct spec_reader *r) {
         return fail(r->err, ERR_FORMAT, "%s: \"hidden_size\" and \"intermediate_size\" must be multiples of 32 for mxfp4", r->path);
     json_t *yarn = json_pack("{s:s, s:f, s:f, s:f, s:b, s:i}", "rope_type", "yarn", "factor", 32.0, "beta_fast", 32.0, "beta_slow", 1.0,
                              "truncate", 0, "original_max_position_embeddings", 4096);
-    const json_t *scaling = json_object_get(r->text, "rope_scaling");
     double theta;
     int index;
     enum status st = read_real(r, "rope_theta", r->family->theta, &theta);
     if (st == OK)
-        st = add_rope(r, NULL, scaling && !json_is_null(scaling) ? scaling : yarn, theta, r->spec->head_dim, ROPE_HALF, &index);
+        st = add_rope(r, NULL, yarn, theta, r->spec->head_dim, ROPE_HALF, &index);
     json_decref(yarn);
     return st;
 }
@@ -139,7 +138,7 @@ static enum status read_latent(struct spec_reader *r, bool v3) {
     TRY(read_dim(r, "qk_nope_head_dim", 128, &m->nope_dim));
     TRY(read_dim(r, "qk_rope_head_dim", 64, &m->rope_dim));
     TRY(read_dim(r, "v_head_dim", 128, &m->v_dim));
-    TRY(rope_softmax_factor(rope_parameters(r, NULL), r->path, &factor, r->err));
+    TRY(rope_softmax_factor(rope_parameters(r), r->path, &factor, r->err));
     s->head_dim = m->nope_dim + m->rope_dim;
     s->n_kv_heads = s->n_heads;
     s->attention_scale = pow(s->head_dim, -0.5) * factor;
@@ -239,6 +238,8 @@ static enum status read_hybrid(struct spec_reader *r) {
     if (!gate)
         return fail(r->err, ERR_UNSUPPORTED, "%s: \"attn_output_gate\" false is not supported", r->path);
     TRY(read_count(r, "mtp_num_hidden_layers", 0, &r->spec->n_mtp_layers));
+    if (r->spec->activation != ACT_SILU) // which the convolution would take over
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"hidden_act\" must be silu for %s", r->path, r->spec->model_type);
     return one_half_rope(r);
 }
 

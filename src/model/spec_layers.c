@@ -71,13 +71,22 @@ static bool is_nested(const json_t *parameters) {
     return false;
 }
 
-const json_t *rope_parameters(const struct spec_reader *r, const char *layer_type) {
-    const json_t *p = json_object_get(r->text, "rope_parameters");
-    if (!json_is_object(p))
-        p = json_object_get(r->text, "rope_scaling");
+const json_t *rope_parameters(const struct spec_reader *r) {
+    const json_t *p = json_object_get(r->text, "rope_scaling");
+    if (!p || json_is_null(p) || (json_is_object(p) && json_object_size(p) == 0))
+        p = json_object_get(r->text, "rope_parameters");
     if (is_nested(p))
-        p = json_object_get(p, layer_type ? layer_type : "full_attention");
+        p = json_object_get(p, "full_attention");
     return json_is_null(p) ? NULL : p;
+}
+
+// Those of one layer type, or what stood in the older key.
+static enum status typed_parameters(const struct spec_reader *r, const char *layer_type, const json_t *old, const json_t **out) {
+    const json_t *all = json_object_get(r->text, "rope_parameters");
+    if (json_is_object(all) && !is_nested(all))
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"rope_parameters\" of %s must be kept by layer type", r->path, r->spec->model_type);
+    *out = json_is_object(all) ? json_object_get(all, layer_type) : old;
+    return OK;
 }
 
 enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t *old, double theta, int head_dim,
@@ -88,8 +97,11 @@ enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t
         s->ropes = arena_calloc(&s->arena, MAX_ROPES, sizeof *s->ropes);
         s->rope_notes = arena_calloc(&s->arena, MAX_ROPES, sizeof *s->rope_notes);
     }
-    bool is_new = json_is_object(json_object_get(r->text, "rope_parameters"));
-    const json_t *parameters = is_new ? rope_parameters(r, layer_type) : old;
+    const json_t *parameters = rope_parameters(r);
+    if (layer_type)
+        TRY(typed_parameters(r, layer_type, old, &parameters));
+    else if (!parameters)
+        parameters = old;
     if (json_is_null(parameters))
         parameters = NULL;
     if (parameters && !json_is_object(parameters))
@@ -113,12 +125,12 @@ enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t
 
 /* ---- keys that several families have ---- */
 
-// One rope for all layers, from rope_parameters or rope_scaling.
+// One rope for all layers.
 enum status one_rope(struct spec_reader *r, enum rope_pairing pairing, int head_dim) {
     double theta;
     int index;
     TRY(read_real(r, "rope_theta", r->family->theta, &theta));
-    return add_rope(r, NULL, json_object_get(r->text, "rope_scaling"), theta, head_dim, pairing, &index);
+    return add_rope(r, NULL, NULL, theta, head_dim, pairing, &index);
 }
 
 enum status one_half_rope(struct spec_reader *r) { return one_rope(r, ROPE_HALF, r->spec->head_dim); }

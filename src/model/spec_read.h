@@ -62,11 +62,11 @@ enum status check_window(const struct spec_reader *r);
 
 /* ---- rope ---- */
 /* Appends the rope for one layer type ("full_attention"; NULL: there is one for all) and returns its index. `old` stands in
- * where the newer "rope_parameters" is absent. */
+ * where the config has none: for a layer type no "rope_parameters", for all neither that nor "rope_scaling". */
 enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t *old, double theta, int head_dim,
                      enum rope_pairing pairing, int *index);
-/* rope_parameters of the layer type, or rope_scaling; may be NULL. */
-const json_t *rope_parameters(const struct spec_reader *r, const char *layer_type);
+/* "rope_scaling" where it says anything, else "rope_parameters", as transformers chooses between them; may be NULL. */
+const json_t *rope_parameters(const struct spec_reader *r);
 
 /* ---- keys that several families have ---- */
 enum status one_rope(struct spec_reader *r, enum rope_pairing pairing, int head_dim); // for all layers, in either layout
