@@ -66,6 +66,8 @@ struct gyre_options {
     enum gyre_policy policy;
     double itl_target_ms; // prompts are cut so that running streams get a token this often, if it can be; 0: no bound
     bool no_prefix_cache; // compute each prompt from its beginning
+    void (*load_step)(void *context, int64_t done, int64_t total); // told by gyre_open how many bytes of weights are loaded
+    void *load_context;
 };
 
 /* Reads the model, places its weights and allocates the cache. */

@@ -6,6 +6,8 @@
 #include "file/checkpoint.h"
 #include "file/folder.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -92,9 +94,46 @@ static void tensors_come_back_by_name_and_in_order(void **state) {
     EXPECT_EQ(*(const uint8_t *)b->data, 16);
     EXPECT(!a->consumed && !checkpoint_find(c, "__metadata__") && !checkpoint_find(c, "c"));
     EXPECT_STR(checkpoint_path(c, a), path);
-    checkpoint_prefetch(c);
     EXPECT_OK(checkpoint_check(c, &err), err);
     checkpoint_free(c);
+}
+
+struct told {
+    int64_t done, total;
+    int n;
+};
+
+static void tell(void *context, int64_t done, int64_t total) {
+    struct told *t = context;
+    EXPECT(done > t->done && done <= total && (t->n == 0 || total == t->total));
+    *t = (struct told){done, total, t->n + 1};
+}
+
+static void reading_ahead_reads_every_byte_and_tells_of_it(void **state) {
+    (void)state;
+    enum { DATA = (40 << 20) + 12344 };
+    const char *path = in_dir("large.safetensors");
+    char header[128];
+    snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]}}", DATA, DATA);
+    write_file(path, header, DATA);
+    int fd = open(path, O_RDONLY); // out of the page cache, where the file system has one
+    fsync(fd);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+    struct checkpoint *c;
+    struct error err;
+    EXPECT_OK(checkpoint_open(&c, path, &err), err);
+    struct told told = {0};
+    checkpoint_read_ahead(c, &(struct load_progress){tell, &told});
+    EXPECT(told.done == told.total && told.total > DATA && told.n == 3);
+    const char *data = checkpoint_find(c, "a")->data;
+    unsigned char in_memory[1];
+    for (int64_t i = 0; i + 8192 < DATA; i += 1 << 20) {
+        EXPECT_EQ(mincore((void *)((uintptr_t)(data + i) & ~(uintptr_t)4095), 1, in_memory), 0);
+        EXPECT(in_memory[0] & 1);
+    }
+    checkpoint_free(c);
+    remove(path);
 }
 
 static void scalars_and_empty_tensors_are_tensors(void **state) {
@@ -442,14 +481,24 @@ static void a_hundred_thousand_tensors_are_found_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         // First: the SIGBUS handler is installed with the first map, and cmocka puts its own in at each test.
-        cmocka_unit_test(a_file_cut_while_mapped_is_told),       cmocka_unit_test(tensors_come_back_by_name_and_in_order),
-        cmocka_unit_test(scalars_and_empty_tensors_are_tensors), cmocka_unit_test(a_broken_frame_is_refused),
-        cmocka_unit_test(nesting_of_100000_arrays_is_refused),   cmocka_unit_test(every_faulty_entry_is_refused_by_name),
-        cmocka_unit_test(a_file_cut_anywhere_is_refused),        cmocka_unit_test(shards_are_one_checkpoint),
-        cmocka_unit_test(every_faulty_index_is_refused_by_name), cmocka_unit_test(extra_tensors_are_named),
-        cmocka_unit_test(a_tensor_in_two_shards_is_refused),     cmocka_unit_test(a_broken_shard_is_named),
-        cmocka_unit_test(links_of_the_hub_cache_are_followed),   cmocka_unit_test(links_out_of_the_folder_are_refused),
-        cmocka_unit_test(what_is_no_checkpoint_is_said),         cmocka_unit_test(a_hundred_thousand_tensors_are_found_by_name),
+
+        cmocka_unit_test(a_file_cut_while_mapped_is_told),
+        cmocka_unit_test(reading_ahead_reads_every_byte_and_tells_of_it),
+        cmocka_unit_test(tensors_come_back_by_name_and_in_order),
+        cmocka_unit_test(scalars_and_empty_tensors_are_tensors),
+        cmocka_unit_test(a_broken_frame_is_refused),
+        cmocka_unit_test(nesting_of_100000_arrays_is_refused),
+        cmocka_unit_test(every_faulty_entry_is_refused_by_name),
+        cmocka_unit_test(a_file_cut_anywhere_is_refused),
+        cmocka_unit_test(shards_are_one_checkpoint),
+        cmocka_unit_test(every_faulty_index_is_refused_by_name),
+        cmocka_unit_test(extra_tensors_are_named),
+        cmocka_unit_test(a_tensor_in_two_shards_is_refused),
+        cmocka_unit_test(a_broken_shard_is_named),
+        cmocka_unit_test(links_of_the_hub_cache_are_followed),
+        cmocka_unit_test(links_out_of_the_folder_are_refused),
+        cmocka_unit_test(what_is_no_checkpoint_is_said),
+        cmocka_unit_test(a_hundred_thousand_tensors_are_found_by_name),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -32,7 +32,8 @@ struct cache_config {
 
 struct backend_ops {
     const char *name;
-    bool ragged; // takes steps with sequences of unequal length
+    bool ragged;   // takes steps with sequences of unequal length
+    bool in_place; // computes with weights where the checkpoint's map has them, so they had better be in memory
 
     enum status (*open)(const struct backend_options *options, struct backend **out, struct error *err);
 

@@ -78,9 +78,12 @@ int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error
     struct error e = {0};
     struct model *model;
     *out = NULL;
-    struct model_options options = {.load = o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT};
+    struct load_progress progress = {o->load_step, o->load_context};
+    struct model_options options = {o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT, progress};
     if (model_open(o->model, &options, &model, &e) != OK)
         return engine_report(err, &e);
+    if (o->backend->in_place)
+        model_read_ahead(model, &progress);
     const struct model_spec *spec = model->spec;
     struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS)};
     if (engine_open(o, &m, out, &e) != OK) {

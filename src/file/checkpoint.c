@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -190,10 +191,39 @@ struct stored_tensor *checkpoint_at(const struct checkpoint *c, size_t i) {
 
 const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t) { return c->files[t->file].path; }
 
-void checkpoint_prefetch(const struct checkpoint *c) {
+/* ---- reading ahead ---- */
+
+enum { READ_BYTES = 16 << 20 }; // at a time: long enough for any disk's full rate, short enough for a smooth bar
+
+/* Whether all pages of [at, at + n) are in memory. at begins a page, n <= READ_BYTES. */
+static bool is_resident(const char *at, size_t n, size_t page) {
+    unsigned char pages[READ_BYTES / 4096];
+    size_t n_pages = (n + page - 1) / page;
+    if (n_pages > sizeof pages || mincore((void *)at, n, pages) != 0)
+        return false;
+    for (size_t i = 0; i < n_pages; i++)
+        if (!(pages[i] & 1))
+            return false;
+    return true;
+}
+
+/* All of this is advice: where the system refuses, pages come when they are touched, and only time is lost. */
+static void read_map(const struct file_map *map, size_t page, int64_t *done, int64_t total, const struct load_progress *progress) {
+    for (size_t begin = 0; begin < map->n_bytes; begin += READ_BYTES) {
+        size_t n = MIN((size_t)READ_BYTES, map->n_bytes - begin);
+        if (!is_resident(map->bytes + begin, n, page))
+            madvise((void *)(map->bytes + begin), n, MADV_POPULATE_READ);
+        *done += (int64_t)n;
+        load_progress_step(progress, *done, total);
+    }
+}
+
+void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress) {
+    int64_t total = 0, done = 0, page = sysconf(_SC_PAGE_SIZE), memory = sysconf(_SC_PHYS_PAGES) * page;
     for (int i = 0; i < c->n_files; i++)
-        if (c->files[i].map.n_bytes)
-            madvise((void *)c->files[i].map.bytes, c->files[i].map.n_bytes, MADV_WILLNEED); // advice: failure costs time only
+        total += (int64_t)c->files[i].map.n_bytes;
+    for (int i = 0; i < c->n_files && total <= memory / 4 * 3; i++)
+        read_map(&c->files[i].map, (size_t)page, &done, total, progress);
 }
 
 enum status checkpoint_check(const struct checkpoint *c, struct error *err) {

@@ -19,6 +19,7 @@
  * marks are written; reading is. */
 #pragma once
 
+#include "base/load_progress.h"
 #include "base/status.h"
 #include "file/stored.h"
 
@@ -34,8 +35,10 @@ struct stored_tensor *checkpoint_at(const struct checkpoint *c, size_t i); // in
 /* The path of the file a tensor is in, for sentences. */
 const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t);
 
-/* Asks the kernel to read all files ahead, in the background: for who will soon touch every weight. */
-void checkpoint_prefetch(const struct checkpoint *c);
+/* Reads what of the files is not in memory, in order and with large reads, so that whoever touches every weight next does
+ * not fault them in page by page: a cold disk gives its full rate. Does nothing when the files are larger than three
+ * quarters of the machine's memory, since the first would be dropped before it is used. */
+void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress);
 
 /* ERR_IO with the file's name when a file lost bytes since it was opened (somebody cut it while it was
  * mapped): lost pages read as zeros, so whatever was computed from them is worthless. Cheap; ask after

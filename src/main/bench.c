@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "gyre.h"
+#include "main/progress.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -151,8 +152,12 @@ static enum status bench_model(const char *path, const struct machine_limits *li
                              .max_seqs = 1};
     struct gyre *g;
     struct gyre_error e;
+    struct progress loading = {0};
+    o.load_step = progress_of_load;
+    o.load_context = &loading;
     struct times t = {xcalloc((size_t)opt.repeat, sizeof(double)), xcalloc((size_t)opt.repeat, sizeof(double))};
     enum status st = gyre_open(&o, &g, &e) == 0 ? OK : fail(err, (enum status)e.status, "%s", e.text);
+    progress_end(&loading);
     if (st == OK) {
         st = measure(g, &t, err);
         gyre_close(g);

@@ -1,11 +1,14 @@
 /* engine_flags.c - see engine_flags.h. */
 #include "main/engine_flags.h"
 
+#include "main/progress.h"
+
 enum status engine_fault(const struct gyre_error *from, struct error *err) {
     return fail(err, (enum status)from->status, "%s", from->text);
 }
 
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
+    struct progress loading = {0};
     struct gyre_options options = {
         .model = model,
         .backend = backend_get(f->device),
@@ -19,7 +22,11 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .policy = strcmp(f->policy, "sjf") == 0 ? GYRE_SJF : GYRE_FCFS,
         .itl_target_ms = f->itl_target,
         .no_prefix_cache = !f->prefix_cache,
+        .load_step = progress_of_load,
+        .load_context = &loading,
     };
     struct gyre_error e;
-    return gyre_open(&options, out, &e) == 0 ? OK : engine_fault(&e, err);
+    int rc = gyre_open(&options, out, &e);
+    progress_end(&loading);
+    return rc == 0 ? OK : engine_fault(&e, err);
 }

@@ -63,6 +63,13 @@ void progress_step(struct progress *p, int64_t done) {
     fflush(stderr);
 }
 
+void progress_of_load(void *progress, int64_t done, int64_t total) {
+    struct progress *p = progress;
+    if (!p->what)
+        progress_begin(p, "loading weights", NULL, total);
+    progress_step(p, done);
+}
+
 void progress_end(struct progress *p) {
     if (p->shown && p->drawn_us > p->start_us + QUIET_US - REDRAW_US) {
         fputs("\r\033[K", stderr);

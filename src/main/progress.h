@@ -21,5 +21,8 @@ void progress_begin(struct progress *p, const char *what, const char *unit, int6
 void progress_step(struct progress *p, int64_t done); // done so far, not since the last step
 void progress_end(struct progress *p);                // wipes the line; a struct that was never begun is fine when zeroed
 
+/* For gyre_options.load_step, with a zeroed struct as load_context: shows how far weights are loaded. Ends with progress_end. */
+void progress_of_load(void *progress, int64_t done, int64_t total);
+
 /* The line as it would be drawn `elapsed` seconds after the start, at most width columns. */
 void progress_line(const struct progress *p, double elapsed, int width, char *out, int out_bytes);

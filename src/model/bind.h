@@ -36,7 +36,9 @@ struct binder {
     struct error *err;
     uint64_t dummy_seed;
     struct dummy_memory *dummy;
-    struct { // tensors that were taken in part, so that the next part does not count them again
+    int64_t dummy_done, dummy_total; // bytes
+    struct load_progress progress;   // of dummies
+    struct {                         // tensors that were taken in part, so that the next part does not count them again
         const char *name;
         struct weight_part view;
     } shared[8];

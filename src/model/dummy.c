@@ -81,5 +81,7 @@ const void *dummy_fill(struct binder *b, enum dtype dtype, int rank, const int64
             small[i] = dtype == DT_BF16 ? f32_to_bf16(table[i]) : f32_to_f16(table[i]);
         fill_16(p, n_bytes / 2, small, &state);
     }
+    b->dummy_done += (int64_t)n_bytes;
+    load_progress_step(&b->progress, b->dummy_done, b->dummy_total);
     return p;
 }

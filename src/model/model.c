@@ -5,9 +5,21 @@
 
 #include <stdlib.h>
 
-static enum status bind_and_record(struct model *m, const struct family *family, enum load_format load, struct error *err) {
+/* How much is to be made is known before the first byte is. */
+static enum status expect_dummies(struct binder *b, const struct load_progress *progress, struct error *err) {
+    int64_t n_parameters, bytes[N_DTYPES];
+    TRY(model_count(b->spec, &n_parameters, bytes, err));
+    b->progress = *progress;
+    for (int i = 0; i < N_DTYPES; i++)
+        b->dummy_total += bytes[i];
+    return OK;
+}
+
+static enum status bind_and_record(struct model *m, const struct family *family, const struct model_options *options, struct error *err) {
     struct binder b;
-    TRY(binder_init(&b, load, m->checkpoint, m->spec, &m->arena, err));
+    TRY(binder_init(&b, options->load, m->checkpoint, m->spec, &m->arena, err));
+    if (options->load == LOAD_DUMMY)
+        TRY(expect_dummies(&b, &options->progress, err));
     const void *weights = family->bind(&b);
     m->dummy = b.dummy;
     m->n_parameters = b.n_parameters;
@@ -25,7 +37,7 @@ static enum status open_parts(struct model *m, const char *path, const struct mo
         return fail(err, ERR_UNSUPPORTED, "%s: model_type \"%s\" cannot be run yet", m->spec->path, m->spec->model_type);
     if (options->load == LOAD_CHECKPOINT)
         TRY(checkpoint_open(&m->checkpoint, path, err));
-    return bind_and_record(m, family, options->load, err);
+    return bind_and_record(m, family, options, err);
 }
 
 enum status model_open(const char *path, const struct model_options *options, struct model **out, struct error *err) {
@@ -53,6 +65,11 @@ void model_free(struct model *m) {
 }
 
 enum status model_check(const struct model *m, struct error *err) { return m->checkpoint ? checkpoint_check(m->checkpoint, err) : OK; }
+
+void model_read_ahead(const struct model *m, const struct load_progress *progress) {
+    if (m->checkpoint)
+        checkpoint_read_ahead(m->checkpoint, progress);
+}
 
 enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_DTYPES], struct error *err) {
     const struct family *family = family_find(spec->model_type);

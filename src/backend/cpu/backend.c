@@ -284,6 +284,7 @@ static const float *cpu_logits(struct executable *exe, int row) {
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
+    .in_place = true,
     .open = cpu_open,
     .place_weights = cpu_place_weights,
     .alloc_cache = cpu_alloc_cache,
