@@ -14,11 +14,10 @@ export BUILD TEST_TIMEOUT results
 # --one NAME: runs it and says how it went in one line; the output of a failure follows.
 run_one() {
     case $1 in
-    *.py) ok='\.\.\. ok$' bad='\.\.\. (FAIL|ERROR)$' skip='\.\.\. skipped '
-        set -- "$1" env GYRE="$BUILD/gyre" PYTHONDONTWRITEBYTECODE=1 python3 -m unittest -v "tests/cli/$1" ;;
-    *) ok='^\[       OK \]' bad='^\[  FAILED  \] [a-z_0-9A-Z]+$' skip='^\[  SKIPPED \] [a-z_0-9A-Z]+$'
-        set -- "$1" "$BUILD/tests/$1" ;;
+    *.py) set -- "$1" env GYRE="$BUILD/gyre" PYTHONDONTWRITEBYTECODE=1 python3 tests/cli/run_module.py "$1" ;;
+    *) set -- "$1" "$BUILD/tests/$1" ;;
     esac
+    ok='^\[       OK \]' bad='^\[  FAILED  \] [^ ]+$' skip='^\[  SKIPPED \] [^ ]+$'
     name=$1 out=$results/$1.out
     shift
     begin=$(date +%s)

@@ -16,8 +16,26 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 GOOD = os.path.join(ROOT, "tests", "models", "qwen3")
 
 
+def read_bytes(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def write_text(path, text, **how):
+    with open(path, "w", **how) as f:
+        f.write(text)
+
+
+def read_json(path):
+    return json.loads(read_bytes(path))
+
+
+def write_json(path, value):
+    write_text(path, json.dumps(value))
+
+
 def read_safetensors(path):
-    data = open(path, "rb").read()
+    data = read_bytes(path)
     n = struct.unpack("<Q", data[:8])[0]
     return json.loads(data[8:8 + n]), data[8 + n:]
 
@@ -55,13 +73,13 @@ class BadModel(unittest.TestCase):
             self.assertIn(w, lines[0])
 
     def edit_config(self, **changes):
-        c = json.load(open(self.path("config.json")))
+        c = read_json(self.path("config.json"))
         for k, v in changes.items():
             if v is KeyError:
                 c.pop(k, None)
             else:
                 c[k] = v
-        json.dump(c, open(self.path("config.json"), "w"))
+        write_json(self.path("config.json"), c)
 
     def edit_header(self, change):
         h, body = read_safetensors(self.path("model.safetensors"))
@@ -83,8 +101,9 @@ class Weights(BadModel):
 
     def test_file_shorter_than_its_length_field(self):
         for n in (0, 1, 7, 8, 100):
-            data = open(os.path.join(GOOD, "model.safetensors"), "rb").read()[:n]
-            open(self.path("model.safetensors"), "wb").write(data)
+            data = read_bytes(os.path.join(GOOD, "model.safetensors"))[:n]
+            with open(self.path("model.safetensors"), "wb") as f:
+                f.write(data)
             self.refused(self.score(), "model.safetensors")
 
     def test_body_cut_short(self):
@@ -218,7 +237,7 @@ class Index(BadModel):
         self.write_index({"weight_map": self.map})
 
     def write_index(self, index):
-        json.dump(index, open(self.path("model.safetensors.index.json"), "w"))
+        write_json(self.path("model.safetensors.index.json"), index)
 
     def test_the_split_model_is_accepted_and_says_the_same(self):
         whole = self.ask("score", GOOD, "--prompt-ids", "1,2,3", "--output", "json")
@@ -262,7 +281,7 @@ class Index(BadModel):
         for bad in ({}, [], {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {}}, None):
             self.write_index(bad)
             self.refused(self.score(), "index.json")
-        open(self.path("model.safetensors.index.json"), "w").write("[" * 100000)
+        write_text(self.path("model.safetensors.index.json"), "[" * 100000)
         self.refused(self.score(), "index.json")
 
 
@@ -273,7 +292,7 @@ class Config(BadModel):
 
     def test_not_json(self):
         for text in ("", "{", "[]", "nul", "{\"a\": 1,}", "{\"model_type\": \"qwen3\", \"model_type\": \"llama\"}", "[" * 100000, "\xff", "{\"hidden_size\": 1e999}"):
-            open(self.path("config.json"), "w", encoding="latin-1").write(text)
+            write_text(self.path("config.json"), text, encoding="latin-1")
             self.refused(self.score(), "config.json")
 
     def test_every_size_refuses_what_is_no_size(self):
@@ -343,7 +362,7 @@ class Config(BadModel):
 
     def test_eos_ids_out_of_the_vocabulary(self):
         for bad in (1 << 40, "2", [1, "x"], [1 << 40], {}):
-            json.dump({"eos_token_id": bad}, open(self.path("generation_config.json"), "w"))
+            write_json(self.path("generation_config.json"), {"eos_token_id": bad})
             with self.subTest(bad=bad):
                 self.refused(self.score(), "generation_config.json", "eos_token_id")
 
@@ -357,13 +376,13 @@ class Tokenizer(BadModel):
         return self.ask("tokenize", self.model, "-p", "Once upon a time")
 
     def edit_tokenizer(self, change):
-        t = json.load(open(self.path("tokenizer.json")))
+        t = read_json(self.path("tokenizer.json"))
         change(t)
-        json.dump(t, open(self.path("tokenizer.json"), "w"))
+        write_json(self.path("tokenizer.json"), t)
 
     def test_not_json(self):
         for text in ("", "{", "[]", "{}", "{\"model\": 3}", "[" * 100000, "{\"a\":" * 100000):
-            open(self.path("tokenizer.json"), "w").write(text)
+            write_text(self.path("tokenizer.json"), text)
             self.refused(self.tokenize(), "tokenizer.json")
 
     def broken(self, *words, change):
@@ -441,9 +460,9 @@ class Prompt(BadModel):
 
 class Template(BadModel):
     def render(self, template):
-        open(self.path("chat_template.jinja"), "w").write(template)
+        write_text(self.path("chat_template.jinja"), template)
         request = os.path.join(self.dir, "request.json")
-        json.dump({"messages": [{"role": "user", "content": "hello"}]}, open(request, "w"))
+        write_json(request, {"messages": [{"role": "user", "content": "hello"}]})
         return self.ask("render", self.model, "-f", request)
 
     def test_templates_that_do_not_parse(self):
