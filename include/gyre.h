@@ -156,12 +156,26 @@ enum gyre_finish {
     GYRE_FAILED,    // see error
 };
 
+/* Why not more of a prompt came from the prefix cache. */
+enum gyre_cache_miss {
+    GYRE_MISS_NONE,     // all that can be reused was: whole blocks before the last token
+    GYRE_MISS_DISABLED, // gyre_options.no_prefix_cache, or a model whose cache cannot be shared
+    GYRE_MISS_SHORT,    // there is no whole block before the last token
+    GYRE_MISS_SCORED,   // log-probabilities were asked for from here on, so these tokens had to be computed
+    GYRE_MISS_NEW,      // no earlier text went on like this, or it is long gone
+    GYRE_MISS_SALT,     // one did, under another cache_salt
+    GYRE_MISS_EVICTED,  // one did, and its blocks were taken for something else
+    GYRE_MISS_WINDOW,   // its full-attention blocks are there, those of a sliding window were taken
+};
+const char *gyre_cache_miss_name(enum gyre_cache_miss miss); // "none", "disabled", ...
+
 struct gyre_timing {
-    int64_t queue_us;  // from gyre_submit to the first step with this request
-    int64_t prompt_us; // from there to the first token (or the end)
-    int64_t decode_us; // from the first token to the last
-    int64_t n_reused;  // prompt tokens that were not computed again
-    int64_t n_tokens;  // generated
+    int64_t queue_us;                // from gyre_submit to the first step with this request
+    int64_t prompt_us;               // from there to the first token (or the end)
+    int64_t decode_us;               // from the first token to the last
+    int64_t n_reused;                // prompt tokens that were not computed again ...
+    enum gyre_cache_miss cache_miss; // ... and why those after them were
+    int64_t n_tokens;                // generated
 };
 
 /* Pointers are good until the next call of gyre_poll. */

@@ -515,6 +515,50 @@ static void a_beginning_seen_before_is_not_computed_again(void **state) {
     }
 }
 
+static enum gyre_cache_miss miss(struct world *w, const int32_t *prompt, int n, const char *salt, bool scored) {
+    struct gyre_request q = ask(w, 1, 2);
+    struct record r = {0};
+    q.prompt = prompt, q.n_prompt = n, q.cache_salt = salt, q.score_prompt = scored;
+    submit(w->g, q, &r);
+    finish_all(w->g);
+    return r.timing.cache_miss;
+}
+
+static void a_miss_says_why(void **state) {
+    (void)state;
+    struct gyre_options tiny = {.block_size = 8, .max_batched_tokens = 64, .kv_cache_bytes = 8 * LONGEST};
+    struct world w = world_open(PLAIN, tiny);
+    int32_t text[80], other[80];
+    for (int k = 0; k < 80; k++)
+        text[k] = 2 + k % 30, other[k] = 2 + (k * 11) % 31;
+    EXPECT_EQ(miss(&w, text, 41, NULL, false), GYRE_MISS_NEW);
+    EXPECT_EQ(miss(&w, text, 41, NULL, false), GYRE_MISS_NONE);
+    EXPECT_EQ(miss(&w, text, 41, NULL, true), GYRE_MISS_SCORED);
+    EXPECT_EQ(miss(&w, text, 50, NULL, false), GYRE_MISS_NEW); // the sixth block
+    EXPECT_EQ(miss(&w, text, 48, NULL, false), GYRE_MISS_NONE);
+    EXPECT_EQ(miss(&w, text, 8, NULL, false), GYRE_MISS_SHORT);
+    EXPECT_EQ(miss(&w, text, 20, "a tenant", false), GYRE_MISS_SALT);
+    EXPECT_EQ(miss(&w, other, 78, NULL, false), GYRE_MISS_NEW); // 10 of the 12 blocks
+    EXPECT_EQ(miss(&w, text, 41, NULL, false), GYRE_MISS_EVICTED);
+    EXPECT_EQ(miss(&w, text, 20, "a tenant", false), GYRE_MISS_EVICTED);
+    world_close(w);
+
+    // Two texts of 40 tokens take the window's blocks, of which there are few, and not those of full attention.
+    w = world_open((struct toy_shape){.full = true, .window = 3},
+                   (struct gyre_options){.block_size = 8, .max_batched_tokens = 8, .max_seqs = 1});
+    EXPECT_EQ(miss(&w, text, 41, NULL, false), GYRE_MISS_NEW);
+    EXPECT_EQ(miss(&w, other, 41, NULL, false), GYRE_MISS_NEW);
+    EXPECT_EQ(miss(&w, text, 41, NULL, false), GYRE_MISS_WINDOW);
+    world_close(w);
+
+    tiny.no_prefix_cache = true;
+    w = world_open(PLAIN, tiny);
+    EXPECT_EQ(miss(&w, text, 41, NULL, false), GYRE_MISS_DISABLED);
+    world_close(w);
+    for (int m = GYRE_MISS_NONE; m <= GYRE_MISS_WINDOW; m++)
+        EXPECT(gyre_cache_miss_name((enum gyre_cache_miss)m));
+}
+
 static void what_was_evicted_is_computed_again(void **state) {
     (void)state;
     struct toy_shape shape = {.full = true};
@@ -708,6 +752,7 @@ int main(void) {
         cmocka_unit_test(cancelling_voids_what_was_not_handed_out),
         cmocka_unit_test(a_conversation_computes_its_past_once),
         cmocka_unit_test(a_beginning_seen_before_is_not_computed_again),
+        cmocka_unit_test(a_miss_says_why),
         cmocka_unit_test(what_was_evicted_is_computed_again),
         cmocka_unit_test(recurrent_models_remember_nothing),
         cmocka_unit_test(policies_decide_who_comes_first),

@@ -99,6 +99,16 @@ void gyre_forget(struct gyre *g, uint64_t id) {
         forget(g, r);
 }
 
+const char *gyre_cache_miss_name(enum gyre_cache_miss miss) {
+    static const char *const names[] = {
+        [GYRE_MISS_NONE] = "none",       [GYRE_MISS_DISABLED] = "disabled",  [GYRE_MISS_SHORT] = "short prompt",
+        [GYRE_MISS_SCORED] = "scored",   [GYRE_MISS_NEW] = "new text",       [GYRE_MISS_SALT] = "other salt",
+        [GYRE_MISS_EVICTED] = "evicted", [GYRE_MISS_WINDOW] = "window gone",
+    };
+    BUG_IF((size_t)miss >= ARRAY_LEN(names));
+    return names[miss];
+}
+
 // ---- events -----------------------------------------------------------------------------------------------------
 
 void engine_free_delivered(struct gyre *g) {
@@ -117,6 +127,7 @@ static struct gyre_timing timing_of(const struct request *r) {
         .prompt_us = first - started,
         .decode_us = r->first_token_us ? r->last_token_us - first : 0,
         .n_reused = MAX(r->sequence.n_recalled, 0),
+        .cache_miss = r->sequence.miss,
         .n_tokens = r->sequence.n_tokens - r->n_prompt,
     };
 }

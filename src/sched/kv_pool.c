@@ -242,13 +242,14 @@ static int32_t find_path(struct kv_pool *pool, const struct sequence *seq, int32
     return n;
 }
 
-/* Whether every group still holds the blocks that the token after the first n blocks can see. */
-static bool can_go_on_after(const struct kv_pool *pool, int32_t n) {
+/* What keeps a sequence from going on after the first n blocks: NONE if every group still holds those that the next
+ * token can see. */
+static enum gyre_cache_miss missing_after(const struct kv_pool *pool, int32_t n) {
     for (int g = 0; g < pool->n_groups; g++)
         for (int32_t i = first_visible(&pool->groups[g], n * pool->block_size) / pool->block_size; i < n; i++)
             if (pool->prefix.nodes[pool->path[i]].block[g] == NO_BLOCK)
-                return false;
-    return true;
+                return pool->groups[g].window ? GYRE_MISS_WINDOW : GYRE_MISS_EVICTED;
+    return GYRE_MISS_NONE;
 }
 
 static void share_blocks(struct kv_pool *pool, struct sequence *seq, int32_t n) {
@@ -263,18 +264,32 @@ static void share_blocks(struct kv_pool *pool, struct sequence *seq, int32_t n) 
     }
 }
 
-void kv_pool_recall(struct kv_pool *pool, struct sequence *seq, int32_t max_tokens) {
+/* Why the text after the first n blocks, which are known, is not. */
+static enum gyre_cache_miss why_no_longer(const struct kv_pool *pool, const struct sequence *seq, int32_t n, int32_t max_blocks) {
+    if (n == max_blocks)
+        return max_blocks == 0 ? GYRE_MISS_SHORT : GYRE_MISS_NONE;
+    return prefix_cache_why_not(&pool->prefix, n > 0 ? pool->path[n - 1] : NO_NODE, seq->salt,
+                                seq->tokens + (size_t)n * (size_t)pool->block_size);
+}
+
+enum gyre_cache_miss kv_pool_recall(struct kv_pool *pool, struct sequence *seq, int32_t max_tokens) {
     BUG_IF(seq->n_computed != 0 || seq->node != NO_NODE);
+    if (!pool->remembers)
+        return GYRE_MISS_DISABLED;
     int32_t n = find_path(pool, seq, max_tokens / pool->block_size);
-    while (n > 0 && !can_go_on_after(pool, n))
-        n--;
+    enum gyre_cache_miss miss = missing_after(pool, n), shorter = miss;
+    if (miss == GYRE_MISS_NONE)
+        miss = why_no_longer(pool, seq, n, max_tokens / pool->block_size);
+    while (shorter != GYRE_MISS_NONE)
+        shorter = missing_after(pool, --n);
     if (n == 0)
-        return;
+        return miss;
     share_blocks(pool, seq, n);
     seq->node = pool->path[n - 1];
     prefix_cache_hold(&pool->prefix, seq->node);
     seq->n_remembered = n;
     seq->n_computed = n * pool->block_size;
+    return miss;
 }
 
 /* A node that another sequence gave blocks to keeps those. */

@@ -63,8 +63,9 @@ enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n
 void kv_pool_drop(struct kv_pool *pool, struct sequence *seq);
 
 /* Gives seq, which has computed nothing, the blocks of the longest remembered beginning of its tokens, of at most
- * max_tokens and in whole blocks, and moves n_computed. Blocks are shared: nobody writes a full block. */
-void kv_pool_recall(struct kv_pool *pool, struct sequence *seq, int32_t max_tokens);
+ * max_tokens and in whole blocks, and moves n_computed. Blocks are shared: nobody writes a full block. Returns why it
+ * was not more. */
+enum gyre_cache_miss kv_pool_recall(struct kv_pool *pool, struct sequence *seq, int32_t max_tokens);
 
 /* Remembers the blocks that seq has filled since the last time. */
 void kv_pool_remember(struct kv_pool *pool, struct sequence *seq);

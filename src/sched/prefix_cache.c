@@ -15,6 +15,7 @@ void prefix_cache_init(struct prefix_cache *pc, int n_nodes, int block_size) {
     pc->nodes = xcalloc((size_t)n_nodes, sizeof *pc->nodes);
     pc->tokens = xcalloc((size_t)n_nodes * (size_t)block_size, sizeof *pc->tokens);
     pc->buckets = xcalloc(pc->n_buckets, sizeof *pc->buckets);
+    pc->seen = xcalloc(pc->n_buckets, sizeof *pc->seen);
     for (uint32_t i = 0; i < pc->n_buckets; i++)
         pc->buckets[i] = NO_NODE;
     for (int i = 0; i < n_nodes; i++)
@@ -28,6 +29,7 @@ void prefix_cache_release(struct prefix_cache *pc) {
     free(pc->nodes);
     free(pc->tokens);
     free(pc->buckets);
+    free(pc->seen);
     *pc = (struct prefix_cache){0};
 }
 
@@ -55,6 +57,24 @@ int32_t prefix_cache_find(const struct prefix_cache *pc, int32_t parent, struct 
     return find_hashed(pc, hash_of(pc, parent, salt, tokens), parent, salt, tokens);
 }
 
+// ---- what once was here -----------------------------------------------------------------------------------------
+
+static uint64_t *seen_at(const struct prefix_cache *pc, uint64_t hash) { return &pc->seen[hash & (pc->n_buckets - 1)]; }
+
+/* Of a first block, whatever its salt. */
+static uint64_t hash_of_any_salt(const struct prefix_cache *pc, const int32_t *tokens) {
+    return XXH3_64bits_withSeed(tokens, (size_t)pc->block_size * sizeof *tokens, ~pc->key);
+}
+
+enum gyre_cache_miss prefix_cache_why_not(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt, const int32_t *tokens) {
+    uint64_t hash = hash_of(pc, parent, salt, tokens), any = hash_of_any_salt(pc, tokens);
+    if (*seen_at(pc, hash) == hash)
+        return GYRE_MISS_EVICTED;
+    return parent == NO_NODE && *seen_at(pc, any) == any ? GYRE_MISS_SALT : GYRE_MISS_NEW;
+}
+
+// ---- nodes ------------------------------------------------------------------------------------------------------
+
 int32_t prefix_cache_add(struct prefix_cache *pc, int32_t parent, struct prefix_salt salt, const int32_t *tokens) {
     uint64_t hash = hash_of(pc, parent, salt, tokens);
     int32_t i = find_hashed(pc, hash, parent, salt, tokens);
@@ -69,6 +89,10 @@ int32_t prefix_cache_add(struct prefix_cache *pc, int32_t parent, struct prefix_
     memset(n->block, 0xFF, sizeof n->block);
     memcpy(tokens_of(pc, i), tokens, (size_t)pc->block_size * sizeof *tokens);
     *bucket = i;
+    if (parent == NO_NODE) {
+        uint64_t any = hash_of_any_salt(pc, tokens);
+        *seen_at(pc, any) = any;
+    }
     prefix_cache_hold(pc, parent);
     return i;
 }
@@ -90,6 +114,7 @@ static void unlink_node(struct prefix_cache *pc, int32_t node) {
     while (*at != node)
         at = &pc->nodes[*at].next;
     *at = pc->nodes[node].next;
+    *seen_at(pc, pc->nodes[node].hash) = pc->nodes[node].hash;
     pc->nodes[node].next = pc->free;
     pc->free = node;
     pc->n_used--;

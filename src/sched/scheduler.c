@@ -185,9 +185,14 @@ static void plan_running(struct scheduler *s, struct reserve *decoding) {
 
 /* What is remembered of a waiting sequence's text; it then waits with cache until it is admitted or others need it. */
 static void recall(struct scheduler *s, struct sequence *seq) {
-    if (seq->n_computed > 0 || !s->pool->remembers)
+    if (seq->n_computed > 0)
         return;
-    kv_pool_recall(s->pool, seq, sequence_row_start(seq));
+    int32_t most = sequence_row_start(seq);
+    enum gyre_cache_miss miss = kv_pool_recall(s->pool, seq, most);
+    if ((miss == GYRE_MISS_NONE || miss == GYRE_MISS_SHORT) && most < seq->n_tokens - 1)
+        miss = GYRE_MISS_SCORED;
+    if (seq->n_recalled < 0)
+        seq->miss = miss;
     s->n_waiting_with_cache += seq->n_computed > 0;
 }
 
