@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/histogram.h"
 #include "base/json.h"
 #include "base/pool.h"
 #include "base/random.h"
@@ -234,8 +235,29 @@ static void a_range_gives_every_item_once_whoever_takes_it(void **state) {
     pool_free(run.pool);
 }
 
+static void a_histogram_counts_each_value_in_the_first_bucket_that_holds_it(void **state) {
+    (void)state;
+    static const int64_t bounds[] = {10, 20, 50};
+    static const struct {
+        int64_t value;
+        int bucket;
+    } cases[] = {{-5, 0}, {0, 0}, {10, 0}, {11, 1}, {20, 1}, {21, 2}, {50, 2}, {51, 3}, {INT32_MAX, 3}};
+    struct histogram h;
+    int64_t sum = 0, want[4] = {0};
+    histogram_init(&h, bounds, 3);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        histogram_add(&h, cases[i].value);
+        sum += cases[i].value;
+        want[cases[i].bucket]++;
+    }
+    for (int i = 0; i < 4; i++)
+        EXPECT_EQ(counter_get(&h.counts[i]), want[i]);
+    EXPECT_EQ(counter_get(&h.sum), sum);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_histogram_counts_each_value_in_the_first_bucket_that_holds_it),
         cmocka_unit_test(philox_gives_the_published_values),
         cmocka_unit_test(utf8_refuses_what_rfc3629_refuses),
         cmocka_unit_test(incomplete_tail_is_what_more_bytes_could_finish),

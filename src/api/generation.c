@@ -210,7 +210,9 @@ static void advance(struct choice *c) {
     read_tokens(c);
     if (c->answer->done)
         end_choice(c);
-    else if (c->stopped || g->failed.status != OK)
+    else if (c->stopped)
+        service_stop(g->api->service, c->answer);
+    else if (g->failed.status != OK)
         service_cancel(g->api->service, c->answer);
 }
 

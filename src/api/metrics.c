@@ -1,8 +1,9 @@
-/* metrics.c - GET /metrics: the engine's and the front's counters as Prometheus text, under the names of vLLM where it
- * has one, so that dashboards, autoscalers and gateways made for it work.
+/* metrics.c - GET /metrics: the engine's and the front's counters and histograms as Prometheus text, under the names of
+ * vLLM where it has one, so that dashboards, autoscalers and gateways made for it work.
  *
  * A prompt counts when its request ends. All its tokens are looked up in the prefix cache, so the queries are the
- * prompt tokens and the hits those that were not computed again. */
+ * prompt tokens and the hits those that were not computed again. What there is one of for each answer (n of them make
+ * n) is counted so in the histograms of requests, as in vLLM. */
 #include "api/endpoints.h"
 
 static void describe(struct buf *b, const char *name, const char *type, const char *help) {
@@ -21,11 +22,39 @@ static void append_label(struct buf *b, const char *value) {
     }
 }
 
+/* {engine="0",model_name="NAME" and what follows, without the closing brace. */
+static void append_labels(struct buf *b, const struct api *api) {
+    buf_printf(b, "{engine=\"0\",model_name=\"");
+    append_label(b, api->options.names[0]);
+    buf_push(b, '"');
+}
+
 static void engine_metric(struct buf *b, const struct api *api, const char *name, const char *type, const char *help, double value) {
     describe(b, name, type, help);
-    buf_printf(b, "%s{engine=\"0\",model_name=\"", name);
-    append_label(b, api->options.names[0]);
-    buf_printf(b, "\"} %.15g\n", value);
+    buf_printf(b, "%s", name);
+    append_labels(b, api);
+    buf_printf(b, "} %.15g\n", value);
+}
+
+/* `unit` is how much of what the name says one of the histogram's units is. */
+static void engine_histogram(struct buf *b, const struct api *api, const char *name, const char *help, const struct histogram *h,
+                             double unit) {
+    int64_t n = 0;
+    describe(b, name, "histogram", help);
+    for (int i = 0; i <= h->n; i++) {
+        n += counter_get(&h->counts[i]);
+        buf_printf(b, "%s_bucket", name);
+        append_labels(b, api);
+        if (i < h->n)
+            buf_printf(b, ",le=\"%.15g\"} %lld\n", (double)h->bounds[i] * unit, (long long)n);
+        else
+            buf_printf(b, ",le=\"+Inf\"} %lld\n", (long long)n);
+    }
+    buf_printf(b, "%s_sum", name);
+    append_labels(b, api);
+    buf_printf(b, "} %.15g\n%s_count", (double)counter_get(&h->sum) * unit, name);
+    append_labels(b, api);
+    buf_printf(b, "} %lld\n", (long long)n);
 }
 
 static void front_metric(struct buf *b, const char *name, const char *type, const char *help, double value) {
@@ -43,6 +72,7 @@ static void append_engine(struct buf *b, const struct api *api) {
     engine_metric(b, api, "vllm:num_preemptions_total", "counter", "Sequences that gave their blocks back.", (double)s.n_preempted);
     engine_metric(b, api, "vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", (double)s.n_prompt_tokens);
     engine_metric(b, api, "vllm:generation_tokens_total", "counter", "Tokens generated.", (double)s.n_generated_tokens);
+    engine_metric(b, api, "vllm:prompt_tokens_cached_total", "counter", "Prompt tokens not computed again.", (double)s.n_reused_tokens);
     engine_metric(b, api, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", (double)s.n_prompt_tokens);
     engine_metric(b, api, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens not computed again.", (double)s.n_reused_tokens);
     describe(b, "vllm:cache_config_info", "gauge", "How the cache is cut.");
@@ -51,12 +81,48 @@ static void append_engine(struct buf *b, const struct api *api) {
     engine_metric(b, api, "gyre:steps_total", "counter", "Steps of the engine.", (double)s.n_steps);
 }
 
+static void append_finished(struct buf *b, const struct api *api) {
+    static const char name[] = "vllm:request_success_total";
+    const struct telemetry *t = service_telemetry(api->service);
+    describe(b, name, "counter", "Answers that ended, by why.");
+    for (int i = 0; i < N_FINISHED_REASONS; i++) {
+        buf_printf(b, "%s", name);
+        append_labels(b, api);
+        buf_printf(b, ",finished_reason=\"%s\"} %lld\n", finished_reason_name[i], (long long)counter_get(&t->finished[i]));
+    }
+}
+
+static void append_histograms(struct buf *b, const struct api *api) {
+    const struct telemetry *t = service_telemetry(api->service);
+    const struct {
+        const char *name, *help;
+        const struct histogram *h;
+        double unit;
+    } all[] = {
+        {"vllm:time_to_first_token_seconds", "From the request to its first token.", &t->time_to_first_token, 1e-6},
+        {"vllm:inter_token_latency_seconds", "From one token of an answer to the next.", &t->inter_token, 1e-6},
+        {"vllm:request_time_per_output_token_seconds", "Mean of an answer's times between tokens.", &t->time_per_token, 1e-6},
+        {"vllm:e2e_request_latency_seconds", "From the request to the end of its answer.", &t->end_to_end, 1e-6},
+        {"vllm:request_queue_time_seconds", "From the request to its first step.", &t->queue_time, 1e-6},
+        {"vllm:request_inference_time_seconds", "From the first step to the last token.", &t->inference_time, 1e-6},
+        {"vllm:request_prefill_time_seconds", "From the first step to the first token.", &t->prefill_time, 1e-6},
+        {"vllm:request_decode_time_seconds", "From the first token to the last.", &t->decode_time, 1e-6},
+        {"vllm:request_prompt_tokens", "Prompt tokens of a request.", &t->prompt_tokens, 1},
+        {"vllm:request_generation_tokens", "Tokens of an answer.", &t->generation_tokens, 1},
+        {"vllm:request_params_max_tokens", "Tokens that an answer might have had.", &t->max_tokens, 1},
+        {"vllm:request_prefill_kv_computed_tokens", "Prompt tokens of a request that were computed.", &t->computed_tokens, 1},
+        {"vllm:iteration_tokens_total", "Tokens computed in a step.", &t->iteration_tokens, 1},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        engine_histogram(b, api, all[i].name, all[i].help, all[i].h, all[i].unit);
+}
+
 static void append_front(struct buf *b, const struct api *api) {
     struct http_stats s;
     http_stats(api->http, &s);
     front_metric(b, "gyre:http_connections", "gauge", "Open connections.", s.connections);
     front_metric(b, "gyre:http_requests_in_flight", "gauge", "Requests without their whole answer.", s.in_flight);
-    front_metric(b, "gyre:http_connections_total", "counter", "Connections accepted.", (double)s.accepted);
+    front_metric(b, "gyre:http_connections_accepted_total", "counter", "Connections accepted.", (double)s.accepted);
     front_metric(b, "gyre:http_connections_refused_total", "counter", "Connections past the limit.", (double)s.refused_full);
     front_metric(b, "gyre:http_requests_total", "counter", "Requests whose head was read.", (double)s.exchanges);
     describe(b, "gyre:http_requests_abandoned_total", "counter", "Requests whose client left or did not read.");
@@ -68,6 +134,8 @@ static void append_front(struct buf *b, const struct api *api) {
 void endpoint_metrics(struct http_exchange *x) {
     struct buf body = {0};
     append_engine(&body, api_of(x));
+    append_finished(&body, api_of(x));
+    append_histograms(&body, api_of(x));
     append_front(&body, api_of(x));
     http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"}, buf_view(&body));
     buf_release(&body);

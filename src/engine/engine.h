@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "core/backend.h"
+#include "engine/telemetry.h"
 #include "gyre.h"
 #include "model/model.h"
 #include "sched/scheduler.h"
@@ -25,6 +26,8 @@ struct request {
     int32_t *banned; // eos and stop_ids, before min_tokens: [n_banned]
     int n_banned;
     int64_t submitted_us, started_us, first_token_us, last_token_us;
+    int64_t accepted_step;             // steps that were planned before it came
+    struct request_progress *progress; // NULL: nobody watches
     bool ended, delivered;
     enum gyre_finish finish;
     struct error error;
@@ -79,8 +82,9 @@ struct gyre {
     struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good
     enum gyre_policy policy;
     int64_t n_steps, n_accepted;
-    int64_t n_busy;      // accepted, DONE not handed out
-    struct error failed; // of the device; sticky
+    int64_t n_busy;              // accepted, DONE not handed out
+    struct error failed;         // of the device; sticky
+    struct telemetry *telemetry; // NULL: nobody measures
 };
 
 /* What gyre_open does once a model is there. The program is borrowed. */

@@ -52,6 +52,7 @@ static struct sequence_rank rank_of(struct gyre *g, const struct request *r) {
 }
 
 void engine_accept(struct gyre *g, struct request *r) {
+    r->accepted_step = g->n_steps;
     r->sequence.rank = rank_of(g, r);
     request_table_add(&g->requests, r);
     if (r->asked.continue_from)

@@ -26,10 +26,11 @@ enum ticket_state {
 struct ticket {
     struct answer answer; // first: listeners hold a pointer to it
     struct arena arena;
-    struct request *request; // until the engine thread has accepted it
-    uint64_t id;             // afterwards; engine thread only
-    atomic_uint state;       // of enum ticket_state
-    atomic_bool wants_cancel;
+    struct request *request;              // until the engine thread has accepted it
+    uint64_t id;                          // afterwards; engine thread only
+    atomic_uint state;                    // of enum ticket_state
+    atomic_bool wants_cancel, is_content; // content: cancelled because it has what it wanted
+    int64_t max_tokens, last_token_us;    // the latter the engine thread's
     struct ticket *next_inbox;
     _Atomic(struct ticket *) next_news;
     struct ticket *next_taken;  // listener's thread
@@ -49,6 +50,7 @@ struct service {
     bool has_cancels, stopping;
     int64_t n_inbox;
     struct service_state state;
+    struct telemetry telemetry; // engine thread writes
 };
 
 // ---- news -------------------------------------------------------------------------------------------------------
@@ -133,6 +135,9 @@ int service_submit(struct service *s, const struct gyre_request *request, void *
     t->request = r;
     t->answer.user = user;
     r->asked.user = t;
+    r->progress = &t->answer.progress;
+    t->answer.progress.submitted_us = r->submitted_us;
+    t->max_tokens = r->asked.max_tokens;
     allocate_answer(t, &r->asked);
     *out = &t->answer; // before the engine can see it: news may come before this returns
     if (put_in_inbox(s, t, &e) != OK) {
@@ -150,6 +155,11 @@ void service_cancel(struct service *s, struct answer *a) {
     s->has_cancels = true;
     pthread_cond_signal(&s->work);
     pthread_mutex_unlock(&s->lock);
+}
+
+void service_stop(struct service *s, struct answer *a) {
+    atomic_store(&((struct ticket *)a)->is_content, true);
+    service_cancel(s, a);
 }
 
 void service_release(struct service *s, struct answer *a) {
@@ -187,23 +197,36 @@ static void publish_prompt(struct answer *a, const struct gyre_event *e) {
     memcpy(a->prompt_top_logprobs + next * a->n_top, e->top_logprobs, (size_t)e->n_top * sizeof *e->top_logprobs);
 }
 
-static void publish_done(struct answer *a, const struct gyre_event *e) {
+static enum finished_reason reason_of(const struct ticket *t, enum gyre_finish finish) {
+    switch (finish) {
+    case GYRE_STOP: return FINISHED_STOP;
+    case GYRE_LENGTH: return FINISHED_LENGTH;
+    case GYRE_FAILED: return FINISHED_ERROR;
+    case GYRE_CANCELLED: break;
+    }
+    return atomic_load(&t->is_content) ? FINISHED_STOP : FINISHED_ABORT;
+}
+
+static void publish_done(struct service *s, struct ticket *t, const struct gyre_event *e) {
+    struct answer *a = &t->answer;
+    telemetry_finished(&s->telemetry, &a->progress, &e->timing, a->n_prompt, t->max_tokens, reason_of(t, e->finish));
     a->finish = e->finish;
     a->timing = e->timing;
     if (e->finish == GYRE_FAILED)
         snprintf(a->error, sizeof a->error, "%s", e->error);
 }
 
-static void publish(struct service *s, const struct gyre_event *e) {
+static void publish(struct service *s, const struct gyre_event *e, int64_t now) {
     struct ticket *t = e->user;
     switch (e->kind) {
     case GYRE_PROMPT: publish_prompt(&t->answer, e); return;
     case GYRE_TOKEN:
+        telemetry_token(&s->telemetry, &t->answer.progress, &t->last_token_us, now);
         publish_token(&t->answer, e);
         tell(s, t, HAS_NEWS);
         return;
     case GYRE_DONE:
-        publish_done(&t->answer, e);
+        publish_done(s, t, e);
         tell(s, t, HAS_NEWS | HAS_ENDED);
         return;
     }
@@ -263,6 +286,7 @@ static void note_state(struct service *s, const struct gyre_event *events, int n
     st->n_waiting = g->scheduler.waiting.n;
     st->n_preempted = g->scheduler.n_preempted;
     st->n_steps = g->n_steps;
+    st->queue_reason = g->scheduler.blocked;
     for (int i = 0; i < n; i++) {
         const struct answer *a = &((const struct ticket *)events[i].user)->answer;
         if (events[i].kind == GYRE_TOKEN)
@@ -286,8 +310,9 @@ static void work_once(struct service *s) {
     struct gyre_event events[EVENTS_A_POLL];
     int n = gyre_poll(s->engine, events, EVENTS_A_POLL);
     note_state(s, events, n); // before publishing: a released answer is no longer there to be counted
+    int64_t now = clock_us();
     for (int i = 0; i < n; i++)
-        publish(s, &events[i]);
+        publish(s, &events[i], now);
     if (n > 0 && s->options.flush)
         s->options.flush(s->options.context);
 }
@@ -315,6 +340,8 @@ int service_open(struct gyre *take_engine, const struct service_options *options
     struct service *s = xcalloc(1, sizeof *s);
     s->engine = take_engine;
     s->options = *options;
+    telemetry_init(&s->telemetry);
+    take_engine->telemetry = &s->telemetry;
     s->inbox_end = &s->inbox;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
@@ -365,6 +392,7 @@ void service_state(const struct service *s, struct service_state *out) {
     pthread_mutex_unlock((pthread_mutex_t *)&s->lock);
 }
 
+const struct telemetry *service_telemetry(const struct service *s) { return &s->telemetry; }
 const struct gyre_info *service_info(const struct service *s) { return gyre_info(s->engine); }
 struct gyre_request service_request_default(const struct service *s) {
     return gyre_request_default(s->engine);

@@ -17,6 +17,7 @@
  * accepted request, whatever happens: cancelled, a device that broke, service_close. */
 #pragma once
 
+#include "engine/telemetry.h"
 #include "gyre.h"
 
 #include <stdatomic.h>
@@ -36,7 +37,8 @@ struct answer {
     int32_t capacity, n_prompt;
     int n_top;
     _Atomic int32_t n_tokens; // written with release, after the token
-    bool done;                // set by service_look; then nothing is written any more
+    struct request_progress progress;
+    bool done; // set by service_look; then nothing is written any more
     enum gyre_finish finish;
     bool stopped_by_token; // the last token is the end-of-sequence token or stop id
     struct gyre_timing timing;
@@ -66,6 +68,9 @@ int service_submit(struct service *s, const struct gyre_request *request, void *
 /* Any thread, any time before service_release; the answer still gets done, soon. */
 void service_cancel(struct service *s, struct answer *a);
 
+/* The same for an answer that has all that its listener wanted (a stop string): counted as stopped, not as aborted. */
+void service_stop(struct service *s, struct answer *a);
+
 /* Answers one news(): sets a->done if it was the last. Then read tokens up to n_tokens. */
 void service_look(struct answer *a);
 
@@ -82,11 +87,15 @@ struct service_state {
     int64_t n_steps, n_preempted;
     int64_t n_prompt_tokens, n_generated_tokens, n_reused_tokens;
     double kv_usage;                       // 0 .. 1: the fullest group of blocks
+    int queue_reason;                      // see queue_reason_name: what the first in the queue waits for
     int64_t last_step_us, step_started_us; // clock_us(); step_started_us 0: none is running
     bool failed, draining;
     char error[768]; // failed: the device's sentence
 };
 void service_state(const struct service *s, struct service_state *out);
+
+/* Of all requests so far; as long as the service. */
+const struct telemetry *service_telemetry(const struct service *s);
 
 const struct gyre_info *service_info(const struct service *s);
 struct gyre_request service_request_default(const struct service *s);

@@ -72,6 +72,7 @@ static void fill_sequence(struct gyre *g, struct batch_plan *plan, const struct 
 void engine_fill_plan(struct gyre *g) {
     struct batch_plan *plan = &g->plan;
     plan->n_tokens = plan->n_seqs = plan->n_rows = 0;
+    telemetry_step(g);
     for (int i = 0; i < g->scheduler.n_step; i++) {
         struct request *r = g->scheduler.step[i]->owner;
         if (r->started_us == 0)

@@ -117,6 +117,7 @@ static void preempt_last(struct scheduler *s) {
     kv_pool_drop(s->pool, seq);
     seq->place = SEQ_WAITING;
     list_insert(&s->waiting, seq);
+    seq->n_preempted++;
     s->n_preempted++;
 }
 
@@ -205,13 +206,17 @@ static bool find_room(struct scheduler *s, const struct sequence *seq) {
 
 /* From the head of the queue, while each finds room for all of its known tokens: admitting one on the strength of
  * its first chunk would only have it preempted in the middle of its prompt. */
-static void admit_waiting(struct scheduler *s, struct reserve decoding) {
-    while (s->waiting.head && s->n_running < s->limits.max_seqs) {
+static enum admission admit_waiting(struct scheduler *s, struct reserve decoding) {
+    while (s->waiting.head) {
         struct sequence *seq = s->waiting.head;
+        if (s->n_running >= s->limits.max_seqs)
+            return BLOCKED_SEQS;
         recall(s, seq);
         int n = tokens_that_fit(s, seq, decoding);
-        if (n <= 0 || !find_room(s, seq))
-            return;
+        if (n <= 0)
+            return BLOCKED_TOKENS;
+        if (!find_room(s, seq))
+            return BLOCKED_CACHE;
         take_out(s, seq);
         if (seq->n_recalled < 0)
             seq->n_recalled = seq->n_computed;
@@ -220,6 +225,7 @@ static void admit_waiting(struct scheduler *s, struct reserve decoding) {
         BUG_IF(st != OK); // there was room for more than that
         put_in_step(s, seq, n);
     }
+    return ADMITTED_ALL;
 }
 
 /* Nothing is planned yet, so whoever is less important than the first that waits can still give way. */
@@ -240,8 +246,7 @@ bool scheduler_plan(struct scheduler *s) {
     s->step_work = (struct step_work){0};
     struct reserve decoding = count_decoding(s);
     plan_running(s, &decoding);
-    if (s->n_preempted == n_preempted)
-        admit_waiting(s, decoding);
+    s->blocked = s->n_preempted == n_preempted ? admit_waiting(s, decoding) : BLOCKED_PREEMPTED;
     BUG_IF(s->n_step == 0 && (s->n_running > 0 || s->waiting.n > 0));
     return s->n_step > 0;
 }

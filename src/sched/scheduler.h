@@ -31,6 +31,15 @@ struct step_limits {
     double itl_target_us; // prompts join running streams only as far as the step is predicted to end within; 0: no bound
 };
 
+enum admission {
+    ADMITTED_ALL,      // nobody waits
+    BLOCKED_SEQS,      // max_seqs run
+    BLOCKED_TOKENS,    // max_tokens, max_rows or the bound on the step's time are used up
+    BLOCKED_CACHE,     // there is not room for all of its known tokens
+    BLOCKED_PREEMPTED, // somebody lost the cache in this very step
+    N_ADMISSIONS,
+};
+
 struct scheduler {
     struct kv_pool *pool;
     struct step_limits limits;
@@ -46,6 +55,7 @@ struct scheduler {
     struct step_cost cost;
 
     int64_t n_preempted;
+    enum admission blocked; // why the first that waits was left waiting by the last plan
 };
 
 /* max_rows must be at least max_seqs, and max_tokens too. The pool is borrowed. */

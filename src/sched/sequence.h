@@ -48,6 +48,7 @@ struct sequence {
     int32_t node, n_remembered; // the first n_remembered blocks are known to the prefix cache; node is the last one's
     int32_t n_recalled;         // tokens that the prefix cache had when it was first admitted; -1: not yet
     enum gyre_cache_miss miss;  // why it had no more of them
+    int32_t n_preempted;        // times that it lost its cache
     enum sequence_place place;
     struct sequence *prev, *next; // in the waiting or the idle list
 };

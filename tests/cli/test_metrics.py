@@ -1,14 +1,23 @@
 """/metrics: text that Prometheus reads, and numbers that follow what was asked."""
 import contextlib
 import http.client
+import json
 import os
 import re
+import socket
+import subprocess
 import sys
 import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from packages import ROOT, python_with  # noqa: E402
 from serving import Server  # noqa: E402
+
+HISTOGRAMS = ["time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds",
+              "request_queue_time_seconds", "request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
+              "request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens", "request_prefill_kv_computed_tokens",
+              "iteration_tokens_total"]
 
 SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)$')
 
@@ -35,8 +44,10 @@ def scrape():
         elif not line.startswith("# HELP "):
             match = SAMPLE.match(line)
             assert match, line
-            assert types[match[1]] in ("counter", "gauge"), line
-            assert (types[match[1]] == "counter") == match[1].endswith("_total"), line
+            family = re.sub("_(bucket|sum|count)$", "", match[1])
+            if types.get(family) != "histogram":
+                assert types[match[1]] in ("counter", "gauge"), line
+                assert (types[match[1]] == "counter") == match[1].endswith("_total"), line
             values[match[1] + ("{%s}" % match[2] if match[2] else "")] = float(match[3])
     return values
 
@@ -48,8 +59,26 @@ def raw(path):
         return r.status, r.getheader("Content-Type"), r.read().decode()
 
 
-def of(values, name):
-    return values[name + r'{engine="0",model_name="a \"story\""}']
+def of(values, name, more=""):
+    return values[name + r'{engine="0",model_name="a \"story\""%s}' % more]
+
+
+def settled(known):
+    """A scrape after everything that was asked has been counted: known(values) is true. The answer may be here before."""
+    for _ in range(200):
+        values = scrape()
+        if known(values):
+            return values
+        time.sleep(0.02)
+    raise AssertionError("it is never counted")
+
+
+def reasons(values):
+    return {r: of(values, "vllm:request_success_total", ',finished_reason="%s"' % r) for r in ("stop", "length", "abort", "error")}
+
+
+def grown(before, after):
+    return {r: after[r] - before[r] for r in after if after[r] != before[r]}
 
 
 class Metrics(unittest.TestCase):
@@ -64,15 +93,11 @@ class Metrics(unittest.TestCase):
         before = scrape()
         status, r = server.post("/v1/completions", prompt="Once upon a time there was a fox", max_tokens=12, temperature=0)
         self.assertEqual(status, 200)
-        for _ in range(100):  # the answer may be here before the count
-            after = scrape()
-            if of(after, "vllm:prompt_tokens_total") > of(before, "vllm:prompt_tokens_total"):
-                break
-            time.sleep(0.05)
-        grown = {name: of(after, name) - of(before, name) for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "gyre:steps_total")}
-        self.assertEqual(grown["vllm:prompt_tokens_total"], r["usage"]["prompt_tokens"])
-        self.assertEqual(grown["vllm:generation_tokens_total"], r["usage"]["completion_tokens"])
-        self.assertGreaterEqual(grown["gyre:steps_total"], 12)
+        after = settled(lambda v: of(v, "vllm:prompt_tokens_total") > of(before, "vllm:prompt_tokens_total"))
+        more = {name: of(after, name) - of(before, name) for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "gyre:steps_total")}
+        self.assertEqual(more["vllm:prompt_tokens_total"], r["usage"]["prompt_tokens"])
+        self.assertEqual(more["vllm:generation_tokens_total"], r["usage"]["completion_tokens"])
+        self.assertGreaterEqual(more["gyre:steps_total"], 12)
 
     def test_requests_and_connections_are_counted(self):
         before = scrape()
@@ -80,6 +105,60 @@ class Metrics(unittest.TestCase):
         after = scrape()
         self.assertGreaterEqual(after["gyre:http_requests_total"] - before["gyre:http_requests_total"], 2)
         self.assertGreaterEqual(after["gyre:http_requests_in_flight"], 1)  # this one
+
+    def test_histograms_count_each_answer_and_each_gap_between_tokens(self):
+        before = scrape()
+        status, r = server.post("/v1/completions", prompt="The little dog", max_tokens=9, n=3, temperature=1, ignore_eos=True)
+        self.assertEqual(status, 200)
+        after = settled(lambda v: sum(reasons(v).values()) == sum(reasons(before).values()) + 3)
+        self.assertEqual(grown(reasons(before), reasons(after)), {"length": 3})
+
+        def more(name, what):
+            return of(after, "vllm:" + name + what) - of(before, "vllm:" + name + what)
+        for name in HISTOGRAMS:
+            if name not in ("inter_token_latency_seconds", "iteration_tokens_total"):
+                self.assertEqual(more(name, "_count"), 3, name)
+        self.assertEqual(more("inter_token_latency_seconds", "_count"), 3 * 8)
+        self.assertEqual(more("request_generation_tokens", "_sum"), 27)
+        self.assertEqual(more("request_params_max_tokens", "_sum"), 27)
+        self.assertEqual(more("request_prompt_tokens", "_sum"), 3 * r["usage"]["prompt_tokens"])
+        # A step computes at least each token that comes out of it, so steps hold all of them.
+        self.assertGreaterEqual(more("iteration_tokens_total", "_sum"), 27)
+        for whole, parts in (("request_inference_time_seconds", ("request_prefill_time_seconds", "request_decode_time_seconds")),):
+            self.assertAlmostEqual(more(whole, "_sum"), sum(more(p, "_sum") for p in parts), places=5)
+        self.assertGreaterEqual(more("e2e_request_latency_seconds", "_sum"), more("time_to_first_token_seconds", "_sum"))
+        self.assertGreaterEqual(more("time_to_first_token_seconds", "_sum"), more("request_queue_time_seconds", "_sum"))
+
+    def test_why_an_answer_ended_is_counted(self):
+        before = scrape()
+        _, free = server.post("/v1/completions", prompt="Once upon a time", temperature=0, max_tokens=40)
+        server.post("/v1/completions", prompt="Once upon a time", temperature=0, max_tokens=40, stop=free["choices"][0]["text"][25:32])
+        s = socket.create_connection(("127.0.0.1", server.port))
+        body = json.dumps({"prompt": "Once", "max_tokens": 1000, "ignore_eos": True}).encode()
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        settled(lambda v: of(v, "vllm:num_requests_running") > 0)
+        s.close()
+        after = settled(lambda v: sum(reasons(v).values()) == sum(reasons(before).values()) + 3)
+        self.assertEqual(grown(reasons(before), reasons(after)), {"length": 1, "stop": 1, "abort": 1})
+
+    def test_the_official_client_reads_every_family(self):
+        python = python_with(self, "prometheus-client==0.23.1")
+        _, _, text = raw("/metrics")
+        r = subprocess.run([python, os.path.join(ROOT, "tests/cli/prometheus_client_reads.py")], input=text, capture_output=True, text=True, timeout=60)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        families = json.loads(r.stdout)
+        for name, f in families.items():
+            self.assertIn(f["type"], ("counter", "gauge", "histogram"), name)
+            self.assertTrue(f["help"], name)
+            self.assertTrue(f["samples"], name)
+        for name in HISTOGRAMS:
+            f = families["vllm:" + name]
+            self.assertEqual(f["type"], "histogram", name)
+            buckets = [(float(s[1]["le"]), s[2]) for s in f["samples"] if s[0].endswith("_bucket")]
+            self.assertEqual(buckets, sorted(buckets), name)
+            self.assertEqual([n for _, n in buckets], sorted(n for _, n in buckets), name)
+            self.assertEqual(buckets[-1], (float("inf"), [s[2] for s in f["samples"] if s[0].endswith("_count")][0]), name)
+            self.assertEqual(f["samples"][0][1]["model_name"], 'a "story"')
 
 
 if __name__ == "__main__":
