@@ -30,7 +30,7 @@ ALL_LIBS  := -lutf8proc -lmicrohttpd -ledit $(LIB_LIBS)
 
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/main/*.c))
 # What gyre.h promises is libgyre; text and what serves stand in front of it.
-LIB_SRC   := $(wildcard src/base/*.c src/core/*.c src/file/*.c src/model/*.c src/backend/cpu/*.c src/sched/*.c \
+LIB_SRC   := $(wildcard src/base/*.c src/core/*.c src/file/*.c src/model/*.c src/backend/cpu/*.c src/backend/toy/*.c src/sched/*.c \
                         src/grammar/*.c src/dist/*.c src/engine/*.c)
 FRONT_SRC := $(wildcard src/text/*.c src/http/*.c src/api/*.c)
 TEST_SRC  := $(wildcard tests/test_*.c)

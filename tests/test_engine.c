@@ -2,10 +2,10 @@
  * beside it, a request gets the tokens that it gets alone. */
 #include "check.h"
 
+#include "backend/toy/toy.h"
 #include "base/guard.h"
 #include "base/random.h"
 #include "engine/engine.h"
-#include "toy.h"
 
 #include <math.h>
 

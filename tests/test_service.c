@@ -2,11 +2,11 @@
  * tokens that its request gets alone, whatever is cancelled, refused, drained or broken meanwhile. */
 #include "check.h"
 
+#include "backend/toy/toy.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "engine/engine.h"
 #include "engine/service.h"
-#include "toy.h"
 
 #include <math.h>
 #include <pthread.h>

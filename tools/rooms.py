@@ -12,11 +12,11 @@ import os, re, sys
 PLAN = [  # level by level
     {"base": []},
     {"core": ["base"], "text": ["base"], "http": ["base"]},
-    {room: ["core", "base"] for room in ("file", "sched", "grammar", "dist", "backend/cpu", "backend/cuda", "backend/xla")},
+    {room: ["core", "base"] for room in ("file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla")},
     {"model": ["file", "core", "base"]},
     {"engine": ["model", "sched", "grammar", "dist", "file", "core", "base"]},
     {"api": ["engine", "text", "http", "base"]},
-    {"main": ["api", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/cuda", "backend/xla",
+    {"main": ["api", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla",
               "core", "text", "http", "base"]},
 ]
 LEVEL = {room: n for n, rooms in enumerate(PLAN) for room in rooms}

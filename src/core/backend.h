@@ -32,8 +32,9 @@ struct cache_config {
 
 struct backend_ops {
     const char *name;
-    bool ragged;   // takes steps with sequences of unequal length
-    bool in_place; // computes with weights where the checkpoint's map has them, so they had better be in memory
+    bool ragged;     // takes steps with sequences of unequal length
+    bool in_place;   // computes with weights where the checkpoint's map has them, so they had better be in memory
+    bool no_weights; // computes without weights: a model is opened by its config alone
 
     enum status (*open)(const struct backend_options *options, struct backend **out, struct error *err);
 

@@ -79,7 +79,8 @@ int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error
     struct model *model;
     *out = NULL;
     struct load_progress progress = {o->load_step, o->load_context};
-    struct model_options options = {o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT, progress};
+    enum load_format load = o->backend->no_weights ? LOAD_PHANTOM : o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT;
+    struct model_options options = {load, progress};
     if (model_open(o->model, &options, &model, &e) != OK)
         return engine_report(err, &e);
     if (o->backend->in_place)

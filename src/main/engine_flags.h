@@ -18,7 +18,7 @@ struct engine_flags {
 
 /* Rows of a flag table. */
 #define ENGINE_FLAGS(e)                                                                                                               \
-    {"device", 0, FLAG_CHOICE, &(e).device, BACKEND_NAMES, "Engine", "what computes"},                                                \
+    {"device", 0, FLAG_CHOICE, &(e).device, BACKEND_NAMES, "Engine", "what computes; toy makes tokens up and reads no weights, to measure the rest"},                                                \
         {"threads", 't', FLAG_INT, &(e).n_threads, "N", "Engine", "threads of the CPU; 0 is one a processor", .min = 0, .max = 1024}, \
         {"load-format",                                                                                                               \
          0,                                                                                                                           \

@@ -1,0 +1,293 @@
+/* toy.c - see toy.h. */
+#include "backend/toy/toy.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct toy_faults toy_faults = {.bad_token = -1};
+
+/* A slot of the cache is the hash of the tokens up to there, and its position in the lower bits. */
+typedef uint64_t toy_slot;
+enum { POSITION_BITS = 24 };
+enum { NEAR = 8, SAMPLES = 4 }; // slots that a row looks at: the last ones, then each twice as far; and any others
+static const uint64_t POSITION_MASK = (1u << POSITION_BITS) - 1;
+
+struct toy_state {
+    uint64_t hash;
+    int32_t n_seen;
+};
+
+struct backend {
+    const struct program *program;
+    struct cache_config config;
+    int block_shift;
+    toy_slot *slots[MAX_CACHE_GROUPS]; // [n_blocks * block_size]
+    struct toy_state *states;          // [n_states]
+    double step_us, token_us;          // simulated
+};
+
+struct executable {
+    struct backend *backend;
+    struct bucket bucket;
+    const struct batch_plan *plan; // in flight
+    int64_t ready_us;              // when it may be collected
+    struct sample_scratch scratch;
+    float *logits; // [max_rows, vocab_size]
+};
+
+struct program *toy_program(const struct toy_shape *shape) {
+    struct program *p = program_new("toy");
+    p->vocab_size = shape->vocab_size;
+    if (shape->full)
+        program_cache_kv(p, 1, 8, 8, 0);
+    if (shape->window)
+        program_cache_kv(p, 1, 8, 8, shape->window);
+    if (shape->latent)
+        program_cache_latent(p, 16);
+    if (shape->recurrent)
+        program_cache_state(p, 4, 16);
+    return p;
+}
+
+static uint64_t mix(uint64_t h, uint64_t x) {
+    h = (h ^ x) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+// ---- the device -------------------------------------------------------------------------------------------------
+
+static double microseconds_of(const char *variable) {
+    const char *text = getenv(variable);
+    double us = text ? strtod(text, NULL) : 0;
+    return us > 0 && us < 1e7 ? us : 0;
+}
+
+static enum status toy_open(const struct backend_options *options, struct backend **out, struct error *err) {
+    (void)options, (void)err;
+    *out = xcalloc(1, sizeof **out);
+    (*out)->step_us = microseconds_of("GYRE_TOY_STEP_US");
+    (*out)->token_us = microseconds_of("GYRE_TOY_TOKEN_US");
+    return OK;
+}
+
+static enum status toy_place_weights(struct backend *b, const struct program *p, struct error *err) {
+    (void)err;
+    b->program = p;
+    return OK;
+}
+
+static enum status toy_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
+    b->config = *config;
+    b->block_shift = __builtin_ctz((unsigned)config->block_size);
+    for (int g = 0; g < p->n_groups; g++) {
+        size_t n = (size_t)config->n_blocks[g] * (size_t)config->block_size;
+        b->slots[g] = calloc(n + 1, sizeof *b->slots[g]); // pages of zeros, until a sequence uses them
+        if (!b->slots[g])
+            return fail(err, ERR_MEMORY, "%s: no memory for a cache of %d blocks", p->name, config->n_blocks[g]);
+    }
+    b->states = xcalloc((size_t)config->n_states, sizeof *b->states);
+    return OK;
+}
+
+/* 8 bytes a token, whatever the group. */
+static int64_t toy_block_bytes(const struct program *p, int group, int block_size) {
+    return p->groups[group].kind == CACHE_STATE ? 64 : (int64_t)sizeof(toy_slot) * block_size;
+}
+
+static enum status toy_compile(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out,
+                               struct error *err) {
+    (void)err;
+    struct executable *exe = xcalloc(1, sizeof *exe);
+    *exe = (struct executable){.backend = b, .bucket = bucket};
+    sample_scratch_init(&exe->scratch, p->vocab_size);
+    exe->logits = xcalloc((size_t)bucket.max_rows * (size_t)p->vocab_size, sizeof *exe->logits);
+    *out = exe;
+    return OK;
+}
+
+// ---- the cache --------------------------------------------------------------------------------------------------
+
+/* Of sequence s of the step; whatever stands there. */
+static toy_slot *slot_at(const struct executable *exe, int group, int s, int32_t position) {
+    const struct backend *b = exe->backend;
+    int32_t at = position >> b->block_shift, width = exe->plan->table_width[group];
+    BUG_IF(position < 0 || at >= width);
+    int32_t block = exe->plan->block_table[group][(size_t)s * (size_t)width + (size_t)at];
+    BUG_IF(block < 0 || block >= b->config.n_blocks[group]);
+    return &b->slots[group][((size_t)block << b->block_shift) + (size_t)(position & (b->config.block_size - 1))];
+}
+
+/* What was written for this position. */
+static toy_slot read_slot(const struct executable *exe, int group, int s, int32_t position) {
+    toy_slot slot = *slot_at(exe, group, s, position);
+    BUG_IF((slot & POSITION_MASK) != (uint64_t)position);
+    return slot;
+}
+
+static bool is_paged(const struct executable *exe, int group) { return exe->backend->program->groups[group].kind != CACHE_STATE; }
+
+/* The first position that a token at `position` can see. */
+static int32_t first_visible(const struct executable *exe, int group, int32_t position) {
+    int window = exe->backend->program->groups[group].window;
+    return window ? MAX(0, position - window + 1) : 0;
+}
+
+static void store_in_group(const struct executable *exe, int group, int s, int32_t position, int32_t token) {
+    uint64_t before = position > first_visible(exe, group, position) ? read_slot(exe, group, s, position - 1) : (uint64_t)group + 1;
+    *slot_at(exe, group, s, position) = (mix(before, (uint64_t)token + 1) & ~POSITION_MASK) | (uint64_t)position;
+}
+
+/* Returns the hash of all that the recurrent state has seen. */
+static uint64_t store_in_state(const struct executable *exe, int s, int32_t position, int32_t token) {
+    int32_t slot = exe->plan->state_slot[s];
+    BUG_IF(slot < 0 || slot >= exe->backend->config.n_states);
+    struct toy_state *state = &exe->backend->states[slot];
+    if (position == 0)
+        *state = (struct toy_state){0};
+    BUG_IF(state->n_seen++ != position);
+    state->hash = mix(state->hash, (uint64_t)token + 1);
+    return state->hash;
+}
+
+static uint64_t store_token(const struct executable *exe, int s, int32_t position, int32_t token) {
+    uint64_t h = 0;
+    for (int g = 0; g < exe->backend->program->n_groups; g++)
+        if (is_paged(exe, g))
+            store_in_group(exe, g, s, position, token);
+        else
+            h = store_in_state(exe, s, position, token);
+    return h;
+}
+
+/* What a row at `position` sees of a group. */
+static uint64_t look_at_group(const struct executable *exe, int group, int s, int32_t position) {
+    int32_t first = first_visible(exe, group, position);
+    uint64_t h = 0;
+    for (int32_t back = 0; back <= position - first; back = back < NEAR ? back + 1 : 2 * back)
+        h = mix(h, read_slot(exe, group, s, position - back));
+    for (int i = 0; i < SAMPLES; i++)
+        h = mix(h, read_slot(exe, group, s, first + (int32_t)((h >> 32) % (uint64_t)(position - first + 1))));
+    return h;
+}
+
+// ---- a step -----------------------------------------------------------------------------------------------------
+
+static enum status toy_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
+    if (toy_faults.run_fails_in > 0 && --toy_faults.run_fails_in == 0)
+        return fail(err, ERR_DEVICE, "the toy broke when it was started");
+    const struct backend *b = exe->backend;
+    exe->plan = plan;
+    if (b->step_us > 0 || b->token_us > 0)
+        exe->ready_us = clock_us() + (int64_t)(b->step_us + b->token_us * plan->n_tokens);
+    return OK;
+}
+
+/* Whether only the likeliest token is wanted. */
+static bool is_plain(const struct sample_params *p) {
+    return p->temperature == 0 && p->repetition_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0 && p->n_bias == 0 &&
+           p->n_banned == 0 && p->target < 0 && p->n_top_logprobs == 0 && !p->want_logprob && !p->want_logits;
+}
+
+/* The winner stands above all others, so that it can be known without them. */
+static void fill_logits(float *logits, int32_t n, uint64_t h, int32_t winner) {
+    for (int32_t v = 0; v < n; v++)
+        logits[v] = (float)(mix(h, (uint64_t)v + 1000) >> 40) * 0x1p-21f; // 0 .. 8
+    logits[winner] = 8.5f;
+}
+
+static void sample(struct executable *exe, int out, uint64_t h, int32_t token, struct sample_result *result) {
+    int32_t n = exe->backend->program->vocab_size, winner = (int32_t)((h >> 20) % (uint64_t)n);
+    const struct sample_params *params = &exe->plan->sample[out];
+    if (is_plain(params)) {
+        result->token = result->argmax = winner;
+        result->logprob = 0; // nobody asked
+        result->not_finite = token == toy_faults.bad_token;
+        return;
+    }
+    float *logits = exe->logits + (size_t)out * (size_t)n;
+    fill_logits(logits, n, h, winner);
+    if (token == toy_faults.bad_token)
+        logits[0] = NAN;
+    sample_row(logits, n, params, &exe->scratch, result);
+}
+
+static void run_row(struct executable *exe, int s, int row, int *out, struct sample_result *results) {
+    const struct batch_plan *plan = exe->plan;
+    int32_t position = plan->position[row], token = plan->token_id[row];
+    BUG_IF(token < 0 || token >= exe->backend->program->vocab_size);
+    uint64_t h = store_token(exe, s, position, token);
+    if (*out == plan->n_rows || plan->out_row[*out] != row)
+        return;
+    for (int g = 0; g < exe->backend->program->n_groups; g++)
+        if (is_paged(exe, g))
+            h = mix(h, look_at_group(exe, g, s, position));
+    sample(exe, *out, h, token, &results[*out]);
+    ++*out;
+}
+
+static void run_sequence(struct executable *exe, int s, int *out, struct sample_result *results) {
+    const struct batch_plan *plan = exe->plan;
+    int first = plan->query_start[s], end = plan->query_start[s + 1];
+    BUG_IF(first >= end || plan->seq_len[s] != plan->position[end - 1] + 1 || plan->n_known[s] < plan->seq_len[s]);
+    for (int row = first; row < end; row++) {
+        BUG_IF(plan->position[row] != plan->position[first] + row - first);
+        run_row(exe, s, row, out, results);
+    }
+}
+
+static void sleep_until(int64_t us) {
+    struct timespec t = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
+    while (clock_us() < us)
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+static enum status toy_collect(struct executable *exe, struct sample_result *results, struct error *err) {
+    const struct batch_plan *plan = exe->plan;
+    if (toy_faults.collect_fails_in > 0 && --toy_faults.collect_fails_in == 0)
+        return fail(err, ERR_DEVICE, "the toy broke while it computed");
+    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
+    BUG_IF(plan->n_tokens <= 0 || plan->query_start[0] != 0 || plan->query_start[plan->n_seqs] != plan->n_tokens);
+    int out = 0;
+    for (int s = 0; s < plan->n_seqs; s++)
+        run_sequence(exe, s, &out, results);
+    BUG_IF(out != plan->n_rows);
+    if (exe->ready_us > 0)
+        sleep_until(exe->ready_us);
+    return OK;
+}
+
+static const float *toy_logits(struct executable *exe, int row) {
+    return exe->logits + (size_t)row * (size_t)exe->backend->program->vocab_size;
+}
+
+static void toy_free_executable(struct executable *exe) {
+    sample_scratch_release(&exe->scratch);
+    free(exe->logits);
+    free(exe);
+}
+
+static void toy_free(struct backend *b) {
+    for (int g = 0; g < MAX_CACHE_GROUPS; g++)
+        free(b->slots[g]);
+    free(b->states);
+    free(b);
+}
+
+const struct backend_ops backend_toy = {
+    .name = "toy",
+    .ragged = true,
+    .no_weights = true,
+    .open = toy_open,
+    .place_weights = toy_place_weights,
+    .alloc_cache = toy_alloc_cache,
+    .cache_block_bytes = toy_block_bytes,
+    .compile = toy_compile,
+    .run = toy_run,
+    .collect = toy_collect,
+    .logits = toy_logits,
+    .free_executable = toy_free_executable,
+    .free = toy_free,
+};
