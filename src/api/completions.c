@@ -2,6 +2,7 @@
 #include "api/endpoints.h"
 #include "api/logprobs.h"
 #include "api/params.h"
+#include "api/prompts.h"
 
 static const struct field fields[] = {
     {"prompt", FIELD_READ, NULL},
@@ -96,59 +97,6 @@ static void write_body(struct generation *g, struct buf *out) {
 
 static const struct dialect dialect = {"cmpl-", write_chunk, write_last, write_body};
 
-// ---- the prompt: a text, texts, ids, or lists of ids ------------------------------------------------------------
-
-static enum status prompt_from_ids(const json_t *array, struct token_ids *out, struct error *err) {
-    size_t i;
-    json_t *item;
-    json_array_foreach(array, i, item) {
-        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (id < 0 || id > INT32_MAX)
-            return fail(err, ERR_ARG, "prompt: it holds something at %zu that is no token id", i);
-        token_ids_push(out, (int32_t)id);
-    }
-    return OK;
-}
-
-static enum status prompt_from(struct api *api, const json_t *value, struct token_ids *out, struct error *err) {
-    if (json_is_string(value))
-        return api_tokenize(api, (struct str){json_string_value(value), json_string_length(value)},
-                            ENCODE_ADD_SPECIAL | ENCODE_PARSE_SPECIAL, out, err);
-    if (json_is_array(value))
-        return prompt_from_ids(value, out, err);
-    return fail(err, ERR_ARG, "prompt: it must be a string, an array of strings, an array of token ids or an array of those");
-}
-
-/* Whether the array is one prompt of ids, not several prompts. */
-static bool is_ids(const json_t *array) { return json_array_size(array) > 0 && json_is_integer(json_array_get(array, 0)); }
-
-static enum status read_prompts(struct generation *g, const json_t *body, int n, struct prompt_ids **out, int *n_out, struct error *err) {
-    json_t *value = json_object_get(body, "prompt");
-    bool many = json_is_array(value) && !is_ids(value);
-    size_t n_prompts = many ? json_array_size(value) : 1;
-    if (!value || json_is_null(value))
-        return fail(err, ERR_ARG, "prompt: it is missing");
-    if (n_prompts == 0)
-        return fail(err, ERR_ARG, "prompt: the array is empty");
-    if (n_prompts > (size_t)(g->api->options.limits.max_choices / n))
-        return fail(err, ERR_ARG, "prompt: %zu prompts with n %d make more than the %lld answers that one request may ask for", n_prompts,
-                    n, (long long)g->api->options.limits.max_choices);
-    *out = arena_calloc(&g->x->arena, n_prompts, sizeof **out);
-    *n_out = (int)n_prompts;
-    for (size_t i = 0; i < n_prompts; i++) {
-        struct token_ids ids = {0};
-        enum status st = prompt_from(g->api, many ? json_array_get(value, i) : value, &ids, err);
-        if (st == OK) {
-            (*out)[i] = (struct prompt_ids){arena_calloc(&g->x->arena, ids.n, sizeof *ids.ids), ids.n};
-            if (ids.n > 0)
-                memcpy((*out)[i].ids, ids.ids, ids.n * sizeof *ids.ids);
-        }
-        token_ids_release(&ids);
-        TRY(st);
-    }
-    return OK;
-}
-
 // ---- the handler ------------------------------------------------------------------------------------------------
 
 static void start(struct generation *g, const json_t *body, struct params *p) {
@@ -156,7 +104,10 @@ static void start(struct generation *g, const json_t *body, struct params *p) {
     struct prompt_ids *prompts = NULL;
     int n_prompts = 0;
     struct gyre_request *r = &p->fields.request;
-    if (jv_bool_or(body, "request", "echo", false, &g->echo, &err) != OK || read_prompts(g, body, p->n, &prompts, &n_prompts, &err) != OK) {
+    struct prompt_source source = {"prompt", ENCODE_ADD_SPECIAL | ENCODE_PARSE_SPECIAL, g->api->options.limits.max_choices / p->n,
+                                   "answers that one request may ask for (n of each)"};
+    if (jv_bool_or(body, "request", "echo", false, &g->echo, &err) != OK ||
+        prompts_read(g->x, body, &source, &prompts, &n_prompts, &err) != OK) {
         api_reply_fault(g->x, &err);
         return;
     }

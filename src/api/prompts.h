@@ -1,0 +1,16 @@
+/* prompts.h - a field that holds one prompt or several: a text, texts, token ids, or lists of token ids. */
+#pragma once
+
+#include "api/generation.h"
+
+struct prompt_source {
+    const char *field;  // "prompt", "input": for sentences
+    int encode_flags;   // of texts
+    int64_t max;        // prompts
+    const char *or_max; // what one more would be more than, for the sentence: "answers that one request may ask for"
+};
+
+/* Reads body's field into *out, n of them, in the exchange's arena. Ids are checked against the vocabulary when they are
+ * submitted. */
+enum status prompts_read(struct http_exchange *x, const json_t *body, const struct prompt_source *source, struct prompt_ids **out, int *n,
+                         struct error *err);
