@@ -72,16 +72,16 @@ bool api_admit(struct http_exchange *x);
 
 void api_reply_json(struct http_exchange *x, int status, struct str body);
 
-/* {"error": {"message", "type", "param", "code"}}. param NULL: the first "quoted" or prefix: name of the message, if it
- * has one. */
+/* {"error": {"message", "type", "param", "code"}}, or Anthropic's body below /v1/messages. param NULL: the first "quoted"
+ * or prefix: name of the message, if it has one. */
 void api_reply_error(struct http_exchange *x, int status, const char *param, const char *message);
 
 /* A status of ours as HTTP: ERR_ARG and ERR_FORMAT 400, ERR_FULL 429 with Retry-After, ERR_DEVICE 503 ... */
 void api_reply_fault(struct http_exchange *x, const struct error *err);
 
 /* The same body, for http's own errors and for streams. */
-void api_error_body(void *context, int status, const char *message, struct buf *out);
-void api_append_error(struct buf *out, int status, const char *param, const char *message);
+void api_error_body(void *context, struct str path, int status, const char *message, struct buf *out);
+void api_append_error(struct buf *out, struct str path, int status, const char *param, const char *message);
 
 /* The request's body as an object in *out (the caller's), or an error was sent and false. */
 bool api_read_body(struct http_exchange *x, json_t **out);

@@ -1,4 +1,5 @@
 /* chat.c - POST /v1/chat/completions. */
+#include "api/chat_prompt.h"
 #include "api/endpoints.h"
 #include "api/logprobs.h"
 #include "api/params.h"
@@ -8,7 +9,7 @@ static const struct field fields[] = {
     {"max_completion_tokens", FIELD_READ, NULL},
     {"chat_template_kwargs", FIELD_READ, NULL},
     {"add_generation_prompt", FIELD_READ, NULL},
-    {"continue_final_message", FIELD_UNSUPPORTED, NULL},
+    {"continue_final_message", FIELD_READ, NULL},
     {"documents", FIELD_READ, NULL},
     {"reasoning_effort", FIELD_READ, NULL},
     {"parallel_tool_calls", FIELD_SET_ASIDE, NULL},
@@ -138,84 +139,31 @@ static void write_body(struct generation *g, struct buf *out) {
 
 static const struct dialect dialect = {"chatcmpl-", write_chunk, write_last, write_body};
 
-// ---- messages ---------------------------------------------------------------------------------------------------
-
-/* A list of text parts as one text; other parts are refused by their place. */
-static enum status join_parts(const json_t *parts, size_t at, struct buf *out, struct error *err) {
-    size_t i;
-    json_t *part;
-    json_array_foreach(parts, i, part) {
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const json_t *text = json_object_get(part, "text");
-        if (json_is_string(part))
-            text = part;
-        else if (!type || (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0))
-            return fail(err, ERR_UNSUPPORTED, "messages[%zu].content[%zu].type: \"%.40s\" is not supported, only text is", at, i,
-                        type ? type : "?");
-        if (!json_is_string(text))
-            return fail(err, ERR_ARG, "messages[%zu].content[%zu].text: it must be a string", at, i);
-        if (i > 0)
-            buf_push(out, '\n');
-        buf_append(out, json_string_value(text), json_string_length(text));
-    }
-    return OK;
-}
-
-/* Checks a message and makes its content one text, which is what templates expect. */
-static enum status check_message(json_t *message, size_t at, struct error *err) {
-    if (!json_is_object(message))
-        return fail(err, ERR_ARG, "messages[%zu]: it must be an object", at);
-    const json_t *role = json_object_get(message, "role");
-    if (!json_is_string(role))
-        return fail(err, ERR_ARG, "messages[%zu].role: it must be a string", at);
-    if (strcmp(json_string_value(role), "developer") == 0)
-        json_object_set_new(message, "role", json_string("system"));
-    json_t *content = json_object_get(message, "content");
-    if (!content || json_is_null(content) || json_is_string(content))
-        return OK;
-    if (!json_is_array(content))
-        return fail(err, ERR_ARG, "messages[%zu].content: it must be a string or an array of parts", at);
-    struct buf text = {0};
-    enum status st = join_parts(content, at, &text, err);
-    if (st == OK)
-        json_object_set_new(message, "content", json_stringn_nocheck(text.ptr ? text.ptr : "", text.len));
-    buf_release(&text);
-    return st;
-}
-
-static enum status check_messages(json_t *body, struct error *err) {
-    json_t *messages = json_object_get(body, "messages"), *message;
-    size_t i;
-    if (!json_is_array(messages))
-        return fail(err, ERR_ARG, "messages: it must be an array of messages");
-    if (json_array_size(messages) == 0)
-        return fail(err, ERR_ARG, "messages: the array is empty");
-    json_array_foreach(messages, i, message) TRY(check_message(message, i, err));
-    return OK;
-}
+// ---- the prompt -------------------------------------------------------------------------------------------------
 
 /* What the template sees: messages, documents, and chat_template_kwargs, which cannot stand for those. */
 static enum status template_context(json_t *body, json_t **out, struct error *err) {
-    static const char *const own[] = {"messages", "documents", "add_generation_prompt", "reasoning_effort"};
+    static const char *const own[] = {"messages", "documents", "reasoning_effort"};
     json_t *kwargs;
     TRY(jv_object_or_null(body, "request", "chat_template_kwargs", &kwargs, err));
-    bool add_prompt;
-    TRY(jv_bool_or(body, "request", "add_generation_prompt", true, &add_prompt, err));
     *out = kwargs ? json_copy(kwargs) : json_object();
     for (size_t i = 0; i < ARRAY_LEN(own); i++)
         if (json_object_get(body, own[i]))
             json_object_set(*out, own[i], json_object_get(body, own[i]));
-    json_object_set_new(*out, "add_generation_prompt", json_boolean(add_prompt));
     return OK;
 }
 
-static enum status render(struct generation *g, json_t *body, struct buf *prompt, struct error *err) {
+static enum status make_prompt(struct generation *g, json_t *body, struct prompt_ids *out, struct error *err) {
+    bool add_prompt, go_on;
     json_t *context;
-    if (!g->api->options.chat)
-        return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template; use /v1/completions");
-    TRY(check_messages(body, err));
+    TRY(jv_bool_or(body, "request", "continue_final_message", false, &go_on, err));
+    TRY(jv_bool_or(body, "request", "add_generation_prompt", true, &add_prompt, err));
+    if (go_on && add_prompt)
+        return fail(err, ERR_ARG, "continue_final_message: it excludes add_generation_prompt, which is true unless given as false");
+    TRY(chat_check_messages(json_object_get(body, "messages"), "messages", err));
     TRY(template_context(body, &context, err));
-    enum status st = chat_template_render(g->api->options.chat, context, &(struct template_options){0}, prompt, err);
+    enum chat_end end = go_on ? CHAT_CONTINUES : add_prompt ? CHAT_ASKS : CHAT_ENDS;
+    enum status st = chat_prompt(g, context, end, out, err);
     json_decref(context);
     return st;
 }
@@ -231,24 +179,6 @@ static enum status read_max_tokens(const json_t *body, struct gyre_request *r, s
     else if (!old || json_is_null(old))
         r->max_tokens = -1; // to the end of the context
     return OK;
-}
-
-static enum status make_prompt(struct generation *g, json_t *body, struct prompt_ids *out, struct error *err) {
-    struct buf text = {0};
-    struct token_ids ids = {0};
-    enum status st = render(g, body, &text, err);
-    if (st == OK) // the template writes its own special tokens, BOS among them
-        st = api_tokenize(g->api, buf_view(&text), ENCODE_PARSE_SPECIAL, &ids, err);
-    if (st == OK) {
-        *out = (struct prompt_ids){arena_calloc(&g->x->arena, ids.n, sizeof *ids.ids), ids.n};
-        if (ids.n > 0)
-            memcpy(out->ids, ids.ids, ids.n * sizeof *ids.ids);
-        g->split_reasoning = true;
-        g->prompt_opens_reasoning = think_prompt_opens(buf_view(&text));
-    }
-    token_ids_release(&ids);
-    buf_release(&text);
-    return st;
 }
 
 static void start(struct generation *g, json_t *body, struct params *p) {

@@ -128,6 +128,10 @@ static void end_choice(struct choice *c) {
     c->n_cached = c->answer->timing.n_reused;
     if (c->answer->finish == GYRE_FAILED)
         fail(&g->failed, ERR_DEVICE, "%s", c->answer->error);
+    if (g->dialect->abort_fails && !c->stopped && c->answer->finish == GYRE_CANCELLED && g->failed.status == OK) {
+        g->aborted = true;
+        fail(&g->failed, ERR_IO, "the request was aborted");
+    }
     g->n_ended++;
 }
 
@@ -153,11 +157,12 @@ void generation_usage(const struct generation *g, struct buf *out) {
                (long long)MIN(n_cached, g->n_prompt_tokens), (long long)n_reasoning);
 }
 
-static const char PING[] = ": ping\n\n";
+static const char PING[] = ": ping\n\n", DONE[] = "data: [DONE]\n\n";
 
 static void begin_stream(struct generation *g) {
     const struct http_header headers[] = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-    http_stream_begin(g->x, &(struct http_answer){200, "text/event-stream; charset=utf-8", headers, ARRAY_LEN(headers), PING});
+    http_stream_begin(g->x, &(struct http_answer){200, "text/event-stream; charset=utf-8", headers, ARRAY_LEN(headers),
+                                                  g->dialect->ping ? g->dialect->ping : PING});
 }
 
 /* What is new of a choice, as one chunk; nothing if no text has become certain. */
@@ -172,18 +177,26 @@ static void write_chunk(struct choice *c, struct buf *out) {
     c->n_written = c->n_seen;
 }
 
+static void write_failure(struct generation *g, struct buf *out) {
+    buf_str(out, STR("data: "));
+    api_append_error(out, g->x->path, 503, NULL, g->failed.text);
+    buf_str(out, STR("\n\n"));
+}
+
 static void end_stream(struct generation *g, struct buf *out) {
-    if (g->failed.status != OK) {
-        buf_str(out, STR("data: "));
-        api_append_error(out, 503, NULL, g->failed.text);
-        buf_str(out, STR("\n\n"));
-    } else if (g->include_usage) {
-        g->dialect->last(g, out);
-    }
-    buf_str(out, STR("data: [DONE]\n\n"));
+    const struct dialect *d = g->dialect;
+    if (g->failed.status != OK)
+        (d->fail ? d->fail : write_failure)(g, out);
+    else if (g->include_usage)
+        d->last(g, out);
+    buf_str(out, str_of(d->done ? d->done : DONE));
 }
 
 static void reply_whole(struct generation *g) {
+    if (g->aborted) {
+        api_reply_error(g->x, 499, NULL, g->failed.text);
+        return;
+    }
     if (g->failed.status != OK) {
         api_reply_fault(g->x, &g->failed);
         return;
@@ -225,6 +238,9 @@ static void finish(struct generation *g) {
 
 bool generation_fill(struct http_exchange *x, struct buf *out) {
     struct generation *g = x->user;
+    if (!g->begun && g->dialect->begin)
+        g->dialect->begin(g, out);
+    g->begun = true;
     for (int i = 0; i < g->n_choices && g->failed.status == OK; i++) {
         bool had_ended = g->choices[i].ended;
         advance(&g->choices[i]);

@@ -36,12 +36,17 @@ struct choice {
     int64_t n_cached;
 };
 
-/* How a dialect writes. `out` is appended to. */
+/* How a dialect writes. `out` is appended to. Zero stands for OpenAI's way in what follows body. */
 struct dialect {
     const char *id_prefix;
-    void (*chunk)(struct choice *c, struct buf *out);    // content, reasoning and logprobs that are there; or the end
-    void (*last)(struct generation *g, struct buf *out); // after all choices: usage; not the [DONE]
-    void (*body)(struct generation *g, struct buf *out); // not streaming: everything
+    void (*chunk)(struct choice *c, struct buf *out);     // content, reasoning and logprobs that are there; or the end
+    void (*last)(struct generation *g, struct buf *out);  // after all choices: usage; not the [DONE]
+    void (*body)(struct generation *g, struct buf *out);  // not streaming: everything
+    void (*begin)(struct generation *g, struct buf *out); // what a stream begins with; NULL: nothing
+    void (*fail)(struct generation *g, struct buf *out);  // in place of `last`, after g->failed; NULL: data: {"error"}
+    const char *done;                                     // closes a stream; NULL: data: [DONE]
+    const char *ping;                                     // of a stream that waits; NULL: a comment
+    bool abort_fails;                                     // it has no name for an answer that was aborted: the request fails
 };
 
 struct generation {
@@ -59,9 +64,12 @@ struct generation {
     size_t n_stops;
     struct choice *choices; // [n_choices]
     int n_choices, n_ended;
+    bool begun;              // dialect->begin was called
+    bool aborted;            // and the dialect has no name for that
     int n_done;              // answers that the service has ended
     int thread;              // I/O thread of the exchange
     int64_t n_prompt_tokens; // of distinct prompts
+    void *own;               // the dialect's
     const char *warnings;    // JSON strings, comma between; "" if there are none
     struct error failed;     // of a choice: the whole request fails
 };

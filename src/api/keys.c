@@ -35,7 +35,7 @@ bool api_admit(struct http_exchange *x) {
     if (known)
         return true;
     struct buf body = {0};
-    api_append_error(&body, 401, NULL,
+    api_append_error(&body, x->path, 401, NULL,
                      sent.ptr ? "the API key is not one of this server's" : "an API key is missing: send Authorization: Bearer KEY");
     const struct http_header challenge = {"WWW-Authenticate", "Bearer"};
     http_reply(x, &(struct http_answer){.status = 401, .content_type = "application/json", .headers = &challenge, .n_headers = 1},

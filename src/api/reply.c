@@ -19,6 +19,26 @@ static const char *type_of(int status) {
     }
 }
 
+/* The types of Anthropic's API, which its clients turn into exceptions. */
+static const char *anthropic_type_of(int status) {
+    switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 408: return "timeout_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    default: return status >= 499 ? "api_error" : "invalid_request_error";
+    }
+}
+
+static void append_anthropic_error(struct buf *out, int status, const char *message) {
+    buf_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", anthropic_type_of(status));
+    buf_json_string(out, str_of(message));
+    buf_str(out, STR("}}"));
+}
+
 static bool is_name(struct str s) {
     for (size_t i = 0; i < s.len; i++)
         if (!(s.ptr[i] == '_' || (s.ptr[i] >= 'a' && s.ptr[i] <= 'z') || (i > 0 && strchr("0123456789[].", s.ptr[i]))))
@@ -37,7 +57,11 @@ static struct str param_of(const char *message) {
     return (struct str){0};
 }
 
-void api_append_error(struct buf *out, int status, const char *param, const char *message) {
+void api_append_error(struct buf *out, struct str path, int status, const char *param, const char *message) {
+    if (str_starts(path, STR("/v1/messages"))) {
+        append_anthropic_error(out, status, message);
+        return;
+    }
     struct str name = param ? str_of(param) : status == 400 ? param_of(message) : (struct str){0};
     buf_str(out, STR("{\"error\":{\"message\":"));
     buf_json_string(out, str_of(message));
@@ -49,14 +73,14 @@ void api_append_error(struct buf *out, int status, const char *param, const char
     buf_printf(out, ",\"code\":%d}}", status);
 }
 
-void api_error_body(void *context, int status, const char *message, struct buf *out) {
+void api_error_body(void *context, struct str path, int status, const char *message, struct buf *out) {
     (void)context;
-    api_append_error(out, status, NULL, message);
+    api_append_error(out, path, status, NULL, message);
 }
 
 void api_reply_error(struct http_exchange *x, int status, const char *param, const char *message) {
     struct buf body = {0};
-    api_append_error(&body, status, param, message);
+    api_append_error(&body, x->path, status, param, message);
     const struct http_header retry = {"Retry-After", "1"};
     http_reply(x, &(struct http_answer){status, "application/json", &retry, status == 429 || status == 503, NULL}, buf_view(&body));
     buf_release(&body);

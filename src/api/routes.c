@@ -12,6 +12,8 @@
 const struct http_route api_routes[] = {
     ANSWERS("/v1/completions", endpoint_completions),
     ANSWERS("/v1/chat/completions", endpoint_chat),
+    ANSWERS("/v1/messages", endpoint_messages),
+    JSON_POST("/v1/messages/count_tokens", endpoint_count_tokens),
     GET("/v1/models", endpoint_models),
     GET("/v1/models/{id*}", endpoint_model),
     JSON_POST("/tokenize", endpoint_tokenize),

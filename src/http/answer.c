@@ -64,7 +64,7 @@ void http_reply(struct http_exchange *pub, const struct http_answer *a, struct s
 
 void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers, size_t n_headers) {
     struct buf body = {0};
-    server_error_body(x->io->server, status, message, &body);
+    server_error_body(x->io->server, x->pub.path, status, message, &body);
     http_reply(&x->pub,
                &(struct http_answer){.status = status, .content_type = "application/json", .headers = headers, .n_headers = n_headers},
                buf_view(&body));

@@ -126,7 +126,7 @@ void conn_kill(struct conn *c) {
 
 void raw_refuse(const struct http_server *s, int fd, int status, const char *message) {
     struct buf body = {0}, all = {0};
-    server_error_body(s, status, message, &body);
+    server_error_body(s, (struct str){0}, status, message, &body);
     buf_printf(&all, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n", status,
                MHD_get_reason_phrase_for((unsigned)status), body.len, status == 503 ? "Retry-After: 1\r\n" : "");
     buf_append(&all, body.ptr, body.len);

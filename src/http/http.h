@@ -128,9 +128,9 @@ struct http_options {
     int ping_ms;             // 15,000: see http_answer.ping
     const char *cors_origin; // "*", or the one origin whose pages may call; NULL: no page of another origin
 
-    /* Appends the body of an error that http itself answers; its type is application/json.
-     * NULL: {"error":{"message":...}}. */
-    void (*error_body)(void *context, int status, const char *message, struct buf *out);
+    /* Appends the body of an error that http itself answers; its type is application/json. The path is empty when none was
+     * read. NULL: {"error":{"message":...}}. */
+    void (*error_body)(void *context, struct str path, int status, const char *message, struct buf *out);
     /* Called when the head is read and its route known. False: it has replied; the body is then not kept. */
     bool (*admit)(struct http_exchange *x);
     /* Called on I/O thread `thread` (0 .. n_threads-1) after http_wake. */

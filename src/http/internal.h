@@ -163,7 +163,7 @@ void server_accept(struct http_server *s, struct listener *l);
 void server_close_listeners(struct http_server *s);
 
 /* Appends an error's body as the options say. */
-void server_error_body(const struct http_server *s, int status, const char *message, struct buf *out);
+void server_error_body(const struct http_server *s, struct str path, int status, const char *message, struct buf *out);
 
 /* ---- connection.c ------------------------------------------------------------------------------------------------ */
 

@@ -168,9 +168,9 @@ void server_accept(struct http_server *s, struct listener *l) {
     }
 }
 
-void server_error_body(const struct http_server *s, int status, const char *message, struct buf *out) {
+void server_error_body(const struct http_server *s, struct str path, int status, const char *message, struct buf *out) {
     if (s->options.error_body) {
-        s->options.error_body(s->options.context, status, message, out);
+        s->options.error_body(s->options.context, path, status, message, out);
         return;
     }
     buf_printf(out, "{\"error\":{\"message\":");

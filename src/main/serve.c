@@ -37,7 +37,8 @@ static const struct flag flags[] = {
     {"max-body", 0, FLAG_SIZE, &opt.max_body, "BYTES", "Network", "largest request body", .min = 1024, .max = 1 << 30},
     {"served-model-name", 0, FLAG_LIST, &opt.names, "NAME", "Requests",
      "name that requests use for the model; may be repeated. Otherwise its folder's"},
-    {"api-key", 0, FLAG_LIST, &opt.keys, "KEY", "Requests", "requests must send this key (or another, if repeated); health probes need none"},
+    {"api-key", 0, FLAG_LIST, &opt.keys, "KEY", "Requests",
+     "requests must send this key (or another, if repeated); health probes need none"},
     {"max-queued-requests", 0, FLAG_INT, &opt.max_queued, "N", "Requests", "requests that may wait; one more is told 429. 0 is no limit",
      .min = 0, .max = 1 << 20},
     {"max-choices", 0, FLAG_INT, &opt.max_choices, "N", "Requests", "answers that one request may ask for (n, times prompts)", .min = 1,
@@ -178,5 +179,6 @@ const struct verb_spec verb_serve = {
     1,
     1,
     .run = run,
-    .epilogue = "Endpoints: /v1/completions /v1/chat/completions /v1/models /tokenize /detokenize /health /version /server_info\n"
-                "Requests in flight finish after SIGTERM; see --drain-timeout.\n"};
+    .epilogue =
+        "Endpoints: /v1/completions /v1/chat/completions /v1/messages /v1/models /tokenize /detokenize /health /version /server_info\n"
+        "Requests in flight finish after SIGTERM; see --drain-timeout.\n"};

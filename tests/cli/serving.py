@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import subprocess
 import threading
 
@@ -55,3 +56,38 @@ class Server:
         events = [e[len("data: "):] for e in r.read().decode().split("\n\n") if e.startswith("data: ")]
         c.close()
         return [e if e == "[DONE]" else json.loads(e) for e in events]
+
+    def events(self, path, headers=None, **body):
+        """A stream of named events: [(event, data)], data JSON where it is."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        c.request("POST", path, json.dumps(dict(body, stream=True)), {"Content-Type": "application/json", **(headers or {})})
+        r = c.getresponse()
+        text = r.read().decode()
+        c.close()
+        assert r.status == 200, text
+        events = []
+        for block in text.split("\n\n")[:-1]:
+            lines = dict(line.split(": ", 1) for line in block.split("\n"))
+            events.append((lines.get("event"), json.loads(lines["data"])))
+        assert text.endswith("\n\n")
+        return events
+
+
+def thinking_model(folder):
+    """The story model as one that thinks: its template opens a think block, which its full stop closes."""
+    story = os.path.join(ROOT, "models/story")
+    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer_config.json"):
+        shutil.copy(os.path.join(story, name), folder)
+    with open(os.path.join(story, "chat_template.jinja")) as f:
+        template, last, rest = f.read().rpartition("{%- endif %}")
+        template += "{%- if enable_thinking is not false %}{{- '<think>\n' }}{%- endif %}" + last + rest
+    with open(os.path.join(folder, "chat_template.jinja"), "w") as f:
+        f.write(template)
+    with open(os.path.join(story, "tokenizer.json")) as f:
+        tokenizer = json.load(f)
+    model = tokenizer["model"]
+    model["vocab"] = {"</think>" if token == "." else token: i for token, i in model["vocab"].items()}
+    model["merges"] = [m for m in model["merges"] if "." not in "".join(m)]
+    with open(os.path.join(folder, "tokenizer.json"), "w") as f:
+        json.dump(tokenizer, f)
+    return folder
