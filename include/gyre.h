@@ -97,6 +97,12 @@ struct gyre_logit_bias {
     float bias;
 };
 
+/* Tokens that may not come one after the other, in what is generated; one token alone never comes. */
+struct gyre_bad_sequence {
+    const int32_t *tokens;
+    size_t n; // at least 1
+};
+
 /* Everything is copied by gyre_submit. */
 struct gyre_request {
     const int32_t *prompt; // at least one id
@@ -109,6 +115,10 @@ struct gyre_request {
     float repetition_penalty, presence_penalty, frequency_penalty; // 1, 0, 0: off
     const struct gyre_logit_bias *logit_bias;
     size_t n_logit_bias;
+    const int32_t *allowed_ids; // only these may come; n_allowed_ids 0: all
+    size_t n_allowed_ids;
+    const struct gyre_bad_sequence *bad_sequences;
+    size_t n_bad_sequences;
     uint64_t seed; // the same seed gives the same tokens, whatever runs beside
 
     int32_t priority;       // lower runs first, and takes the place of higher ones where there is not room
@@ -118,13 +128,14 @@ struct gyre_request {
     const int32_t *stop_ids; // tokens that end the answer besides
     size_t n_stop_ids;
 
-    bool logprobs;          // TOKEN events carry the log-probability of their token ...
-    int n_top_logprobs;     // ... and of the most probable ones
-    bool score_prompt;      // PROMPT events, one a prompt token ...
-    int64_t score_from;     // ... from this position on
-    bool want_last_logits;  // a PROMPT event for the last prompt token, with all logits
-    bool keep_sequence;     // for a later request's continue_from: see gyre_forget
-    uint64_t continue_from; // a finished request that was kept: what the two prompts share is not computed again; 0: none
+    bool logprobs;             // TOKEN events carry the log-probability of their token ...
+    int n_top_logprobs;        // ... and of the most probable ones
+    bool score_prompt;         // PROMPT events, one a prompt token ...
+    int64_t score_from;        // ... from this position on ...
+    int n_prompt_top_logprobs; // ... with as many of the most probable next tokens
+    bool want_last_logits;     // a PROMPT event for the last prompt token, with all logits
+    bool keep_sequence;        // for a later request's continue_from: see gyre_forget
+    uint64_t continue_from;    // a finished request that was kept: what the two prompts share is not computed again; 0: none
 
     void *user; // comes back with each event
 };
@@ -186,13 +197,15 @@ struct gyre_event {
     int64_t position; // PROMPT and TOKEN: of the token in its sequence
     int32_t token;    // TOKEN: the token; PROMPT: the most probable next token
     float logprob;    // TOKEN: its log-probability, if asked; PROMPT: that of the next prompt token (0 at the last)
-    int n_top;        // the n_top_logprobs most probable tokens, best first
+    int32_t rank;     // PROMPT: the next prompt token's place among all by probability, from 1 (0 at the last)
+    int n_top;        // the most probable tokens, best first: n_top_logprobs, n_prompt_top_logprobs of PROMPT
     const int32_t *top_tokens;
     const float *top_logprobs;
     const float *logits; // PROMPT at the last position: [vocab_size], if asked; otherwise NULL
     bool stops;          // TOKEN: it is the end-of-sequence token or stop id that ended the answer
     enum gyre_finish finish;
-    const char *error;         // DONE with GYRE_FAILED: the sentence
+    const char *error;         // DONE with GYRE_FAILED: the sentence ...
+    bool error_of_request;     // ... and whether the request asked for what cannot be, or something broke
     struct gyre_timing timing; // DONE
 };
 

@@ -129,6 +129,8 @@ struct company {
     struct gyre_request request;
     int32_t prompt[LONGEST], stop_id;
     struct gyre_logit_bias bias;
+    int32_t allowed[VOCAB], bad_tokens[2];
+    struct gyre_bad_sequence bad;
     struct record record;
     uint64_t id;
     bool submitted;
@@ -156,7 +158,19 @@ static void random_request(struct company *c, int max_len, const struct world *w
     }
     if (one_in(4))
         q->repetition_penalty = 1.3f, q->presence_penalty = 0.4f, q->frequency_penalty = 0.2f;
+    if (one_in(5)) {
+        q->allowed_ids = c->allowed, q->n_allowed_ids = (size_t)(1 + below(VOCAB));
+        for (int i = 0; i < VOCAB; i++)
+            c->allowed[i] = below(VOCAB);
+    }
+    if (one_in(5)) { // a pair that comes about often: the ids are few
+        c->bad_tokens[0] = c->bad_tokens[1] = below(VOCAB);
+        c->bad = (struct gyre_bad_sequence){c->bad_tokens, (size_t)(1 + below(2))};
+        q->bad_sequences = &c->bad, q->n_bad_sequences = 1;
+    }
     q->logprobs = one_in(2);
+    q->n_top_logprobs = one_in(3) ? below(21) : 0;
+    q->n_prompt_top_logprobs = one_in(3) ? below(21) : 0;
     q->score_prompt = one_in(4);
     q->score_from = one_in(2) ? 0 : below((int)q->n_prompt + 2);
     q->want_last_logits = one_in(4);
@@ -337,10 +351,11 @@ static void what_cannot_be_computed_is_refused_in_words(void **state) {
     const struct gyre_request good = ask(&w, 5, 5);
     int32_t bad_ids[] = {3, VOCAB}, negative[] = {-1};
     struct gyre_logit_bias nan_bias = {3, NAN}, far_bias = {VOCAB, 1};
+    struct gyre_bad_sequence far_bad = {bad_ids, 2}, empty_bad = {bad_ids, 0};
     struct {
         const char *word;
         struct gyre_request q;
-    } cases[24];
+    } cases[28];
     int n = 0;
 #define CASE(w, ...)                            \
     do {                                        \
@@ -368,8 +383,12 @@ static void what_cannot_be_computed_is_refused_in_words(void **state) {
     CASE("frequency_penalty", q->frequency_penalty = INFINITY);
     CASE("logit_bias", q->logit_bias = &nan_bias, q->n_logit_bias = 1);
     CASE("logit_bias", q->logit_bias = &far_bias, q->n_logit_bias = 1);
-    CASE("stop_ids", q->stop_ids = bad_ids, q->n_stop_ids = 2);
+    CASE("stop_token_ids", q->stop_ids = bad_ids, q->n_stop_ids = 2);
     CASE("top_logprobs", q->n_top_logprobs = 21);
+    CASE("prompt_logprobs", q->n_prompt_top_logprobs = 21);
+    CASE("allowed_token_ids", q->allowed_ids = bad_ids, q->n_allowed_ids = 2);
+    CASE("bad_words", q->bad_sequences = &far_bad, q->n_bad_sequences = 1);
+    CASE("bad_words", q->bad_sequences = &empty_bad, q->n_bad_sequences = 1);
     CASE("score_from", q->score_from = -1);
     CASE("continue_from", q->continue_from = 12345);
 #undef CASE
@@ -406,6 +425,26 @@ static void a_fault_of_one_request_leaves_the_others(void **state) {
     expect_same(&r, &alone, "beside a request that failed");
     EXPECT(failed.finish == GYRE_FAILED && failed.n_tokens == 0 && failed.n_prompt == 1);
     EXPECT(strstr(failed.error, "not finite"));
+    world_close(w);
+}
+
+static void a_request_that_leaves_no_token_fails_by_its_own_fault(void **state) {
+    (void)state;
+    static const int32_t eos[] = {EOS};
+    struct world w = world_open(PLAIN, (struct gyre_options){0});
+    struct gyre_request q = ask(&w, 6, 20);
+    q.allowed_ids = eos, q.n_allowed_ids = 1, q.min_tokens = 3, q.ignore_eos = false;
+    struct gyre_error err;
+    uint64_t id;
+    EXPECT_OK(gyre_submit(w.g, &q, &id, &err), err);
+    struct gyre_event e;
+    EXPECT_EQ(gyre_poll(w.g, &e, 1), 1);
+    EXPECT(e.kind == GYRE_DONE && e.finish == GYRE_FAILED && e.error_of_request && strstr(e.error, "allowed_token_ids"));
+    q.min_tokens = 0;
+    struct record r = {0};
+    submit(w.g, q, &r);
+    finish_all(w.g);
+    EXPECT(r.finish == GYRE_STOP && r.tokens[0] == EOS);
     world_close(w);
 }
 
@@ -748,6 +787,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_is_scored_in_slices),
         cmocka_unit_test(what_cannot_be_computed_is_refused_in_words),
         cmocka_unit_test(a_fault_of_one_request_leaves_the_others),
+        cmocka_unit_test(a_request_that_leaves_no_token_fails_by_its_own_fault),
         cmocka_unit_test(a_broken_device_ends_everything_once),
         cmocka_unit_test(cancelling_voids_what_was_not_handed_out),
         cmocka_unit_test(a_conversation_computes_its_past_once),

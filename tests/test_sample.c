@@ -30,6 +30,21 @@ static int32_t slow_sample(const float *logits, int n, const struct sample_param
         r[p->bias[i].token].logit += (double)p->bias[i].bias;
     for (int i = 0; i < p->n_banned; i++)
         r[p->banned[i]].logit = -INFINITY;
+    for (int t = 0; t < n && p->n_allowed > 0; t++) {
+        bool is_allowed = false;
+        for (int i = 0; i < p->n_allowed; i++)
+            is_allowed |= p->allowed[i] == t;
+        if (!is_allowed)
+            r[t].logit = -INFINITY;
+    }
+    for (int i = 0; i < p->n_bad; i++) {
+        int last = p->bad[i].n - 1, first = p->n_history - last;
+        bool completes = first >= p->n_prompt;
+        for (int j = 0; completes && j < last; j++)
+            completes = p->history[first + j] == p->bad[i].tokens[j];
+        if (completes)
+            r[p->bad[i].tokens[last]].logit = -INFINITY;
+    }
     for (int t = 0; t < n; t++) {
         int seen = 0, made = 0;
         for (int i = 0; i < p->n_history; i++) {
@@ -99,8 +114,9 @@ static void agrees_with_a_sampler_that_sorts(void **state) {
     int checked = 0;
     for (int trial = 0; trial < 4000; trial++) {
         float logits[300];
-        int32_t history[40], banned[3];
+        int32_t history[40], banned[3], allowed[60], bad_tokens[4][3];
         struct logit_bias bias[3];
+        struct bad_sequence bad[4];
         int n = 1 + below(300), coarse = below(2);
         for (int i = 0; i < n; i++) {
             double x = 12 * uniform() - 6;
@@ -132,13 +148,25 @@ static void agrees_with_a_sampler_that_sorts(void **state) {
         p.n_bias = below(4);
         p.banned = banned;
         p.n_banned = n > 3 ? below(4) : 0;
+        for (int i = 0; i < 60; i++)
+            allowed[i] = below(n);
+        p.allowed = allowed;
+        p.n_allowed = below(3) ? 0 : 1 + below(60);
+        for (int i = 0; i < 4; i++) { // half of them continue what was generated, or the prompt, where it is long enough
+            bad[i] = (struct bad_sequence){bad_tokens[i], 1 + below(3)};
+            bool from_history = below(2) && p.n_history >= 2;
+            for (int j = 0; j < bad[i].n; j++)
+                bad_tokens[i][j] = from_history && j < bad[i].n - 1 ? history[p.n_history - (bad[i].n - 1) + j] : below(n);
+        }
+        p.bad = bad;
+        p.n_bad = below(3) ? 0 : below(5);
         p.seed = (uint64_t)trial;
         p.position = (uint64_t)below(1000);
         double boundary;
         struct sample_result r;
         int32_t expected = slow_sample(logits, n, &p, &boundary);
         sample_once(logits, n, &p, &r);
-        if (boundary < 1e-6 || r.not_finite)
+        if (boundary < 1e-6 || r.not_finite || r.nothing_left)
             continue;
         checked++;
         if (r.token != expected)
@@ -218,6 +246,10 @@ static void logprobs_are_of_the_raw_row(void **state) {
     EXPECT_EQ(sample_once(logits, 100, &p, &r), 42);
     EXPECT(fabs((double)r.logprob - ((double)logits[42] - log(sum))) < 1e-5);
     EXPECT(fabs((double)r.target_logprob - ((double)logits[17] - log(sum))) < 1e-5);
+    int better = 0;
+    for (int i = 0; i < 100; i++)
+        better += logits[i] > logits[17];
+    EXPECT_EQ(r.target_rank, 1 + better);
     EXPECT_EQ(r.top_token[0], r.argmax);
     for (int k = 1; k < MAX_TOP_LOGPROBS; k++) {
         float x = logits[r.top_token[k - 1]], y = logits[r.top_token[k]];
@@ -277,14 +309,51 @@ static void what_is_not_finite_is_said(void **state) {
     }
     float none[3] = {-INFINITY, -INFINITY, -INFINITY}, two[2] = {1, 2};
     sample_once(none, 3, &p, &r);
-    EXPECT(r.not_finite);
+    EXPECT(r.not_finite && !r.nothing_left);
     int32_t banned[2] = {0, 1};
     p.banned = banned, p.n_banned = 2;
     sample_once(two, 2, &p, &r);
-    EXPECT(r.not_finite);
+    EXPECT(!r.not_finite && r.nothing_left);
     p.n_banned = 1;
     sample_once(two, 2, &p, &r);
-    EXPECT(!r.not_finite && r.token == 1);
+    EXPECT(!r.not_finite && !r.nothing_left && r.token == 1);
+    p.allowed = banned, p.n_allowed = 1; // 0 alone, which is banned
+    sample_once(two, 2, &p, &r);
+    EXPECT(r.nothing_left);
+}
+
+static void a_bad_sequence_counts_in_what_is_generated_alone(void **state) {
+    (void)state;
+    float logits[6] = {0, 1, 2, 3, 4, 5};
+    int32_t history[5] = {1, 2, 3, 1, 2}, tokens[3] = {1, 2, 5};
+    struct bad_sequence bad = {tokens, 3};
+    struct sample_params p = sample_params_default();
+    struct sample_result r;
+    p.bad = &bad, p.n_bad = 1, p.history = history, p.n_history = 5, p.n_prompt = 3;
+    EXPECT_EQ(sample_once(logits, 6, &p, &r), 4);
+    p.n_prompt = 4; // its first token stands in the prompt
+    EXPECT_EQ(sample_once(logits, 6, &p, &r), 5);
+    p.n_prompt = 3, p.n_history = 4;
+    EXPECT_EQ(sample_once(logits, 6, &p, &r), 5);
+    bad = (struct bad_sequence){tokens + 2, 1};
+    for (p.temperature = 0; p.temperature < 3; p.temperature += 0.1f, p.position++)
+        EXPECT(sample_once(logits, 6, &p, &r) != 5);
+}
+
+static void only_allowed_tokens_come_however_improbable(void **state) {
+    (void)state;
+    float logits[200];
+    int32_t allowed[3] = {7, 150, 7};
+    int seen[200] = {0};
+    for (int i = 0; i < 200; i++)
+        logits[i] = i == 7 || i == 150 ? -300 : 300;
+    struct sample_params p = sample_params_default();
+    struct sample_result r;
+    p.allowed = allowed, p.n_allowed = 3, p.temperature = 1, p.want_logprob = true;
+    for (p.position = 0; p.position < 300; p.position++)
+        seen[sample_once(logits, 200, &p, &r)]++;
+    EXPECT(seen[7] > 100 && seen[150] > 100 && seen[7] + seen[150] == 300);
+    EXPECT(r.logprob < -599); // of the raw row all the same
 }
 
 static void an_infinite_bias_decides(void **state) {
@@ -339,6 +408,8 @@ int main(void) {
         cmocka_unit_test(ties_go_to_the_lower_id),
         cmocka_unit_test(the_only_finite_logit_is_drawn),
         cmocka_unit_test(what_is_not_finite_is_said),
+        cmocka_unit_test(a_bad_sequence_counts_in_what_is_generated_alone),
+        cmocka_unit_test(only_allowed_tokens_come_however_improbable),
         cmocka_unit_test(an_infinite_bias_decides),
         cmocka_unit_test(extreme_settings_keep_the_best_token),
     };

@@ -338,15 +338,19 @@ static void scores_and_choices_arrive_in_their_arrays(void **state) {
         j.prompt[i] = i % VOCAB;
     struct gyre_request q = request_of(&j);
     q.score_prompt = q.logprobs = true;
-    q.n_top_logprobs = 3;
+    q.n_top_logprobs = 3, q.n_prompt_top_logprobs = 2;
     struct gyre_error err;
     struct answer *a;
     j.ear = &w.ears[0];
     EXPECT_OK(service_submit(w.service, &q, &j, &a, &err), err);
     a = wait_done(&w);
     EXPECT(isnan(a->prompt_logprobs[0]));
-    for (int i = 1; i < 30; i++)
-        EXPECT(a->prompt_logprobs[i] < 0 && a->prompt_top_logprobs[3 * i] >= a->prompt_top_logprobs[3 * i + 1]);
+    for (int i = 1; i < 30; i++) {
+        const float *top = a->prompt_top_logprobs + 2 * i;
+        EXPECT(a->prompt_logprobs[i] < 0 && top[0] >= top[1]);
+        EXPECT(a->prompt_ranks[i] == 1 ? a->prompt_logprobs[i] == top[0] : a->prompt_logprobs[i] < top[0]);
+        EXPECT(a->prompt_ranks[i] == 2 ? a->prompt_top_tokens[2 * i + 1] == j.prompt[i] : true);
+    }
     for (int i = 0; i < 5; i++) {
         EXPECT_EQ(a->top_tokens[3 * i], a->tokens[i]); // greedy
         EXPECT(a->logprobs[i] == a->top_logprobs[3 * i]);

@@ -112,6 +112,7 @@ static void start(struct generation *g, const json_t *body, struct params *p) {
         return;
     }
     r->score_prompt = g->echo && g->logprobs;
+    r->n_prompt_top_logprobs = r->score_prompt ? r->n_top_logprobs : 0;
     generation_start(g, r, prompts, n_prompts, p->n);
 }
 

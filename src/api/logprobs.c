@@ -90,9 +90,10 @@ static void add_token(struct columns *k, int32_t id, float logprob, const int32_
 void logprobs_write_completion(struct choice *c, bool with_prompt, struct buf *out) {
     const struct answer *a = c->answer;
     struct columns k = {.tok = c->generation->api->options.tokenizer, .offset = c->text_offset};
-    int64_t top = a->n_top;
+    int64_t top = a->n_top, prompt_top = a->n_prompt_top;
     for (int32_t i = 0; with_prompt && i < c->n_prompt; i++)
-        add_token(&k, c->prompt[i], a->prompt_logprobs[i], a->prompt_top_tokens + i * top, a->prompt_top_logprobs + i * top, a->n_top);
+        add_token(&k, c->prompt[i], a->prompt_logprobs[i], a->prompt_top_tokens + i * prompt_top, a->prompt_top_logprobs + i * prompt_top,
+                  a->n_prompt_top);
     for (int32_t i = c->n_written; i < c->n_seen; i++)
         add_token(&k, a->tokens[i], a->logprobs[i], a->top_tokens + i * top, a->top_logprobs + i * top, a->n_top);
     buf_printf(out, "{\"tokens\":[%s],\"token_logprobs\":[%s],\"top_logprobs\":[%s],\"text_offset\":[%s]}",

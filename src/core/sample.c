@@ -92,8 +92,16 @@ static void top_logprobs(const float *logits, int64_t n, int k, double log_sum, 
         result->top_logprob[j] = (float)((double)logits[result->top_token[j]] - log_sum);
 }
 
+static int32_t rank_of(const float *logits, int64_t n, int32_t token) {
+    int32_t above = 0;
+    for (int64_t i = 0; i < n; i++)
+        above += logits[i] > logits[token];
+    return above + 1;
+}
+
 static bool row_is_changed(const struct sample_params *p) {
-    return p->n_bias > 0 || p->n_banned > 0 || p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
+    return p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->n_bad > 0 || p->repetition_penalty != 1 || p->presence_penalty != 0 ||
+           p->frequency_penalty != 0;
 }
 
 /* Each token of the history once, however often it occurs. */
@@ -119,11 +127,33 @@ static void penalise_generated(const struct sample_params *p, float *logits, int
     }
 }
 
-static void change_row(const struct sample_params *p, float *logits, int32_t *counts) {
+static void keep_allowed(const struct sample_params *p, float *logits, int64_t n_vocab, int32_t *marks) {
+    for (int32_t i = 0; i < p->n_allowed; i++)
+        marks[p->allowed[i]] = 1;
+    for (int64_t t = 0; t < n_vocab; t++)
+        if (!marks[t])
+            logits[t] = -INFINITY;
+    for (int32_t i = 0; i < p->n_allowed; i++)
+        marks[p->allowed[i]] = 0;
+}
+
+/* Whether the generated tokens end with all of the sequence but its last token. */
+static bool would_complete(const struct sample_params *p, const struct bad_sequence *bad) {
+    int32_t n = bad->n - 1;
+    return n <= p->n_history - p->n_prompt &&
+           (n == 0 || memcmp(p->history + p->n_history - n, bad->tokens, (size_t)n * sizeof *bad->tokens) == 0);
+}
+
+static void change_row(const struct sample_params *p, float *logits, int64_t n_vocab, int32_t *counts) {
     for (int32_t i = 0; i < p->n_bias; i++)
         logits[p->bias[i].token] += p->bias[i].bias;
     for (int32_t i = 0; i < p->n_banned; i++)
         logits[p->banned[i]] = -INFINITY;
+    if (p->n_allowed > 0)
+        keep_allowed(p, logits, n_vocab, counts);
+    for (int32_t i = 0; i < p->n_bad; i++)
+        if (would_complete(p, &p->bad[i]))
+            logits[p->bad[i].tokens[p->bad[i].n - 1]] = -INFINITY;
     if (p->repetition_penalty != 1)
         penalise_repetition(p, logits, counts);
     if (p->presence_penalty != 0 || p->frequency_penalty != 0)
@@ -243,14 +273,14 @@ static int32_t choose_token(const float *logits, int64_t n_vocab, const struct s
     int32_t best = result->argmax;
     if (row_is_changed(p)) {
         memcpy(scratch->logits, logits, (size_t)n_vocab * sizeof *logits);
-        change_row(p, scratch->logits, scratch->counts);
+        change_row(p, scratch->logits, n_vocab, scratch->counts);
         logits = scratch->logits;
         bool finite; // a bias of +infinity is a wish, not a fault
         best = argmax_row(logits, n_vocab, &finite);
         if (!(logits[best] > -INFINITY))
-            result->not_finite = true;
+            result->nothing_left = true;
     }
-    if (p->temperature == 0 || result->not_finite)
+    if (p->temperature == 0 || result->nothing_left)
         return best;
     return draw(logits, n_vocab, logits[best], p, scratch->candidates);
 }
@@ -268,8 +298,10 @@ void sample_row(const float *logits, int64_t n_vocab, const struct sample_params
         return;
     double log_sum = log_sum_exp(logits, n_vocab, logits[result->argmax]);
     result->logprob = (float)((double)logits[result->token] - log_sum);
-    if (p->target >= 0)
+    if (p->target >= 0) {
         result->target_logprob = (float)((double)logits[p->target] - log_sum);
+        result->target_rank = rank_of(logits, n_vocab, p->target);
+    }
     if (p->n_top_logprobs > 0)
         top_logprobs(logits, n_vocab, (int)MIN((int64_t)p->n_top_logprobs, n_vocab), log_sum, result);
 }

@@ -1,8 +1,8 @@
 /* sample.h - from a row of logits to a token: what is asked for, what comes back, and the reference.
  *
- * Order, as vLLM and transformers have it: logit_bias; banned tokens (min_tokens); repetition, presence and
- * frequency penalties; temperature; min_p; top_k; top_p; draw. temperature 0 is argmax of the penalised logits
- * (ties to the lower id). Log-probabilities are of the raw logits, before any of this.
+ * Order, as vLLM and transformers have it: logit_bias; what may not come (banned, allowed, bad sequences); repetition,
+ * presence and frequency penalties; temperature; min_p; top_k; top_p; draw. temperature 0 is argmax of the penalised
+ * logits (ties to the lower id). Log-probabilities are of the raw logits, before any of this.
  *
  * The draw uses Philox with key = seed and counter = (sequence, position), so a seed gives the same tokens in
  * any batch, chunking or order. The uniform u picks the first token, in descending probability (ties: lower id
@@ -19,6 +19,13 @@ struct logit_bias {
     float bias;
 };
 
+/* Tokens that may not come about one after the other: where the generated tokens end with all but the last, the last
+ * may not come. n >= 1. */
+struct bad_sequence {
+    const int32_t *tokens;
+    int32_t n;
+};
+
 /* All pointers are borrowed until the step is collected. */
 struct sample_params {
     float temperature, top_p, min_p;           // top_p 1 and min_p 0: off
@@ -31,6 +38,10 @@ struct sample_params {
     int32_t n_bias;
     const int32_t *banned; // tokens that may not come (stop tokens before min_tokens)
     int32_t n_banned;
+    const int32_t *allowed; // only these may come; n_allowed 0: all
+    int32_t n_allowed;
+    const struct bad_sequence *bad;
+    int32_t n_bad;
     uint64_t seed, sequence, position;
     int32_t target;         // a token whose log-probability is wanted; -1: none
     int32_t n_top_logprobs; // 0 .. MAX_TOP_LOGPROBS
@@ -42,9 +53,11 @@ struct sample_result {
     int32_t token;
     int32_t argmax; // of the raw logits
     float logprob, target_logprob;
+    int32_t target_rank; // 1 and as many as are more probable than the target
     int32_t top_token[MAX_TOP_LOGPROBS];
     float top_logprob[MAX_TOP_LOGPROBS];
-    bool not_finite; // a NaN or +infinity among the logits, or nothing above -infinity: the rest is meaningless
+    bool not_finite;   // a NaN or +infinity among the logits, or nothing above -infinity: the rest is meaningless
+    bool nothing_left; // the logits are fine, but nothing is left that may come: token is meaningless
 };
 
 /* Greedy, nothing else asked. */
@@ -59,7 +72,7 @@ struct sample_scratch {
 void sample_scratch_init(struct sample_scratch *s, int64_t n_vocab);
 void sample_scratch_release(struct sample_scratch *s);
 
-/* The reference; logits [n_vocab] are not changed. Ids in history, bias, banned and target lie in [0, n_vocab).
+/* The reference; logits [n_vocab] are not changed. Ids in history, bias, banned, allowed and target lie in [0, n_vocab).
  *
  * Greedy reads the row once. A draw costs two or three passes more and never sorts the vocabulary. Sums are in
  * double. No allocation. */

@@ -141,7 +141,7 @@ static struct gyre_event take_done(struct gyre *g) {
         g->ended_tail = NULL;
     struct gyre_event e = {.kind = GYRE_DONE, .id = r->id, .user = r->asked.user, .finish = r->finish, .timing = timing_of(r)};
     if (r->finish == GYRE_FAILED)
-        e.error = r->error.text;
+        e.error = r->error.text, e.error_of_request = r->error.status == ERR_ARG;
     r->delivered = true;
     g->n_busy--;
     if (r->sequence.place != SEQ_IDLE) {

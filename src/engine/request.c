@@ -38,7 +38,15 @@ static enum status check_sampling(const struct gyre_request *a, int32_t vocab_si
     }
     if (a->n_top_logprobs < 0 || a->n_top_logprobs > MAX_TOP_LOGPROBS)
         return fail(err, ERR_ARG, "top_logprobs: %d is not between 0 and %d", a->n_top_logprobs, MAX_TOP_LOGPROBS);
-    return check_ids("stop_ids", a->stop_ids, (int64_t)a->n_stop_ids, vocab_size, err);
+    if (a->n_prompt_top_logprobs < 0 || a->n_prompt_top_logprobs > MAX_TOP_LOGPROBS)
+        return fail(err, ERR_ARG, "prompt_logprobs: %d is not between 0 and %d", a->n_prompt_top_logprobs, MAX_TOP_LOGPROBS);
+    TRY(check_ids("allowed_token_ids", a->allowed_ids, (int64_t)a->n_allowed_ids, vocab_size, err));
+    for (size_t i = 0; i < a->n_bad_sequences; i++) {
+        if (a->bad_sequences[i].n == 0)
+            return fail(err, ERR_ARG, "bad_words: the one at %zu has no tokens", i);
+        TRY(check_ids("bad_words", a->bad_sequences[i].tokens, (int64_t)a->bad_sequences[i].n, vocab_size, err));
+    }
+    return check_ids("stop_token_ids", a->stop_ids, (int64_t)a->n_stop_ids, vocab_size, err);
 }
 
 /* Why the context is as long as it is. */
@@ -96,6 +104,15 @@ static void copy_stops(struct request *r, const struct gyre_info *info) {
     r->n_stops = r->n_banned - skip;
 }
 
+static const struct bad_sequence *copy_bad_sequences(struct request *r, const struct gyre_request *asked) {
+    struct bad_sequence *bad = arena_calloc(&r->arena, asked->n_bad_sequences, sizeof *bad);
+    for (size_t i = 0; i < asked->n_bad_sequences; i++) {
+        const struct gyre_bad_sequence *from = &asked->bad_sequences[i];
+        bad[i] = (struct bad_sequence){copy_array(&r->arena, from->tokens, from->n, sizeof *from->tokens), (int32_t)from->n};
+    }
+    return bad;
+}
+
 static struct sample_params sampling_of(const struct request *r) {
     const struct gyre_request *a = &r->asked;
     return (struct sample_params){
@@ -110,6 +127,9 @@ static struct sample_params sampling_of(const struct request *r) {
         .n_prompt = r->n_prompt,
         .bias = (const struct logit_bias *)a->logit_bias,
         .n_bias = (int32_t)a->n_logit_bias,
+        .allowed = a->allowed_ids,
+        .n_allowed = (int32_t)a->n_allowed_ids,
+        .n_bad = (int32_t)a->n_bad_sequences,
         .seed = a->seed,
         .target = -1,
         .n_top_logprobs = a->n_top_logprobs,
@@ -154,7 +174,10 @@ enum status request_new(const struct gyre *g, const struct gyre_request *asked, 
     a->prompt = r->sequence.tokens;
     a->stop_ids = NULL;   // in r->banned
     a->cache_salt = NULL; // in the sequence
+    a->allowed_ids = copy_array(&r->arena, asked->allowed_ids, a->n_allowed_ids, sizeof *a->allowed_ids);
     r->sample = sampling_of(r);
+    r->sample.bad = copy_bad_sequences(r, asked);
+    a->bad_sequences = NULL; // in r->sample
     r->submitted_us = clock_us();
     *out = r;
     return OK;

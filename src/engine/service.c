@@ -70,10 +70,12 @@ void service_look(struct answer *a) {
 
 static void allocate_answer(struct ticket *t, const struct gyre_request *asked) {
     struct answer *a = &t->answer;
-    size_t n = (size_t)asked->max_tokens, top = (size_t)asked->n_top_logprobs, prompt = (size_t)asked->n_prompt;
+    size_t n = (size_t)asked->max_tokens, top = (size_t)asked->n_top_logprobs;
+    size_t prompt = (size_t)asked->n_prompt, prompt_top = (size_t)asked->n_prompt_top_logprobs;
     a->capacity = (int32_t)asked->max_tokens;
     a->n_prompt = (int32_t)asked->n_prompt;
     a->n_top = asked->n_top_logprobs;
+    a->n_prompt_top = asked->n_prompt_top_logprobs;
     a->tokens = arena_calloc(&t->arena, n, sizeof *a->tokens);
     if (asked->logprobs || top > 0)
         a->logprobs = arena_calloc(&t->arena, n, sizeof *a->logprobs);
@@ -81,8 +83,9 @@ static void allocate_answer(struct ticket *t, const struct gyre_request *asked) 
     a->top_logprobs = arena_calloc(&t->arena, n * top, sizeof *a->top_logprobs);
     if (asked->score_prompt) {
         a->prompt_logprobs = arena_calloc(&t->arena, prompt, sizeof *a->prompt_logprobs);
-        a->prompt_top_tokens = arena_calloc(&t->arena, prompt * top, sizeof *a->prompt_top_tokens);
-        a->prompt_top_logprobs = arena_calloc(&t->arena, prompt * top, sizeof *a->prompt_top_logprobs);
+        a->prompt_ranks = arena_calloc(&t->arena, prompt, sizeof *a->prompt_ranks);
+        a->prompt_top_tokens = arena_calloc(&t->arena, prompt * prompt_top, sizeof *a->prompt_top_tokens);
+        a->prompt_top_logprobs = arena_calloc(&t->arena, prompt * prompt_top, sizeof *a->prompt_top_logprobs);
         for (size_t i = 0; i < prompt; i++)
             a->prompt_logprobs[i] = NAN;
     }
@@ -193,8 +196,9 @@ static void publish_prompt(struct answer *a, const struct gyre_event *e) {
     if (next >= a->n_prompt || !a->prompt_logprobs)
         return;
     a->prompt_logprobs[next] = e->logprob;
-    memcpy(a->prompt_top_tokens + next * a->n_top, e->top_tokens, (size_t)e->n_top * sizeof *e->top_tokens);
-    memcpy(a->prompt_top_logprobs + next * a->n_top, e->top_logprobs, (size_t)e->n_top * sizeof *e->top_logprobs);
+    a->prompt_ranks[next] = e->rank;
+    memcpy(a->prompt_top_tokens + next * a->n_prompt_top, e->top_tokens, (size_t)e->n_top * sizeof *e->top_tokens);
+    memcpy(a->prompt_top_logprobs + next * a->n_prompt_top, e->top_logprobs, (size_t)e->n_top * sizeof *e->top_logprobs);
 }
 
 static enum finished_reason reason_of(const struct ticket *t, enum gyre_finish finish) {
@@ -212,6 +216,7 @@ static void publish_done(struct service *s, struct ticket *t, const struct gyre_
     telemetry_finished(&s->telemetry, &a->progress, &e->timing, a->n_prompt, t->max_tokens, reason_of(t, e->finish));
     a->finish = e->finish;
     a->timing = e->timing;
+    a->error_of_request = e->error_of_request;
     if (e->finish == GYRE_FAILED)
         snprintf(a->error, sizeof a->error, "%s", e->error);
 }

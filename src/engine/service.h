@@ -32,17 +32,19 @@ struct answer {
     int32_t *top_tokens;        // [capacity][n_top]
     float *top_logprobs;        // [capacity][n_top]
     float *prompt_logprobs;     // [n_prompt]: of token i given what is before it; NAN at 0. If asked (score_prompt)
-    int32_t *prompt_top_tokens; // [n_prompt][n_top]: the choices for token i
+    int32_t *prompt_ranks;      // [n_prompt]: its place among all tokens by probability, from 1
+    int32_t *prompt_top_tokens; // [n_prompt][n_prompt_top]: the choices for token i
     float *prompt_top_logprobs;
     int32_t capacity, n_prompt;
-    int n_top;
+    int n_top, n_prompt_top;
     _Atomic int32_t n_tokens; // written with release, after the token
     struct request_progress progress;
     bool done; // set by service_look; then nothing is written any more
     enum gyre_finish finish;
     bool stopped_by_token; // the last token is the end-of-sequence token or stop id
     struct gyre_timing timing;
-    char error[768]; // GYRE_FAILED: the sentence
+    char error[768];       // GYRE_FAILED: the sentence ...
+    bool error_of_request; // ... and whether it is the request's own fault
 };
 
 struct service_options {

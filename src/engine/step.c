@@ -28,7 +28,7 @@ static struct sample_params row_params(const struct request *r, int32_t position
             p.n_banned = r->n_banned;
         }
     }
-    p.n_top_logprobs = r->asked.n_top_logprobs;
+    p.n_top_logprobs = position < r->n_prompt - 1 ? r->asked.n_prompt_top_logprobs : r->asked.n_top_logprobs;
     p.want_logits = r->asked.want_last_logits && position == r->n_prompt - 1;
     p.target = last ? -1 : seq->tokens[position + 1];
     return p;
@@ -87,7 +87,6 @@ static struct gyre_event *new_event(struct gyre *g, const struct request *r, enu
                                     const struct sample_result *result) {
     struct gyre_event *e = &g->events[g->n_events++];
     *e = (struct gyre_event){.kind = kind, .id = r->id, .user = r->asked.user};
-    e->n_top = r->asked.n_top_logprobs;
     e->top_tokens = result->top_token;
     e->top_logprobs = result->top_logprob;
     return e;
@@ -103,6 +102,7 @@ static bool is_stop(const struct request *r, int32_t token) {
 static void publish_token(struct gyre *g, struct request *r, const struct sample_result *result) {
     struct gyre_event *e = new_event(g, r, GYRE_TOKEN, result);
     e->position = r->sequence.n_tokens;
+    e->n_top = r->asked.n_top_logprobs;
     e->token = result->token;
     e->logprob = result->logprob;
     e->stops = is_stop(r, result->token);
@@ -119,8 +119,10 @@ static void publish_token(struct gyre *g, struct request *r, const struct sample
 static void publish_prompt(struct gyre *g, struct request *r, int row, const struct sample_result *result) {
     struct gyre_event *e = new_event(g, r, GYRE_PROMPT, result);
     e->position = g->rows[row].position;
+    e->n_top = g->plan.sample[row].n_top_logprobs;
     e->token = result->argmax;
     e->logprob = g->plan.sample[row].target >= 0 ? result->target_logprob : 0;
+    e->rank = g->plan.sample[row].target >= 0 ? result->target_rank : 0;
     e->logits = g->plan.sample[row].want_logits ? g->ops->logits(g->exe, row) : NULL;
 }
 
@@ -134,6 +136,13 @@ static void publish_row(struct gyre *g, int row) {
     if (result->not_finite) {
         struct error err;
         fail(&err, ERR_FORMAT, "the model gave logits that are not finite numbers after token %d: its weights are damaged", position);
+        engine_end(g, r, GYRE_FAILED, &err);
+        return;
+    }
+    if (result->nothing_left) {
+        struct error err;
+        fail(&err, ERR_ARG,
+             "after token %d nothing is left that may come: allowed_token_ids, bad_words, logit_bias and min_tokens exclude all", position);
         engine_end(g, r, GYRE_FAILED, &err);
         return;
     }
