@@ -92,6 +92,9 @@ static enum status render(struct generation *g, json_t *context, enum chat_end e
     if (!g->api->options.chat)
         return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template; use /v1/completions");
     json_object_set_new(context, "add_generation_prompt", json_boolean(end == CHAT_ASKS));
+    const char *effort = json_string_value(json_object_get(context, "reasoning_effort"));
+    if (effort && strcmp(effort, "none") == 0 && !json_object_get(context, "enable_thinking"))
+        json_object_set_new(context, "enable_thinking", json_false()); // the name that templates of models that can do both read
     TRY(chat_template_render(g->api->options.chat, context, &(struct template_options){0}, prompt, err));
     return end == CHAT_CONTINUES ? cut_after_last(json_object_get(context, "messages"), prompt, err) : OK;
 }

@@ -18,5 +18,5 @@ enum status chat_check_messages(json_t *messages, const char *name, struct error
 enum status chat_join_parts(const json_t *parts, const char *where, struct buf *out, struct error *err);
 
 /* Renders the template for `context` (messages, and what else it reads), tokenizes, and sets how the answer's reasoning
- * is split off. add_generation_prompt is set here. The ids lie in the exchange's arena. */
+ * is split off. add_generation_prompt is set here, and enable_thinking to false where reasoning_effort is "none". The ids lie in the exchange's arena. */
 enum status chat_prompt(struct generation *g, json_t *context, enum chat_end end, struct prompt_ids *out, struct error *err);

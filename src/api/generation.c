@@ -42,6 +42,8 @@ static void choice_release(struct choice *c) {
 static void generation_release(struct generation *g) {
     for (int i = 0; i < g->n_choices; i++)
         choice_release(&g->choices[i]);
+    if (g->dialect->release)
+        g->dialect->release(g);
     g->x->user = NULL;
 }
 

@@ -46,6 +46,7 @@ struct dialect {
     void (*fail)(struct generation *g, struct buf *out);  // in place of `last`, after g->failed; NULL: data: {"error"}
     const char *done;                                     // closes a stream; NULL: data: [DONE]
     const char *ping;                                     // of a stream that waits; NULL: a comment
+    void (*release)(struct generation *g);                // frees what is in g->own; NULL: nothing
     bool abort_fails;                                     // it has no name for an answer that was aborted: the request fails
 };
 

@@ -28,13 +28,13 @@ static void write_chat_token(const struct tokenizer *tok, int32_t id, float logp
     buf_push(out, ']');
 }
 
-void logprobs_write_chat(const struct choice *c, struct buf *out) {
+void logprobs_write_tokens(const struct choice *c, int32_t from, int32_t to, struct buf *out) {
     const struct tokenizer *tok = c->generation->api->options.tokenizer;
     const struct answer *a = c->answer;
     struct buf scratch = {0};
-    buf_str(out, STR("{\"content\":["));
-    for (int32_t i = c->n_written; i < c->n_seen; i++) {
-        if (i > c->n_written)
+    buf_push(out, '[');
+    for (int32_t i = from; i < to; i++) {
+        if (i > from)
             buf_push(out, ',');
         write_chat_token(tok, a->tokens[i], a->logprobs[i], &scratch, out);
         buf_str(out, STR(",\"top_logprobs\":["));
@@ -46,8 +46,14 @@ void logprobs_write_chat(const struct choice *c, struct buf *out) {
         }
         buf_str(out, STR("]}"));
     }
-    buf_str(out, STR("],\"refusal\":null}"));
+    buf_push(out, ']');
     buf_release(&scratch);
+}
+
+void logprobs_write_chat(const struct choice *c, struct buf *out) {
+    buf_str(out, STR("{\"content\":"));
+    logprobs_write_tokens(c, c->n_written, c->n_seen, out);
+    buf_str(out, STR(",\"refusal\":null}"));
 }
 
 /* The four arrays of completions, filled side by side. */

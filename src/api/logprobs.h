@@ -1,7 +1,10 @@
-/* logprobs.h - log-probabilities as the two dialects write them. */
+/* logprobs.h - log-probabilities as the dialects write them. */
 #pragma once
 
 #include "api/generation.h"
+
+/* [{"token","logprob","bytes","top_logprobs":[...]}...] of tokens [from, to). */
+void logprobs_write_tokens(const struct choice *c, int32_t from, int32_t to, struct buf *out);
 
 /* Chat: {"content":[{"token","logprob","bytes","top_logprobs":[...]}...]} of tokens [c->n_written, c->n_seen). */
 void logprobs_write_chat(const struct choice *c, struct buf *out);

@@ -1,0 +1,312 @@
+/* responses.c - POST /v1/responses, without state: nothing is stored, so what was said before comes with the input. */
+#include "api/responses.h"
+
+#include "api/chat_prompt.h"
+#include "api/endpoints.h"
+#include "api/params.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct field fields[] = {
+    {"input", FIELD_READ, NULL},
+    {"instructions", FIELD_READ, NULL},
+    {"max_output_tokens", FIELD_READ, NULL},
+    {"include", FIELD_READ, NULL},
+    {"reasoning", FIELD_READ, NULL},
+    {"text", FIELD_READ, NULL},
+    {"tool_choice", FIELD_READ, NULL},
+    {"chat_template_kwargs", FIELD_READ, NULL},
+    {"parallel_tool_calls", FIELD_SET_ASIDE, NULL},
+    {"max_tool_calls", FIELD_SET_ASIDE, NULL},
+    {"prompt_cache_options", FIELD_SET_ASIDE, NULL},
+    {"store", FIELD_UNSUPPORTED, NULL},
+    {"previous_response_id", FIELD_UNSUPPORTED, NULL},
+    {"conversation", FIELD_UNSUPPORTED, NULL},
+    {"background", FIELD_UNSUPPORTED, NULL},
+    {"tools", FIELD_UNSUPPORTED, NULL},
+    {"prompt", FIELD_UNSUPPORTED, NULL},
+    {"truncation", FIELD_UNSUPPORTED, "\"disabled\""},
+    {"context_management", FIELD_UNSUPPORTED, NULL},
+    {"moderation", FIELD_UNSUPPORTED, NULL},
+    // Those of the other endpoints, for which a response has no place.
+    {"n", FIELD_UNSUPPORTED, "1"},
+    {"logprobs", FIELD_UNSUPPORTED, NULL},
+    {"response_format", FIELD_UNSUPPORTED, NULL},
+    {NULL, FIELD_READ, NULL},
+};
+
+// ---- input ------------------------------------------------------------------------------------------------------
+
+/* The text of a reasoning item, which belongs to the assistant's message after it. */
+static enum status read_reasoning_item(const json_t *item, size_t at, struct buf *reasoning, struct error *err) {
+    json_t *content, *part;
+    size_t i;
+    struct error inner;
+    if (jv_array_or_null(item, "input", "content", &content, &inner) != OK)
+        return fail(err, ERR_ARG, "input[%zu].content: it must be an array of parts", at);
+    json_array_foreach(content, i, part) {
+        const json_t *text = json_object_get(part, "text");
+        if (!json_is_string(text))
+            return fail(err, ERR_ARG, "input[%zu].content[%zu].text: it must be a string", at, i);
+        buf_append(reasoning, json_string_value(text), json_string_length(text));
+    }
+    return OK;
+}
+
+static enum status read_content(json_t *content, size_t at, json_t *message, struct error *err) {
+    if (json_is_string(content)) {
+        json_object_set(message, "content", content);
+        return OK;
+    }
+    if (!json_is_array(content))
+        return fail(err, ERR_ARG, "input[%zu].content: it must be a string or an array of parts", at);
+    char where[64];
+    struct buf text = {0};
+    snprintf(where, sizeof where, "input[%zu].content", at);
+    enum status st = chat_join_parts(content, where, &text, err);
+    json_object_set_new(message, "content", json_stringn_nocheck(text.ptr ? text.ptr : "", text.len));
+    buf_release(&text);
+    return st;
+}
+
+static enum status read_message_item(const json_t *item, size_t at, struct buf *reasoning, json_t *messages, struct error *err) {
+    static const char *const roles[] = {"user", "assistant", "system", "developer"};
+    const char *role = json_string_value(json_object_get(item, "role"));
+    bool known = false;
+    for (size_t i = 0; role && i < ARRAY_LEN(roles); i++)
+        known |= strcmp(role, roles[i]) == 0;
+    if (!known)
+        return fail(err, ERR_ARG, "input[%zu].role: it must be \"user\", \"assistant\", \"system\" or \"developer\"", at);
+    json_t *message = json_pack("{s:s}", "role", strcmp(role, "developer") == 0 ? "system" : role);
+    json_array_append_new(messages, message);
+    if (strcmp(role, "assistant") == 0 && reasoning->len > 0)
+        json_object_set_new(message, "reasoning_content", json_stringn_nocheck(reasoning->ptr, reasoning->len));
+    buf_clear(reasoning);
+    return read_content(json_object_get(item, "content"), at, message, err);
+}
+
+static enum status read_item(const json_t *item, size_t at, struct buf *reasoning, json_t *messages, struct error *err) {
+    const json_t *type = json_object_get(item, "type");
+    const char *name = type ? json_string_value(type) : "message";
+    if (!json_is_object(item))
+        return fail(err, ERR_ARG, "input[%zu]: it must be an object", at);
+    if (name && strcmp(name, "message") == 0)
+        return read_message_item(item, at, reasoning, messages, err);
+    if (name && strcmp(name, "reasoning") == 0)
+        return read_reasoning_item(item, at, reasoning, err);
+    return fail(err, ERR_UNSUPPORTED, "input[%zu].type: \"%.40s\" is not supported, only message and reasoning are", at, name ? name : "?");
+}
+
+static enum status read_items(const json_t *items, json_t *messages, struct error *err) {
+    struct buf reasoning = {0};
+    enum status st = OK;
+    json_t *item;
+    size_t i;
+    json_array_foreach(items, i, item) {
+        st = read_item(item, i, &reasoning, messages, err);
+        if (st != OK)
+            break;
+    }
+    buf_release(&reasoning);
+    return st;
+}
+
+static enum status read_input(const json_t *body, json_t *messages, struct error *err) {
+    json_t *input = json_object_get(body, "input");
+    if (json_is_string(input)) {
+        json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", input));
+        return OK;
+    }
+    if (!json_is_array(input) || json_array_size(input) == 0)
+        return fail(err, ERR_ARG, "input: it must be a string or an array of at least one item");
+    TRY(read_items(input, messages, err));
+    if (json_array_size(messages) == 0)
+        return fail(err, ERR_ARG, "input: it holds no message");
+    return OK;
+}
+
+static enum status read_instructions(const json_t *body, json_t *messages, struct error *err) {
+    json_t *text = json_object_get(body, "instructions");
+    if (!text || json_is_null(text))
+        return OK;
+    if (!json_is_string(text))
+        return fail(err, ERR_ARG, "instructions: it must be a string");
+    json_array_insert_new(messages, 0, json_pack("{s:s, s:O}", "role", "system", "content", text));
+    return OK;
+}
+
+// ---- the other fields -------------------------------------------------------------------------------------------
+
+static void warn(struct generation *g, const char *field) {
+    g->warnings = arena_printf(&g->x->arena, "%s%s\"the field %s was ignored\"", g->warnings, *g->warnings ? "," : "", field);
+}
+
+static enum status read_reasoning(struct generation *g, const json_t *body, json_t *context, struct error *err) {
+    json_t *reasoning, *value;
+    const char *effort, *name;
+    TRY(jv_object_or_null(body, "request", "reasoning", &reasoning, err));
+    if (!reasoning)
+        return OK;
+    TRY(jv_string_or(reasoning, "reasoning", "effort", NULL, &effort, err));
+    if (effort)
+        json_object_set_new(context, "reasoning_effort", json_string(effort));
+    json_object_foreach(reasoning, name, value) {
+        if (json_is_null(value) || strcmp(name, "effort") == 0)
+            continue;
+        if (strcmp(name, "summary") == 0 || strcmp(name, "generate_summary") == 0) // the reasoning is shown whole
+            warn(g, "reasoning.summary");
+        else if (strcmp(name, "context") == 0)
+            warn(g, "reasoning.context");
+        else
+            return fail(err, ERR_UNSUPPORTED, "reasoning.%.40s: this server does not support it", name);
+    }
+    return OK;
+}
+
+static enum status read_text(const json_t *body, struct error *err) {
+    json_t *text, *format;
+    const char *type;
+    TRY(jv_object_or_null(body, "request", "text", &text, err));
+    if (!text)
+        return OK;
+    TRY(jv_object_or_null(text, "text", "format", &format, err));
+    if (!format)
+        return OK;
+    TRY(jv_string(format, "text.format", "type", &type, err));
+    if (strcmp(type, "text") != 0)
+        return fail(err, ERR_UNSUPPORTED, "text.format: \"%.40s\" is not supported yet, only text is", type);
+    return OK;
+}
+
+/* Without tools "auto" and "none" are the same. */
+static enum status read_tool_choice(const json_t *body, struct error *err) {
+    const json_t *choice = json_object_get(body, "tool_choice");
+    const char *name = json_string_value(choice);
+    if (!choice || json_is_null(choice) || (name && (strcmp(name, "none") == 0 || strcmp(name, "auto") == 0)))
+        return OK;
+    return fail(err, ERR_UNSUPPORTED, "tool_choice: this server does not support it yet");
+}
+
+/* What is not there to be included (results of tools, encrypted reasoning) is left out. */
+static enum status read_include(struct generation *g, const json_t *body, struct gyre_request *r, struct error *err) {
+    json_t *include, *item;
+    size_t i;
+    TRY(jv_array_or_null(body, "request", "include", &include, err));
+    g->logprobs = false;
+    json_array_foreach(include, i, item) {
+        if (!json_is_string(item))
+            return fail(err, ERR_ARG, "include[%zu]: it must be a string", i);
+        g->logprobs |= strcmp(json_string_value(item), "message.output_text.logprobs") == 0;
+    }
+    r->logprobs = g->logprobs;
+    if (!g->logprobs)
+        g->n_top = r->n_top_logprobs = 0;
+    return OK;
+}
+
+static enum status read_max_tokens(const json_t *body, struct gyre_request *r, struct error *err) {
+    int64_t n;
+    TRY(jv_int_or(body, "request", "max_output_tokens", 1, INT64_MAX, -1, &n, err));
+    const json_t *other = json_object_get(body, "max_tokens");
+    if (n > 0)
+        r->max_tokens = n;
+    else if (!other || json_is_null(other))
+        r->max_tokens = -1; // to the end of the context
+    return OK;
+}
+
+// ---- the echo ---------------------------------------------------------------------------------------------------
+
+static json_t *given_or(const json_t *body, const char *name, json_t *take_fallback) {
+    json_t *value = json_object_get(body, name);
+    if (!value || json_is_null(value))
+        return take_fallback;
+    json_decref(take_fallback);
+    return json_incref(value);
+}
+
+static char *make_echo(struct arena *arena, const json_t *body, const struct gyre_request *r) {
+    json_t *reasoning = json_object_get(body, "reasoning"), *echo = json_object();
+    static const char *const as_given[] = {"instructions",      "max_output_tokens", "max_tool_calls", "user",
+                                           "safety_identifier", "prompt_cache_key",  "service_tier"};
+    for (size_t i = 0; i < ARRAY_LEN(as_given); i++)
+        json_object_set_new(echo, as_given[i], given_or(body, as_given[i], json_null()));
+    json_object_set_new(echo, "metadata", given_or(body, "metadata", json_object()));
+    json_object_set_new(echo, "temperature", given_or(body, "temperature", json_real((double)r->temperature)));
+    json_object_set_new(echo, "top_p", given_or(body, "top_p", json_real((double)r->top_p)));
+    json_object_set_new(echo, "top_logprobs", given_or(body, "top_logprobs", json_integer(0)));
+    json_object_set_new(echo, "parallel_tool_calls", given_or(body, "parallel_tool_calls", json_true()));
+    json_object_set_new(echo, "tool_choice", given_or(body, "tool_choice", json_string("auto")));
+    json_object_set_new(echo, "tools", json_array());
+    json_object_set_new(echo, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
+    json_object_set_new(echo, "reasoning", json_pack("{s:o, s:n}", "effort", given_or(reasoning, "effort", json_null()), "summary"));
+    json_object_set_new(echo, "truncation", json_string("disabled"));
+    json_object_set_new(echo, "store", json_false());
+    json_object_set_new(echo, "background", json_false());
+    json_object_set_new(echo, "previous_response_id", json_null());
+    char *text = json_dumps(echo, JSON_COMPACT);
+    BUG_IF(!text);
+    size_t n = strlen(text);
+    char *members = arena_strdup(arena, (struct str){text + 1, n - 2});
+    free(text);
+    json_decref(echo);
+    return members;
+}
+
+// ---- the handler ------------------------------------------------------------------------------------------------
+
+static enum status make_prompt(struct generation *g, const json_t *body, struct prompt_ids *out, struct error *err) {
+    json_t *kwargs, *messages = json_array();
+    enum status st = jv_object_or_null(body, "request", "chat_template_kwargs", &kwargs, err);
+    json_t *context = st == OK && kwargs ? json_copy(kwargs) : json_object();
+    json_object_set_new(context, "messages", messages);
+    if (st == OK)
+        st = read_input(body, messages, err);
+    if (st == OK)
+        st = read_instructions(body, messages, err);
+    if (st == OK)
+        st = read_reasoning(g, body, context, err);
+    if (st == OK)
+        st = chat_prompt(g, context, CHAT_ASKS, out, err);
+    json_decref(context);
+    return st;
+}
+
+static enum status read_request(struct generation *g, const json_t *body, struct gyre_request *r, struct prompt_ids *prompt,
+                                struct error *err) {
+    struct response *response = g->own;
+    TRY(read_text(body, err));
+    TRY(read_tool_choice(body, err));
+    TRY(read_include(g, body, r, err));
+    TRY(read_max_tokens(body, r, err));
+    TRY(make_prompt(g, body, prompt, err));
+    api_new_id("rs_", response->reasoning_id);
+    api_new_id("msg_", response->message_id);
+    response->echo = make_echo(&g->x->arena, body, r);
+    return OK;
+}
+
+static void start(struct generation *g, const json_t *body, struct params *p) {
+    struct error err;
+    struct prompt_ids prompt;
+    g->include_usage = true;
+    if (read_request(g, body, &p->fields.request, &prompt, &err) == OK)
+        generation_start(g, &p->fields.request, &prompt, 1, 1);
+    else
+        api_reply_fault(g->x, &err);
+}
+
+void endpoint_responses(struct http_exchange *x) {
+    json_t *body;
+    if (!api_read_body(x, &body))
+        return;
+    struct generation *g = arena_alloc(&x->arena, sizeof *g);
+    *g = (struct generation){.api = api_of(x), .x = x, .dialect = &responses_dialect, .model = api_of(x)->options.names[0], .warnings = ""};
+    g->own = arena_alloc(&x->arena, sizeof(struct response));
+    struct params p = {0};
+    if (api_check_model(x, body) && params_read(g, body, fields, &p))
+        start(g, body, &p);
+    params_release(&p);
+    json_decref(body);
+}
