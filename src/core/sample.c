@@ -104,6 +104,11 @@ static bool row_is_changed(const struct sample_params *p) {
            p->frequency_penalty != 0;
 }
 
+bool sample_is_plain(const struct sample_params *p) {
+    bool asks = p->want_logprob || p->want_logits || p->target >= 0 || p->n_top_logprobs > 0;
+    return p->temperature == 0 && !row_is_changed(p) && !asks;
+}
+
 /* Each token of the history once, however often it occurs. */
 static void penalise_repetition(const struct sample_params *p, float *logits, int32_t *seen) {
     for (int32_t i = 0; i < p->n_history; i++) {

@@ -63,6 +63,9 @@ struct sample_result {
 /* Greedy, nothing else asked. */
 struct sample_params sample_params_default(void);
 
+/* Whether only the most probable token is wanted, and the row as it is decides: a backend may then do without the rest. */
+bool sample_is_plain(const struct sample_params *p);
+
 /* Memory for one row of n_vocab logits. */
 struct sample_scratch {
     float *logits;                // [n_vocab], after bias and penalties

@@ -185,12 +185,6 @@ static enum status toy_run(struct executable *exe, const struct batch_plan *plan
     return OK;
 }
 
-/* Whether only the likeliest token is wanted. */
-static bool is_plain(const struct sample_params *p) {
-    return p->temperature == 0 && p->repetition_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0 && p->n_bias == 0 &&
-           p->n_banned == 0 && p->target < 0 && p->n_top_logprobs == 0 && !p->want_logprob && !p->want_logits;
-}
-
 /* The winner stands above all others, so that it can be known without them. */
 static void fill_logits(float *logits, int32_t n, uint64_t h, int32_t winner) {
     for (int32_t v = 0; v < n; v++)
@@ -201,10 +195,11 @@ static void fill_logits(float *logits, int32_t n, uint64_t h, int32_t winner) {
 static void sample(struct executable *exe, int out, uint64_t h, int32_t token, struct sample_result *result) {
     int32_t n = exe->backend->program->vocab_size, winner = (int32_t)((h >> 20) % (uint64_t)n);
     const struct sample_params *params = &exe->plan->sample[out];
-    if (is_plain(params)) {
+    if (sample_is_plain(params)) {
         result->token = result->argmax = winner;
         result->logprob = 0; // nobody asked
         result->not_finite = token == toy_faults.bad_token;
+        result->nothing_left = false;
         return;
     }
     float *logits = exe->logits + (size_t)out * (size_t)n;
