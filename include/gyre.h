@@ -81,7 +81,8 @@ enum { GYRE_MAX_EOS = 16, GYRE_MAX_TOP_LOGPROBS = 20 };
 /* What was opened; as long as the engine. */
 struct gyre_info {
     int32_t vocab_size;
-    int32_t bos; // -1: none
+    int32_t hidden_size; // of what pooling gives; 0: the device cannot
+    int32_t bos;         // -1: none
     int32_t eos[GYRE_MAX_EOS];
     int n_eos;
     int64_t max_model_len;   // tokens that a sequence may have here ...
@@ -101,6 +102,13 @@ struct gyre_logit_bias {
 struct gyre_bad_sequence {
     const int32_t *tokens;
     size_t n; // at least 1
+};
+
+/* A text as one vector: the state behind the model's last norm ... */
+enum gyre_pooling {
+    GYRE_POOL_NONE,
+    GYRE_POOL_LAST, // of the last prompt token
+    GYRE_POOL_MEAN, // averaged over the prompt's tokens; all of them are computed, whatever the prefix cache has
 };
 
 /* Everything is copied by gyre_submit. */
@@ -136,6 +144,8 @@ struct gyre_request {
     bool want_last_logits;     // a PROMPT event for the last prompt token, with all logits
     bool keep_sequence;        // for a later request's continue_from: see gyre_forget
     uint64_t continue_from;    // a finished request that was kept: what the two prompts share is not computed again; 0: none
+
+    enum gyre_pooling pooling; // DONE brings the vector; max_tokens must be 0
 
     void *user; // comes back with each event
 };
@@ -207,6 +217,7 @@ struct gyre_event {
     const char *error;         // DONE with GYRE_FAILED: the sentence ...
     bool error_of_request;     // ... and whether the request asked for what cannot be, or something broke
     struct gyre_timing timing; // DONE
+    const float *pooled;       // DONE with GYRE_LENGTH: the vector [hidden_size], if pooling was asked for; otherwise NULL
 };
 
 /* Hands out at most n_events events. When none is at hand it first runs one step, which may give none yet (a

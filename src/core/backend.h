@@ -59,6 +59,10 @@ struct backend_ops {
     /* After collect and until the next run: row r's raw logits [vocab_size], if its want_logits was set. */
     const float *(*logits)(struct executable *exe, int row);
 
+    /* After collect and until the next run: the state of token row t behind the last norm, [program.hidden.width].
+     * NULL: the program has none. */
+    const float *(*hidden)(struct executable *exe, int t);
+
     void (*free_executable)(struct executable *exe);
     void (*free)(struct backend *b);
 };

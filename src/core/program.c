@@ -20,6 +20,7 @@ struct program *program_new(const char *name) {
     struct program *p = xcalloc(1, sizeof *p);
     arena_init(&p->arena);
     p->name = arena_strdup(&p->arena, str_of(name));
+    p->hidden = NO_VAL;
     program_section(p, "embed", -1);
     return p;
 }
@@ -300,6 +301,7 @@ val op_gated_add(struct program *p, val add, val x, val gate) {
 val op_take_rows(struct program *p, val x) {
     BUG_IF(rows_of(p, x) != ROWS_TOKENS);
     struct op *op = record(p, OP_TAKE_ROWS, x, NO_VAL, NO_VAL);
+    p->hidden = x;
     return result(p, op, 0, x.width, ROWS_OUT, DT_F32);
 }
 
@@ -313,4 +315,6 @@ void op_sample(struct program *p, val logits) {
     BUG_IF(rows_of(p, logits) != ROWS_OUT);
     p->vocab_size = logits.width;
     record(p, OP_SAMPLE, logits, NO_VAL, NO_VAL);
+    if (val_given(p->hidden))
+        p->values[p->hidden.id].last_use = p->n_ops - 1;
 }

@@ -92,6 +92,7 @@ struct program {
     const struct rope **ropes;
     int n_ropes;
     int vocab_size;
+    val hidden; // [T, W], behind the last norm: what TAKE_ROWS reads. Kept to the end of a step, for backend_ops.hidden
 };
 
 struct program *program_new(const char *name);

@@ -25,6 +25,9 @@ struct request {
     int n_stops;
     int32_t *banned; // eos and stop_ids, before min_tokens: [n_banned]
     int n_banned;
+    float *pooled;     // [hidden_size], if asked
+    double *sums;      // [hidden_size], of GYRE_POOL_MEAN: over the positions so far
+    bool pooled_whole; // the vector is complete
     int64_t submitted_us, started_us, first_token_us, last_token_us;
     int64_t accepted_step;             // steps that were planned before it came
     struct request_progress *progress; // NULL: nobody watches
@@ -108,6 +111,9 @@ void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, cons
 
 /* Frees the requests whose DONE was handed out by the last poll. */
 void engine_free_delivered(struct gyre *g);
+
+/* Takes what the step that was just collected adds to the vectors that requests asked for (pooling.c). */
+void engine_pool_step(struct gyre *g);
 
 /* Fills g->plan and g->rows from the scheduler's step. */
 void engine_fill_plan(struct gyre *g);

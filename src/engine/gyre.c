@@ -142,6 +142,8 @@ static struct gyre_event take_done(struct gyre *g) {
     struct gyre_event e = {.kind = GYRE_DONE, .id = r->id, .user = r->asked.user, .finish = r->finish, .timing = timing_of(r)};
     if (r->finish == GYRE_FAILED)
         e.error = r->error.text, e.error_of_request = r->error.status == ERR_ARG;
+    if (r->pooled_whole && r->finish == GYRE_LENGTH)
+        e.pooled = r->pooled;
     r->delivered = true;
     g->n_busy--;
     if (r->sequence.place != SEQ_IDLE) {

@@ -12,9 +12,11 @@ static enum status open_device(struct gyre *g, const struct gyre_options *o, con
     return g->ops->compile(g->backend, g->program, sizes->bucket, &g->exe, err);
 }
 
-static void fill_info(struct gyre_info *info, const struct engine_model *m, const struct engine_sizes *sizes) {
+static void fill_info(struct gyre *g, const struct engine_model *m, const struct engine_sizes *sizes) {
+    struct gyre_info *info = &g->info;
     *info = (struct gyre_info){
         .vocab_size = m->program->vocab_size,
+        .hidden_size = g->ops->hidden ? m->program->hidden.width : 0,
         .bos = m->bos,
         .max_model_len = sizes->max_model_len,
         .model_max_len = m->max_positions,
@@ -54,7 +56,7 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     g->ops = o->backend;
     g->program = m->program;
     g->policy = o->policy;
-    fill_info(&g->info, m, &sizes);
+    fill_info(g, m, &sizes);
     allocate_step(g, o, &sizes);
     enum status st = open_device(g, o, &sizes, err);
     if (st != OK) {

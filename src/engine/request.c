@@ -72,10 +72,23 @@ static enum status check_length(const struct gyre_request *a, const struct gyre_
     return OK;
 }
 
+static enum status check_pooling(const struct gyre_request *a, const struct gyre_info *info, struct error *err) {
+    if (a->pooling == GYRE_POOL_NONE)
+        return OK;
+    if (a->pooling != GYRE_POOL_LAST && a->pooling != GYRE_POOL_MEAN)
+        return fail(err, ERR_ARG, "pooling: %d is not known", a->pooling);
+    if (info->hidden_size == 0)
+        return fail(err, ERR_UNSUPPORTED, "pooling: this device gives no hidden states");
+    if (a->max_tokens != 0)
+        return fail(err, ERR_ARG, "pooling: max_tokens must be 0");
+    return OK;
+}
+
 static enum status check_request(const struct gyre *g, const struct gyre_request *a, struct error *err) {
     TRY(check_length(a, &g->info, err));
     TRY(check_ids("prompt", a->prompt, a->n_prompt, g->info.vocab_size, err));
     TRY(check_sampling(a, g->info.vocab_size, err));
+    TRY(check_pooling(a, &g->info, err));
     const struct request *kept = a->continue_from ? request_table_find(&g->requests, a->continue_from) : NULL;
     if (a->continue_from && !(kept && kept->sequence.place == SEQ_IDLE))
         return fail(err, ERR_ARG, "continue_from: there is no kept request of this id");
@@ -156,6 +169,11 @@ static void init_sequence(struct request *r, const struct gyre *g) {
     r->sequence.salt = salt_of(a->cache_salt);
     memcpy(r->sequence.tokens, a->prompt, (size_t)a->n_prompt * sizeof *a->prompt);
     r->sequence.n_tokens = r->n_prompt;
+    r->sequence.whole = a->pooling == GYRE_POOL_MEAN;
+    if (a->pooling != GYRE_POOL_NONE)
+        r->pooled = arena_calloc(&r->arena, (size_t)g->info.hidden_size, sizeof *r->pooled);
+    if (a->pooling == GYRE_POOL_MEAN)
+        r->sums = arena_calloc(&r->arena, (size_t)g->info.hidden_size, sizeof *r->sums);
     if (a->score_prompt)
         r->sequence.first_row = (int32_t)MIN(a->score_from, a->n_prompt);
 }

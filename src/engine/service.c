@@ -68,7 +68,7 @@ void service_look(struct answer *a) {
 
 // ---- submitting -------------------------------------------------------------------------------------------------
 
-static void allocate_answer(struct ticket *t, const struct gyre_request *asked) {
+static void allocate_answer(const struct service *s, struct ticket *t, const struct gyre_request *asked) {
     struct answer *a = &t->answer;
     size_t n = (size_t)asked->max_tokens, top = (size_t)asked->n_top_logprobs;
     size_t prompt = (size_t)asked->n_prompt, prompt_top = (size_t)asked->n_prompt_top_logprobs;
@@ -81,6 +81,8 @@ static void allocate_answer(struct ticket *t, const struct gyre_request *asked) 
         a->logprobs = arena_calloc(&t->arena, n, sizeof *a->logprobs);
     a->top_tokens = arena_calloc(&t->arena, n * top, sizeof *a->top_tokens);
     a->top_logprobs = arena_calloc(&t->arena, n * top, sizeof *a->top_logprobs);
+    if (asked->pooling != GYRE_POOL_NONE)
+        a->pooled = arena_calloc(&t->arena, (size_t)gyre_info(s->engine)->hidden_size, sizeof *a->pooled);
     if (asked->score_prompt) {
         a->prompt_logprobs = arena_calloc(&t->arena, prompt, sizeof *a->prompt_logprobs);
         a->prompt_ranks = arena_calloc(&t->arena, prompt, sizeof *a->prompt_ranks);
@@ -141,7 +143,7 @@ int service_submit(struct service *s, const struct gyre_request *request, void *
     r->progress = &t->answer.progress;
     t->answer.progress.submitted_us = r->submitted_us;
     t->max_tokens = r->asked.max_tokens;
-    allocate_answer(t, &r->asked);
+    allocate_answer(s, t, &r->asked);
     *out = &t->answer; // before the engine can see it: news may come before this returns
     if (put_in_inbox(s, t, &e) != OK) {
         *out = NULL;
@@ -217,6 +219,8 @@ static void publish_done(struct service *s, struct ticket *t, const struct gyre_
     a->finish = e->finish;
     a->timing = e->timing;
     a->error_of_request = e->error_of_request;
+    if (e->pooled)
+        memcpy(a->pooled, e->pooled, (size_t)gyre_info(s->engine)->hidden_size * sizeof *a->pooled);
     if (e->finish == GYRE_FAILED)
         snprintf(a->error, sizeof a->error, "%s", e->error);
 }

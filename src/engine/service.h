@@ -35,6 +35,7 @@ struct answer {
     int32_t *prompt_ranks;      // [n_prompt]: its place among all tokens by probability, from 1
     int32_t *prompt_top_tokens; // [n_prompt][n_prompt_top]: the choices for token i
     float *prompt_top_logprobs;
+    float *pooled; // [hidden_size] of gyre_info, if asked (pooling) and finish is GYRE_LENGTH
     int32_t capacity, n_prompt;
     int n_top, n_prompt_top;
     _Atomic int32_t n_tokens; // written with release, after the token

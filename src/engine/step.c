@@ -179,6 +179,7 @@ static void end_all(struct gyre *g) {
 
 static void publish(struct gyre *g) {
     g->first_event = g->n_events = 0;
+    engine_pool_step(g);
     for (int row = 0; row < g->plan.n_rows; row++)
         publish_row(g, row);
 }

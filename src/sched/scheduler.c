@@ -188,7 +188,7 @@ static void plan_running(struct scheduler *s, struct reserve *decoding) {
 static void recall(struct scheduler *s, struct sequence *seq) {
     if (seq->n_computed > 0)
         return;
-    int32_t most = sequence_row_start(seq);
+    int32_t most = seq->whole ? 0 : sequence_row_start(seq);
     enum gyre_cache_miss miss = kv_pool_recall(s->pool, seq, most);
     if ((miss == GYRE_MISS_NONE || miss == GYRE_MISS_SHORT) && most < seq->n_tokens - 1)
         miss = GYRE_MISS_SCORED;

@@ -42,6 +42,7 @@ struct sequence {
     int32_t *tokens; // [capacity]: the prompt, then what was generated
     int32_t capacity, n_tokens, n_computed, n_scheduled;
     int32_t first_row;  // each position from here on gives an output row; INT32_MAX: only the last known token does
+    bool whole;         // all of it is to be computed: nothing is recalled from the prefix cache
     int32_t state_slot; // of recurrent groups
     struct block_table tables[MAX_CACHE_GROUPS];
     struct prefix_salt salt;

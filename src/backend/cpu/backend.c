@@ -281,6 +281,12 @@ static const float *cpu_logits(struct executable *exe, int row) {
     return mat_row(exe->logits, row);
 }
 
+static const float *cpu_hidden(struct executable *exe, int t) {
+    BUG_IF(t < 0 || t >= exe->plan->n_tokens);
+    struct mat hidden = value_of(exe, exe->program->hidden);
+    return hidden.at ? mat_row(hidden, t) : NULL;
+}
+
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
@@ -293,6 +299,7 @@ const struct backend_ops backend_cpu = {
     .run = cpu_run,
     .collect = cpu_collect,
     .logits = cpu_logits,
+    .hidden = cpu_hidden,
     .free_executable = cpu_free_executable,
     .free = cpu_free,
 };

@@ -1,0 +1,41 @@
+/* pooling.c - a prompt as one vector: the state behind the last norm, of its last token or averaged over all.
+ *
+ * Only the last position makes an output row, so that no logits are computed for the others; their states are read from
+ * the step's token rows. A mean is summed in double and begins anew at position 0, as a sequence that was preempted does. */
+#include "engine/engine.h"
+
+#include <string.h>
+
+static void add_to_sums(struct gyre *g, struct request *r, int first_row, int n) {
+    int width = g->info.hidden_size;
+    if (g->plan.position[first_row] == 0)
+        memset(r->sums, 0, (size_t)width * sizeof *r->sums);
+    for (int row = first_row; row < first_row + n; row++) {
+        const float *x = g->ops->hidden(g->exe, row);
+        for (int i = 0; i < width; i++)
+            r->sums[i] += (double)x[i];
+    }
+}
+
+static void finish_vector(struct gyre *g, struct request *r, int last_row) {
+    int width = g->info.hidden_size;
+    if (r->asked.pooling == GYRE_POOL_LAST)
+        memcpy(r->pooled, g->ops->hidden(g->exe, last_row), (size_t)width * sizeof *r->pooled);
+    for (int i = 0; r->sums && i < width; i++)
+        r->pooled[i] = (float)(r->sums[i] / r->n_prompt);
+    r->pooled_whole = true;
+}
+
+void engine_pool_step(struct gyre *g) {
+    const struct batch_plan *plan = &g->plan;
+    for (int s = 0; s < plan->n_seqs; s++) {
+        struct request *r = g->scheduler.step[s]->owner;
+        int first = plan->query_start[s], n = plan->query_start[s + 1] - first;
+        if (r->ended || r->asked.pooling == GYRE_POOL_NONE)
+            continue;
+        if (r->sums)
+            add_to_sums(g, r, first, n);
+        if (plan->position[first] + n == r->n_prompt)
+            finish_vector(g, r, first + n - 1);
+    }
+}
