@@ -38,11 +38,13 @@ TEST_LIB  := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard bench/*.c)
 
+PAGE_SRC  := $(wildcard src/api/page/*)
+
 obj     = $(patsubst %.c,$(BUILD)/%.o,$(1))
 TESTS   := $(patsubst %.c,$(BUILD)/%,$(TEST_SRC))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(FUZZ_SRC))
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRC))
-OBJECTS := $(call obj,$(LIB_SRC) $(FRONT_SRC) $(MAIN_SRC) src/main/main.c $(TEST_SRC) $(TEST_LIB) $(FUZZ_SRC) $(BENCH_SRC))
+OBJECTS := $(call obj,$(LIB_SRC) $(FRONT_SRC) $(MAIN_SRC) src/main/main.c $(TEST_SRC) $(TEST_LIB) $(FUZZ_SRC) $(BENCH_SRC)) $(BUILD)/page.o
 LIBS    := $(BUILD)/libmain.a $(BUILD)/libfront.a $(BUILD)/libgyre.a
 
 # Large text fixtures are committed packed.
@@ -90,8 +92,15 @@ $(BUILD)/%.o: %.c $(BUILD)/.flags | build/.setup-build
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
+# The chat page is HTML, and bytes in the program.
+$(BUILD)/page.c: tools/page.sh $(PAGE_SRC)
+	@mkdir -p $(@D)
+	$(call QUIET,page)tools/page.sh src/api/page $@
+$(BUILD)/page.o: $(BUILD)/page.c $(BUILD)/.flags | build/.setup-build
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
 $(BUILD)/libgyre.a: $(call obj,$(LIB_SRC))
-$(BUILD)/libfront.a: $(call obj,$(FRONT_SRC))
+$(BUILD)/libfront.a: $(call obj,$(FRONT_SRC)) $(BUILD)/page.o
 $(BUILD)/libmain.a: $(call obj,$(MAIN_SRC))
 %.a:
 	@rm -f $@

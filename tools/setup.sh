@@ -3,12 +3,13 @@
 # by make; needs the network only when something is missing.
 #
 #   tools/setup.sh build    a compiler and the libraries
-#   tools/setup.sh test     and what the tests run with
+#   tools/setup.sh test     and what the tests run with, a browser among it where the distribution has one as a package
 #   tools/setup.sh dev      and clang, its sanitizers and clang-format
 set -eu
 
 build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev libmicrohttpd-dev"
 test="$build libcmocka-dev python3 python3-venv xz-utils"
+browser="chromium-headless-shell fonts-dejavu-core" # Debian's, 100 MB; the tests of the chat page are skipped without
 
 case "${1:-build}" in
 build) wanted=$build ;;
@@ -60,6 +61,9 @@ install() {
 }
 
 install $wanted
+if [ "${1:-build}" != build ] && ! command -v chromium >/dev/null && apt-cache show chromium-headless-shell >/dev/null 2>&1; then
+    install $browser
+fi
 if [ "${1:-build}" = dev ]; then # the sanitizers' runtime is a package of clang's own version
     install "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 fi

@@ -16,4 +16,5 @@ void endpoint_live(struct http_exchange *x); // health.c
 void endpoint_ready(struct http_exchange *x);
 void endpoint_version(struct http_exchange *x);
 void endpoint_server_info(struct http_exchange *x);
+void endpoint_page(struct http_exchange *x);    // page.c
 void endpoint_metrics(struct http_exchange *x); // metrics.c

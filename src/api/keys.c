@@ -1,7 +1,8 @@
 /* keys.c - who may ask: API keys, sent as "Authorization: Bearer KEY" or "x-api-key: KEY".
  *
  * Checked by route when the head is read, so neither another spelling of a path nor a body gets past, and a body without a key is
- * not kept. Health is for everybody: a probe has no key. */
+ * not kept. Health is for everybody: a probe has no key. So is the chat
+ * page, which asks for one. */
 #include "api/api.h"
 #include "api/endpoints.h"
 
@@ -24,9 +25,13 @@ static struct str sent_key(const struct http_exchange *x) {
     return (struct str){field.ptr + scheme.len, field.len - scheme.len};
 }
 
+static bool is_for_everybody(const struct http_route *route) {
+    return route->handle == endpoint_live || route->handle == endpoint_ready || route->handle == endpoint_page;
+}
+
 bool api_admit(struct http_exchange *x) {
     const struct api_options *o = &api_of(x)->options;
-    if (o->n_keys == 0 || x->route->handle == endpoint_live || x->route->handle == endpoint_ready)
+    if (o->n_keys == 0 || is_for_everybody(x->route))
         return true;
     struct str sent = sent_key(x);
     bool known = false;

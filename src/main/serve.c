@@ -180,5 +180,6 @@ const struct verb_spec verb_serve = {
     1,
     .run = run,
     .epilogue =
+        "A browser finds a chat page at /.\n"
         "Endpoints: /v1/completions /v1/chat/completions /v1/responses /v1/messages /v1/models /tokenize /detokenize /health /version /server_info\n"
         "Requests in flight finish after SIGTERM; see --drain-timeout.\n"};

@@ -1,0 +1,238 @@
+// chat.js - the conversation: what is shown of it, asking, stopping, editing, asking again.
+//
+// A job is an answer on its way. It belongs to a conversation and goes on when another one is looked at.
+
+const jobs = new Map(); // conversation id to {abort, message, view}
+let current = newConversation();
+let follows = true; // the end stays in sight while text comes
+
+// ---- asking -------------------------------------------------------------------------------------------------------
+
+function requestFor(c) {
+  const messages = c.messages.filter(m => m.role === 'user' || m.content).map(({role, content}) => ({role, content}));
+  if (settings.system.trim()) messages.unshift({role: 'system', content: settings.system});
+  return {model: $('model').value || undefined, messages, ...sampling()};
+}
+
+async function answer(c) {
+  const body = requestFor(c), message = {role: 'assistant', content: '', reasoning: '', model: body.model};
+  const job = {abort: new AbortController(), message, view: null, due: false, kept: 0};
+  c.messages.push(message);
+  jobs.set(c.id, job);
+  if (c === current) { job.view = addMessage(message, true); toEnd(); }
+  refresh();
+  keepConversation(c);
+  listPast();
+  try {
+    await streamChat(server(), body, message, () => progress(c, job), job.abort.signal);
+    if (!message.content && !message.reasoning) message.empty = true;
+  } catch (e) {
+    if (e.name === 'AbortError') message.stopped = true;
+    else message.fault = e instanceof ServerError ? e.message : 'This page failed: ' + e.message;
+    if (e.status === 401) askForKey();
+  }
+  jobs.delete(c.id);
+  if (conversations.has(c.id)) keepConversation(c);
+  if (c === current) finish(job);
+  refresh();
+  listPast();
+}
+
+/** At most once a frame on the screen, and once a second in storage. */
+function progress(c, job) {
+  const now = Date.now();
+  if (now - job.kept > 1000 && conversations.has(c.id)) { job.kept = now; keep('gyre.c.' + c.id, c); }
+  if (job.due || c !== current) return;
+  job.due = true;
+  requestAnimationFrame(() => {
+    job.due = false;
+    if (c !== current || !jobs.has(c.id)) return;
+    job.view.update(true);
+    if (follows) toEnd();
+  });
+}
+
+function finish(job) {
+  const m = job.message;
+  job.view.update(false);
+  if (follows) toEnd();
+  say(m.fault ? 'Failed: ' + m.fault : m.stopped ? 'Stopped' : 'The answer is complete');
+}
+
+function send(text) {
+  if (!text.trim() || jobs.has(current.id)) return;
+  const c = current;
+  c.title ||= titleOf(text);
+  c.messages.push({role: 'user', content: text});
+  if (!conversations.has(c.id)) { conversations.set(c.id, c); history.replaceState(null, '', '#' + c.id); }
+  addMessage(c.messages.at(-1));
+  follows = true;
+  answer(c);
+}
+
+function stop() { jobs.get(current.id)?.abort.abort(); }
+
+/** Takes back everything from a message on. */
+function cutAt(message) {
+  stop();
+  const at = current.messages.indexOf(message);
+  if (at < 0) return false;
+  current.messages.length = at;
+  while ($('log').children.length > at) $('log').lastChild.remove();
+  return true;
+}
+
+/** Waits until a stopped answer is out of the way. */
+async function settled(c) {
+  jobs.get(c.id)?.abort.abort();
+  while (jobs.has(c.id)) await new Promise(r => setTimeout(r, 5));
+}
+
+async function regenerate(message) {
+  const c = current;
+  await settled(c);
+  if (c === current && cutAt(message)) { follows = true; answer(c); }
+}
+
+async function resend(message, text) {
+  const c = current;
+  await settled(c);
+  if (c !== current || !cutAt(message)) return;
+  if (c.messages.length === 0) c.title = titleOf(text);
+  send(text);
+}
+
+// ---- showing ------------------------------------------------------------------------------------------------------
+
+function figures(m) {
+  const s = m.stats, parts = [];
+  if (!s || s.ttft === null || s.ttft === undefined) return parts;
+  const figure = (value, unit, title) => el('span', {title}, el('b', {}, value), ' ' + unit);
+  if (s.rate) parts.push(figure((s.counted ? '' : '≈ ') + rate(s.rate), 'tok/s', 'tokens a second after the first'));
+  parts.push(figure(seconds(s.ttft), 'to first token', 'from sending the request to the first text'));
+  if (s.tokens) parts.push(figure((s.counted ? '' : '≈ ') + s.tokens.toLocaleString('en'), s.tokens === 1 ? 'token' : 'tokens', s.counted ? 'counted by the server' : 'pieces of the stream'));
+  return parts;
+}
+
+function ending(m) {
+  if (m.stopped) return 'stopped';
+  if (m.finish === 'length') return 'cut at the token limit';
+  if (m.empty) return 'an empty answer';
+  return m.finish && m.finish !== 'stop' ? String(m.finish).slice(0, 40) : '';
+}
+
+/** The element of an answer, kept in step with its message by update(busy). */
+class AnswerView {
+  constructor(m) {
+    this.m = m;
+    this.thoughts = el('div', {class: 'thoughts'});
+    this.summary = el('summary', {});
+    this.details = el('details', {class: 'reasoning', hidden: true}, this.summary, this.thoughts);
+    this.waiting = el('span', {class: 'waiting', role: 'img', 'aria-label': 'waiting for the first token'}, el('i'), el('i'), el('i'));
+    this.text = el('div', {class: 'md'});
+    this.fault = el('div', {class: 'fault', role: 'alert', hidden: true});
+    this.stats = el('span', {class: 'stats'});
+    const copy = iconButton('copy', 'Copy the answer', () => copyText(m.content, copy, {icon: 'copy'}));
+    this.actions = [copy, iconButton('again', 'Ask again', () => regenerate(m))];
+    this.element = el('article', {class: 'msg assistant', 'aria-label': 'Answer'}, this.details, this.waiting, this.text, this.fault,
+      el('div', {class: 'tools'}, this.actions, this.stats));
+    this.markdown = new MarkdownView(this.text);
+  }
+  update(busy) {
+    const m = this.m;
+    this.element.classList.toggle('busy', busy);
+    this.element.setAttribute('aria-busy', busy);
+    this.waiting.hidden = !busy || !!m.content || !!m.reasoning;
+    this.details.hidden = !m.reasoning;
+    if (m.reasoning) {
+      const thinking = busy && !m.content;
+      this.details.classList.toggle('live', thinking);
+      this.summary.textContent = thinking ? 'Thinking' : m.stats?.thought ? `Thought for ${seconds(m.stats.thought)}` : 'Thoughts';
+      if (this.thoughts.textContent.length !== m.reasoning.length) this.thoughts.textContent = m.reasoning;
+    }
+    this.markdown.show(m.content);
+    this.fault.hidden = !m.fault;
+    this.fault.textContent = m.fault || '';
+    for (const a of this.actions) a.hidden = busy;
+    const end = busy ? '' : ending(m);
+    this.stats.replaceChildren(...figures(m), end ? el('span', {}, end) : '');
+  }
+}
+
+function editMessage(m, article) {
+  const area = el('textarea', {value: m.content, rows: 1, 'aria-label': 'Edit the message'});
+  const shown = [...article.childNodes];
+  const cancel = () => { article.replaceChildren(...shown); $('ask').focus(); };
+  const submit = () => { if (area.value.trim()) resend(m, area.value); };
+  area.addEventListener('input', () => fitHeight(area));
+  area.addEventListener('keydown', e => {
+    if (e.key === 'Enter' && !e.shiftKey && !e.isComposing) { e.preventDefault(); submit(); }
+    if (e.key === 'Escape') { e.stopPropagation(); cancel(); }
+  });
+  article.replaceChildren(el('div', {class: 'edit'}, area, el('div', {class: 'buttons'},
+    el('button', {type: 'button', onclick: cancel}, 'Cancel'), el('button', {type: 'button', class: 'primary', onclick: submit}, 'Send'))));
+  fitHeight(area);
+  area.focus();
+}
+
+function userElement(m) {
+  const text = el('div', {class: 'text', dir: 'auto'}, m.content);
+  const copy = iconButton('copy', 'Copy the message', () => copyText(m.content, copy, {icon: 'copy'}));
+  const article = el('article', {class: 'msg user', 'aria-label': 'You'}, text,
+    el('div', {class: 'tools'}, iconButton('edit', 'Edit the message', () => editMessage(m, article)), copy));
+  return article;
+}
+
+/** Returns the view of an answer. */
+function addMessage(m, busy = false) {
+  if (m.role !== 'assistant') { $('log').append(userElement(m)); return null; }
+  const view = new AnswerView(m);
+  view.update(busy);
+  $('log').append(view.element);
+  return view;
+}
+
+function toEnd() {
+  $('chat').scrollTop = $('chat').scrollHeight;
+  $('latest').hidden = true;
+}
+
+function listPast() {
+  const rows = [...conversations.values()].sort((a, b) => b.updated - a.updated).map(c => el('li', {class: jobs.has(c.id) && 'busy'},
+    el('a', {href: '#' + c.id, title: c.title, 'aria-current': c === current && view === 'chat' ? 'page' : null}, c.title || 'Untitled'),
+    iconButton('trash', 'Delete ' + (c.title || 'this conversation'), () => forget(c))));
+  $('past').replaceChildren(...rows);
+}
+
+function forget(c) {
+  jobs.get(c.id)?.abort.abort();
+  dropConversation(c.id);
+  if (c === current) location.hash = '#new';
+  listPast();
+  notice(`Deleted “${titleOf(c.title, 30)}”.`, {label: 'Undo', run: () => { keepConversation(c); location.hash = '#' + c.id; notice(''); listPast(); }});
+}
+
+function showConversation(c) {
+  current = c;
+  follows = true;
+  $('log').replaceChildren();
+  for (const m of c.messages) {
+    const job = jobs.get(c.id), shown = addMessage(m, job?.message === m);
+    if (job?.message === m) job.view = shown;
+  }
+  toEnd();
+  refresh();
+  listPast();
+}
+
+/** What depends on whether an answer is on its way. */
+function refresh() {
+  const busy = view === 'race' ? racing() : jobs.has(current.id);
+  $('send').replaceChildren(icon(busy ? 'stop' : 'send'));
+  $('send').setAttribute('aria-label', busy ? 'Stop' : view === 'race' ? 'Start the race' : 'Send');
+  $('send').disabled = !busy && !$('ask').value.trim();
+  $('title').textContent = view === 'race' ? 'Race' : current.title || 'New conversation';
+  for (const [link, on] of [['go-race', view === 'race'], ['go-new', view === 'chat' && current.messages.length === 0]])
+    if (on) $(link).setAttribute('aria-current', 'page'); else $(link).removeAttribute('aria-current');
+  document.title = view === 'race' ? 'Race · gyre' : current.title ? current.title + ' · gyre' : 'gyre';
+}

@@ -1,0 +1,521 @@
+"""The chat page in a real Chromium: asking, stopping, editing, hostile text and servers, keys, colours, the race.
+
+Without a browser everything that needs one is skipped, and says so."""
+import gzip
+import http.client
+import json
+import os
+import random
+import re
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import browser
+from fake_server import FakeServer
+from serving import Server
+
+# Each must be shown as the text it is, or as a link to nowhere dangerous: no element, no request, no script.
+ATTACKS = ["<script>window.hacked=1</script>", "<img src=http://evil.invalid/x onerror=window.hacked=1>", "[a](javascript:window.hacked=1)",
+           "[b](JaVaScRiPt:window.hacked=1)", "[c](java\tscript:window.hacked=1)", "[d](data:text/html,<script>window.hacked=1</script>)", "![e](http://evil.invalid/pixel.png)",
+           "![f](javascript:window.hacked=1)", "<javascript:window.hacked=1>", "[g](vbscript:x)", "[h](\x01javascript:window.hacked=1)", "<svg/onload=window.hacked=1>",
+           "<iframe src=http://evil.invalid></iframe>", "[i](http://ok.invalid/\" onmouseover=\"window.hacked=1)", "```\"><script>window.hacked=1</script>\n</code><script>\n```",
+           "| <b onclick=window.hacked=1>t</b> | [j](javascript:x) |\n| - | - |\n| <style>*{display:none}</style> | ![](http://evil.invalid/y) |",
+           "<style>body{display:none}</style>", "<meta http-equiv=refresh content=0;url=http://evil.invalid>", "[k]: javascript:window.hacked=1\n[k]", "<base href=http://evil.invalid/>",
+           "<form action=http://evil.invalid><input name=x autofocus onfocus=window.hacked=1>", "[l](file:///etc/passwd)", "[m](blob:http://x/y)", "&lt;script&gt;window.hacked=1", "[n](//evil.invalid/x)"]
+
+
+class Served(unittest.TestCase):
+    """What comes over the wire; needs no browser."""
+
+    def test_the_page_its_policy_its_tag_and_the_key_it_does_not_need(self):
+        s = Server("models/story", "--api-key", "secret")
+        self.addCleanup(s.stop)
+
+        def get(**headers):
+            c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=20)
+            c.request("GET", "/", headers={k.replace("_", "-"): v for k, v in headers.items()})
+            r = c.getresponse()
+            body = r.read()
+            c.close()
+            return r, body
+        r, page = get()
+        self.assertEqual((r.status, r.headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+        policy = r.headers["Content-Security-Policy"]
+        for part in ("default-src 'none'", "require-trusted-types-for 'script'", "frame-ancestors 'none'", "base-uri 'none'", "script-src 'sha256-"):
+            self.assertIn(part, policy)
+        self.assertNotIn("unsafe", policy)
+        self.assertEqual(r.headers["X-Content-Type-Options"], "nosniff")
+        packed_r, packed = get(Accept_Encoding="br, gzip;q=0.5")
+        self.assertEqual(packed_r.headers["Content-Encoding"], "gzip")
+        self.assertEqual(gzip.decompress(packed), page)
+        self.assertIsNone(get(Accept_Encoding="gzip;q=0")[0].headers["Content-Encoding"])
+        again, nothing = get(If_None_Match=r.headers["ETag"])
+        self.assertEqual((again.status, nothing), (304, b""))
+        self.assertFalse(re.search(rb"\.(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(", page))
+        self.assertEqual(s.request("GET", "/v1/models")[0], 401)
+
+
+@unittest.skipUnless(browser.PROGRAM, "NO BROWSER: the chat page is not tested; install chromium-headless-shell or chromium")
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("models/story", "--allowed-origin", "*")
+        cls.url = "http://127.0.0.1:%d/" % cls.server.port
+        cls.browser = browser.Browser()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        cls.server.stop()
+
+    def setUp(self):
+        b = self.browser
+        b.open(self.url + "version")
+        b.js("localStorage.clear(); sessionStorage.clear()")
+        b.errors.clear()
+        b.requests.clear()
+        b.open(self.url)
+        b.wait("!$('model').disabled")
+
+    def tearDown(self):
+        self.assertEqual(self.browser.errors, [])
+
+    def fake(self, answer, **options):
+        """Points the page at a server of ours."""
+        s = FakeServer(answer, **options)
+        self.addCleanup(s.__exit__)
+        self.browser.js("settings.base = %s; keep('gyre.settings', settings); findModels()" % json.dumps(s.url))
+        return s
+
+    def ask(self, text, wait=True):
+        b = self.browser
+        b.click("#ask")
+        b.type(text)
+        b.key("Enter")
+        if wait:
+            b.wait("jobs.size === 0")
+
+    def answers(self):
+        return self.browser.js("[...document.querySelectorAll('.msg.assistant')].map(e => e.innerText)")
+
+    # ---- talking ----
+
+    def test_an_answer_streams_from_the_server_with_its_times_and_outlives_the_tab(self):
+        b = self.browser
+        b.js("settings.sampling = {max_tokens: 60, temperature: 0}")
+        self.ask("Tell me a story about a fox.")
+        shown = b.text(".msg.assistant .md")
+        whole = self.server.post("/v1/chat/completions", messages=[{"role": "user", "content": "Tell me a story about a fox."}], max_tokens=60, temperature=0)[1]
+        self.assertEqual(b.js("current.messages[1].content"), whole["choices"][0]["message"]["content"])
+        self.assertGreater(len(shown), 40)
+        stats = b.text(".msg.assistant .stats")
+        self.assertRegex(stats, r"[\d.,]+ tok/s")
+        self.assertRegex(stats, r"[\d.]+ m?s to first token")
+        self.assertIn("%d tokens" % whole["usage"]["completion_tokens"], stats)
+        self.assertIn("cut at the token limit", stats)
+        b.open(self.url + b.js("location.hash"))
+        b.call("Page.reload")
+        b.wait("document.readyState === 'complete' && document.querySelectorAll('.msg').length === 2")
+        self.assertEqual(b.text(".msg.assistant .md"), shown)
+        self.assertEqual(b.text("#past a"), "Tell me a story about a fox.")
+
+    def test_the_conversation_the_system_prompt_and_the_settings_are_sent(self):
+        s = self.fake(lambda h, body: h.say("Answer %d." % len(body["messages"])), models=["first", "second"])
+        b = self.browser
+        b.wait("$('model').options.length === 2")
+        b.click("#open-settings")
+        for name, value in (("system", "Be brief."), ("temperature", "0.5"), ("top_k", "3"), ("stop", "END\nFIN")):
+            b.click("#set-" + name)
+            b.type(value)
+        b.key("Escape")
+        b.wait("!$('settings').open")
+        b.js("$('model').value = 'second'; $('model').dispatchEvent(new Event('change'))")
+        self.ask("One")
+        self.ask("Two")
+        body = s.seen[-1][2]
+        self.assertEqual([(m["role"], m["content"]) for m in body["messages"]], [("system", "Be brief."), ("user", "One"), ("assistant", "Answer 2."), ("user", "Two")])
+        self.assertEqual((body["model"], body["temperature"], body["top_k"], body["stop"], body["stream"]), ("second", 0.5, 3, ["END", "FIN"], True))
+        self.assertNotIn("top_p", body)
+
+    def test_stop_ends_the_request_and_keeps_what_was_said(self):
+        def endless(h, body):
+            h.begin_stream()
+            while True:
+                h.delta(content="and on ")
+                time.sleep(0.01)
+        s = self.fake(endless)
+        self.ask("Go", wait=False)
+        self.browser.wait("document.querySelector('.md')?.innerText.length > 40")
+        self.assertEqual(self.browser.js("$('send').getAttribute('aria-label')"), "Stop")
+        self.browser.click("#send")
+        self.browser.wait("jobs.size === 0", 5)
+        self.assertIn("stopped", self.browser.text(".stats"))
+        self.assertIn("and on", self.browser.text(".md"))
+        end = time.monotonic() + 5
+        while not s.left and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertEqual(s.left, 1)
+        self.ask("Again", wait=False)
+        self.browser.wait("jobs.size === 1")
+        self.browser.key("Escape")
+        self.browser.wait("jobs.size === 0", 5)
+
+    def test_editing_and_asking_again_replace_what_followed(self):
+        s = self.fake(lambda h, body: h.say("To " + body["messages"][-1]["content"] + " #%d" % len(s.seen)))
+        b = self.browser
+        self.ask("one")
+        self.ask("two")
+        b.click(".msg.user [aria-label='Edit the message']")
+        b.js("document.querySelector('.edit textarea').select()")
+        b.type("three")
+        b.key("Enter")
+        b.wait("jobs.size === 0 && document.querySelectorAll('.msg').length === 2")
+        self.assertEqual(b.text(".md"), "To three #3")
+        self.assertEqual([m["content"] for m in s.seen[-1][2]["messages"]], ["three"])
+        b.click(".msg.assistant [aria-label='Ask again']")
+        b.wait("jobs.size === 0 && document.querySelector('.md').innerText === 'To three #4'")
+        b.js("$('ask').focus()")
+        b.key("ArrowUp")
+        b.wait("!!document.querySelector('.edit')")
+        b.key("Escape")
+        b.wait("!document.querySelector('.edit')")
+        self.assertEqual(b.js("current.messages.length"), 2)
+
+    def test_reasoning_is_folded(self):
+        self.fake(lambda h, body: h.say("Forty-two.", reasoning="Six times seven."))
+        self.ask("What?")
+        b = self.browser
+        self.assertFalse(b.js("document.querySelector('details.reasoning').open"))
+        self.assertNotIn("Six", self.answers()[0])
+        b.click("details.reasoning summary")
+        self.assertIn("Six times seven.", self.answers()[0])
+        self.assertEqual(b.text(".md"), "Forty-two.")
+
+    def test_conversations_are_listed_deleted_and_brought_back(self):
+        self.fake(lambda h, body: h.say("Yes."))
+        b = self.browser
+        self.ask("First things")
+        b.click("#go-new")
+        b.wait("current.messages.length === 0")
+        self.ask("Second things")
+        self.assertEqual(b.text("#past a").split("\n"), ["Second things", "First things"])
+        b.click("#past li:nth-child(2) a")
+        b.wait("current.title === 'First things' && document.querySelectorAll('.msg').length === 2")
+        b.click("#past [aria-label='Delete Second things']")
+        b.wait("document.querySelectorAll('#past li').length === 1")
+        b.js("document.querySelector('#notice button').click()")
+        b.wait("document.querySelectorAll('#past li').length === 2")
+
+    def test_an_answer_goes_on_while_another_conversation_is_shown(self):
+        go = threading.Event()
+
+        def slow(h, body):
+            h.begin_stream()
+            h.delta(content="begun ")
+            go.wait(20)
+            h.delta(content="and done")
+            h.end_stream()
+        self.fake(slow)
+        b = self.browser
+        self.ask("Slowly", wait=False)
+        b.wait("document.querySelector('.md')?.innerText.startsWith('begun')")
+        b.click("#go-new")
+        b.wait("document.querySelectorAll('.msg').length === 0")
+        self.assertTrue(b.js("document.querySelector('#past li').classList.contains('busy')"))
+        go.set()
+        b.wait("jobs.size === 0")
+        b.click("#past a")
+        b.wait("document.querySelector('.md')?.innerText === 'begun and done'")
+
+    # ---- markdown ----
+
+    def render(self, text):
+        """The elements of a text, as HTML that the test reads."""
+        return self.browser.js("(() => { const d = el('div'); new MarkdownView(d).show(%s); return d.innerHTML; })()" % json.dumps(text))
+
+    def test_markdown_is_shown(self):
+        for text, part in (
+                ("**a** *b* ***c*** ~~d~~ `e` __f__ _g_", "<strong>a</strong> <em>b</em> <em><strong>c</strong></em> <del>d</del> <code>e</code> <strong>f</strong> <em>g</em>"),
+                ("snake_case_name 2*3*4 a * b", "snake_case_name 2<em>3</em>4 a * b"), ("**a *b* c**", "<strong>a <em>b</em> c</strong>"), ("*a **b** c*", "<em>a <strong>b</strong> c</em>"),
+                ("**open and\nnext", "**open and<br>next"), ("\\*not\\*", "*not*"), ("`` a`b ``", "<code>a`b</code>"), ("# One #", 'class="level-1">One<'),
+                ("- a\n  - b\n- c", "<ul><li>a<ul><li>b</li></ul></li><li>c</li></ul>"), ("3. x\n4. y", '<ol start="3"><li>x</li><li>y</li></ol>'),
+                ("1. a\n\n2. b", '<ol><li><p dir="auto">a</p></li><li><p dir="auto">b</p></li></ol>'), ("> q\n> r", '<blockquote dir="auto"><p dir="auto">q<br>r</p></blockquote>'),
+                ("Text\n- item", "<ul><li>item</li></ul>"), ("---", "<hr>"), ("a|b\n-|-\n1|`x|y`", "<td>1</td><td><code>x|y</code></td>"), ("1. a\n   ```\n   code\n   ```", "<pre tabindex=\"0\"><code>code</code></pre>"),
+                ("see https://example.org/a_(b), ok", 'href="https://example.org/a_(b)"'), ("[x](https://e.org/?a=1&b=2 \"t\")", 'href="https://e.org/?a=1&amp;b=2"'),
+                ("```py\nx = 1\n", "x = 1"), ("[not a link] (x)", "[not a link] (x)"), ("<b>", "&lt;b&gt;"), ("2 < 3 > 1 & 4", "2 &lt; 3 &gt; 1 &amp; 4")):
+            self.assertIn(part, self.render(text), text)
+
+    def test_text_that_grows_is_shown_as_the_whole_and_blocks_that_are_done_stay(self):
+        whole = "# T\n\nSome **bold** and `code`.\n\n- a\n- b\n  1. c\n\n```c\nint x; /* y */\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> end\n"
+        seed = random.randrange(1 << 30)
+        print("seed", seed)
+        same, kept = self.browser.js("""(() => {
+            const text = %s, grown = el('div'), view = new MarkdownView(grown);
+            let state = %d, first = null, kept = true;
+            for (let n = 0; n < text.length;) {
+                state = (state * 1103515245 + 12345) %% 2147483648;
+                n = Math.min(text.length, n + 1 + state %% 5);
+                view.show(text.slice(0, n));
+                if (n > 60) { first ??= grown.children[1]; kept &&= grown.children[1] === first; }
+            }
+            const whole = el('div');
+            new MarkdownView(whole).show(text);
+            return [grown.innerHTML === whole.innerHTML, kept];
+        })()""" % (json.dumps(whole), seed))
+        self.assertTrue(same)
+        self.assertTrue(kept)
+
+    def test_text_of_a_model_is_never_markup(self):
+        self.fake(lambda h, body: h.say("\n\n".join(ATTACKS), reasoning="<img src=http://evil.invalid/r onerror=window.hacked=1>", piece=5))
+        b = self.browser
+        self.ask("<img src=x onerror=window.hacked=1>")
+        b.js("document.querySelector('details.reasoning').open = true")
+        for link in range(b.js("document.querySelectorAll('.md a').length")):
+            self.assertRegex(b.js("document.querySelectorAll('.md a')[%d].href" % link), r"^(https?|mailto):")
+        self.assertEqual(b.js("[...new Set([...$('log').querySelectorAll('*')].map(e => e.localName))].filter(n => !['article', 'div', 'p', 'br', 'a', 'span', 'code', 'pre', 'button', 'svg', 'use', 'table', "
+                              "'thead', 'tbody', 'tr', 'th', 'td', 'details', 'summary', 'b', 'i'].includes(n))"), [])
+        self.assertEqual(b.js("[...$('log').querySelectorAll('*')].filter(e => [...e.attributes].some(a => a.name.startsWith('on') || a.name === 'style')).length"), 0)
+        for text in ("<script>window.hacked=1</script>", "<style>body{display:none}</style>", "&lt;script&gt;"):
+            self.assertIn(text, b.text("#log"))
+        b.js("document.querySelectorAll('.md a').forEach(a => a.dispatchEvent(new MouseEvent('mouseover', {bubbles: true})))")
+        time.sleep(0.1)
+        self.assertIsNone(b.js("window.hacked ?? null"))
+        self.assertEqual([u for u in b.requests if "evil" in u], [])
+
+    def test_the_policy_refuses_markup_made_of_text_and_foreign_scripts(self):
+        b = self.browser
+        refused = b.js("(() => { try { document.body.innerHTML = '<b>x</b>'; return false; } catch { return true; } })()")
+        self.assertTrue(refused)
+        self.assertTrue(b.js("(() => { try { const s = document.createElement('script'); s.text = 'window.hacked = 1'; document.body.append(s); } catch {} return window.hacked === undefined; })()"))
+        b.errors.clear()
+
+    def test_nothing_is_asked_of_anybody_but_the_server(self):
+        self.ask("Hello")
+        self.assertEqual([u for u in self.browser.requests if not u.startswith(self.url) and not u.startswith("data:")], [])
+
+    def test_hostile_text_takes_linear_time(self):
+        for name, piece in (("brackets", "["), ("links", "[a]("), ("stars", "*a "), ("marks", "**a _b ~~c "), ("ticks", "` `` ``` "), ("quotes", "> "), ("lists", "- "),
+                            ("angles", "<http://"), ("urls", "http://a))"), ("pipes", "|a\n|-\n"), ("deep", "  - x\n"), ("rule", "- \t"), ("comment", "```c\n/*"), ("escape", "\\"), ("hash", "# #")):
+            ms = self.browser.js("(() => { const t = %s.repeat(Math.floor(40000 / %d)), d = el('div'), s = performance.now(); new MarkdownView(d).show(t); return performance.now() - s; })()"
+                                 % (json.dumps(piece), len(piece)))
+            self.assertLess(ms, 2000, name)  # 40,000 characters; quadratic ones take minutes
+
+    # ---- faults ----
+
+    def expect_fault(self, answer, words):
+        self.fake(answer)
+        self.ask("Hello")
+        self.assertIn(words, self.browser.text(".fault"))
+        self.browser.errors.clear()  # the browser's own line for a status of 500
+
+    def test_errors_of_the_server_are_said(self):
+        self.expect_fault(lambda h, b: h.reply(400, {"error": {"message": "top_p: it must be at most 1", "type": "x", "param": "top_p", "code": None}}), "400: top_p: it must be at most 1")
+
+    def test_a_full_queue_says_when_to_come_back(self):
+        self.expect_fault(lambda h, b: h.reply(429, {"error": {"message": "the queue is full"}}, Retry_After="7"), "429: the queue is full (try again in 7 s)")
+
+    def test_an_error_that_is_not_json_is_said(self):
+        self.expect_fault(lambda h, b: h.reply(502, "<html>Bad Gateway", "text/html"), "502")
+
+    def test_a_page_where_a_stream_should_be_is_said(self):
+        self.expect_fault(lambda h, b: h.reply(200, "<html>hello", "text/html"), "text/html")
+
+    def test_an_event_that_is_not_json_is_said_and_what_came_stays(self):
+        def answer(h, body):
+            h.begin_stream()
+            h.delta(content="So far")
+            h.event("{not json")
+            h.raw("")
+        self.expect_fault(answer, "not JSON")
+        self.assertEqual(self.browser.text(".md"), "So far")
+
+    def test_an_error_in_the_stream_is_said(self):
+        def answer(h, body):
+            h.begin_stream()
+            h.delta(content="So far")
+            h.event({"error": {"message": "the device broke", "code": 500}})
+            h.event("[DONE]")
+            h.raw("")
+        self.expect_fault(answer, "the device broke")
+
+    def test_a_stream_that_breaks_off_is_said(self):
+        def answer(h, body):
+            h.begin_stream()
+            h.delta(content="So far")
+            h.close_connection = True
+        self.expect_fault(answer, "broke off")
+
+    def test_a_stream_that_ends_early_is_said(self):
+        def answer(h, body):
+            h.begin_stream()
+            h.delta(content="So far")
+            h.raw("")
+        self.expect_fault(answer, "before the server said")
+
+    def test_odd_streams_are_read(self):
+        def answer(h, body):
+            h.begin_stream()
+            h.raw(": comment\r\n\r\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\r\n\r\n")
+            text = "data:{\"choices\":[{\"delta\":{\"content\":\"gr\u00fc\u00dfe \U0001f98a\"}}]}\n\n".encode()
+            for i in range(len(text)):
+                h.raw(text[i:i + 1])
+            h.raw("event: x\nid: 3\ndata: null\n\ndata: {\"choices\":[]}\n\ndata: {\"choices\":[{\"delta\":null}]}\n\ndata: 7\n\n")
+            h.end_stream()
+        self.fake(answer)
+        self.ask("Hello")
+        self.assertEqual(self.browser.text(".md"), "gr\u00fc\u00dfe \U0001f98a")
+        self.assertFalse(self.browser.js("!!current.messages[1].fault"))
+
+    def test_a_server_that_is_away_is_said(self):
+        b = self.browser
+        b.js("settings.base = 'http://127.0.0.1:9'; findModels()")
+        b.wait("!$('notice').hidden")
+        self.assertIn("--allowed-origin " + self.url[:-1], b.text("#notice"))
+        self.ask("Hello")
+        self.assertIn("does not answer", b.text(".fault"))
+        b.errors.clear()
+
+    def test_a_server_with_keys_is_told_the_key(self):
+        def models(h):
+            known = h.headers.get("Authorization") == "Bearer sesame"
+            h.reply(200 if known else 401, {"data": [{"id": "vault"}]} if known else {"error": {"message": "no"}})
+        s = self.fake(lambda h, body: h.say("Open."), models=None, get=models)
+        b = self.browser
+        b.wait("$('notice').innerText.includes('asks for an API key')")
+        b.click("#notice button")
+        b.wait("$('settings').open && document.activeElement === $('set-key')")
+        b.type("sesame")
+        b.key("Escape")
+        b.wait("$('model').value === 'vault'")
+        self.ask("Hello")
+        self.assertEqual(s.seen[-1][1]["Authorization"], "Bearer sesame")
+        self.assertIsNone(b.js("localStorage.getItem('gyre.key')"))  # only in this tab, unless it is asked for
+        b.errors.clear()
+
+    def test_a_browser_without_room_says_so(self):
+        self.fake(lambda h, body: h.say("x" * 2000))
+        b = self.browser
+        b.js("for (let n = 1 << 20; n > 100; n >>= 1) try { for (;;) localStorage.setItem('fill' + Math.random(), 'x'.repeat(n)); } catch {}")
+        self.ask("Hello")
+        self.assertIn("has no room", b.text("#notice"))
+        self.assertEqual(len(self.answers()), 1)
+
+    # ---- looks and keys ----
+
+    def test_light_and_dark_follow_the_system_and_the_button(self):
+        b = self.browser
+        paper = "getComputedStyle(document.body).backgroundColor"
+        b.colours("dark")
+        dark = b.js(paper)
+        b.colours("light")
+        light = b.js(paper)
+        self.assertNotEqual(dark, light)
+        b.click("#theme")
+        self.assertEqual(b.js(paper), light)
+        b.click("#theme")
+        self.assertEqual(b.js(paper), dark)
+        b.open(self.url + "#race")
+        self.assertEqual(b.js(paper), dark)  # remembered
+
+    def test_contrast_is_that_of_wcag_aa(self):
+        ratio = """((scheme) => {
+            document.documentElement.dataset.theme = scheme;
+            const probe = el('i'); document.body.append(probe);
+            const rgb = name => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map(Number); };
+            const light = c => c.map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }).reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
+            const pairs = [['ink', 'paper'], ['soft', 'paper'], ['soft', 'side'], ['soft', 'card'], ['ink', 'bubble'], ['accent', 'paper'], ['accent', 'tint'], ['on-accent', 'accent'],
+                           ['bad', 'bad-tint'], ['kw', 'code'], ['str', 'code'], ['num', 'code'], ['com', 'code'], ['soft', 'code']];
+            const low = pairs.map(([a, b]) => { const x = light(rgb(a)), y = light(rgb(b)); return [a, b, (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05)]; }).filter(p => p[2] < 4.5);
+            probe.remove(); return low; })"""
+        for scheme in ("light", "dark"):
+            self.assertEqual(self.browser.js(ratio + "('%s')" % scheme), [], scheme)
+
+    def test_everything_has_a_name_and_the_tab_key_reaches_it(self):
+        b = self.browser
+        self.ask("Hello")
+        nameless = """[...document.querySelectorAll('button, input, select, textarea, a')].filter(e => e.getClientRects().length &&
+            !(e.getAttribute('aria-label') || e.innerText?.trim() || e.labels?.length || e.title)).map(e => e.outerHTML)"""
+        self.assertEqual(b.js(nameless), [])
+        b.click("#open-settings")
+        self.assertEqual(b.js(nameless), [])
+        b.key("Escape")
+        b.open(self.url + "#race")
+        b.wait("panes.length === 2")
+        self.assertEqual(b.js(nameless), [])
+        b.open(self.url + "#new")
+        b.js("document.activeElement.blur()")
+        reached = set()
+        for _ in range(16):
+            b.key("Tab")
+            reached.add(b.js("document.activeElement.id"))
+        self.assertTrue({"go-new", "go-race", "open-settings", "theme", "model", "ask"} <= reached, reached)
+
+    def test_a_phone_has_the_list_behind_a_button_and_nothing_wider_than_itself(self):
+        b = self.browser
+        self.fake(lambda h, body: h.say("| a | b | c | d | e | f |\n|---|---|---|---|---|---|\n" + "| wide wide wide " * 6 + "|\n\n```\n" + "long " * 60 + "\n```\n\n" + "x" * 300))
+        b.window(390, 844, 2, True)
+        try:
+            self.ask("Hello")
+            self.assertEqual(b.js("document.documentElement.scrollWidth"), 390)
+            self.assertEqual(b.js("$('chat').scrollWidth <= $('chat').clientWidth"), True)
+            b.click("#side-open")
+            b.wait("$('side').getBoundingClientRect().left === 0")
+            b.key("Escape")
+            b.wait("$('side').getBoundingClientRect().right <= 0")
+        finally:
+            b.window(1280, 860)
+
+    # ---- the race ----
+
+    def test_a_race_of_two_servers_has_figures_and_a_winner(self):
+        b = self.browser
+        fast = FakeServer(lambda h, body: h.say("fast " * 40, piece=5, pause=0.001), models=["hare"])
+        slow = FakeServer(lambda h, body: (time.sleep(0.3), h.say("slow " * 40, piece=5, pause=0.01)), models=["snail"])
+        self.addCleanup(fast.__exit__)
+        self.addCleanup(slow.__exit__)
+        b.js("settings.sampling = {temperature: 0}")
+        b.click("#go-race")
+        b.wait("panes.length === 2")
+        b.js("panes[0].base.value = %s; panes[1].base.value = %s; panes.forEach(p => p.findModels())" % (json.dumps(slow.url), json.dumps(fast.url)))
+        b.wait("panes[0].model.value === 'snail' && panes[1].model.value === 'hare'")
+        self.ask("Go!", wait=False)
+        b.wait("racing()")
+        b.wait("!racing()")
+        self.assertEqual(b.text("#verdict b"), "B wins")
+        self.assertEqual(b.text(".pane.won .letter"), "B")
+        self.assertEqual([s.seen[0][2]["messages"][0]["content"] for s in (fast, slow)], ["Go!", "Go!"])
+        self.assertEqual([s.seen[0][2]["temperature"] for s in (fast, slow)], [0, 0])
+        ttft, rate, total, tokens = b.text(".pane.won dd").split("\n")
+        self.assertRegex(ttft, r"ms$")
+        self.assertEqual(tokens, "40")
+        self.assertEqual(b.js("document.querySelectorAll('.pane.won .best').length"), 3, b.text("#verdict") + b.text("#panes dl"))
+        self.assertIn("fast fast", b.text(".pane.won .md"))
+
+    def test_a_race_is_stopped_and_a_server_that_fails_has_lost(self):
+        b = self.browser
+        broken = FakeServer(lambda h, body: h.reply(500, {"error": {"message": "out of breath"}}), models=["x"])
+        self.addCleanup(broken.__exit__)
+        b.js("settings.sampling = {max_tokens: 20}")
+        b.click("#go-race")
+        b.wait("panes.length === 2")
+        b.js("panes[1].base.value = %s; panes.forEach(p => p.findModels())" % json.dumps(broken.url))
+        b.wait("panes[1].model.value === 'x'")
+        self.ask("Go!", wait=False)
+        b.wait("!racing() && $('verdict').innerText")
+        self.assertIn("A wins", b.text("#verdict"))
+        self.assertIn("out of breath", b.text(".pane .fault"))
+        b.errors.clear()
+        b.js("settings.sampling = {}")
+        b.key("Enter")
+        b.wait("racing()")
+        b.click("#send")
+        b.wait("!racing()")
+        self.assertIn("Stopped", b.text("#verdict"))
+        b.errors.clear()
+
+
+if __name__ == "__main__":
+    unittest.main()
