@@ -29,6 +29,9 @@ struct api_options {
     size_t n_keys;
     const struct tokenizer *tokenizer;
     const struct chat_template *chat; // NULL: chat requests are refused
+    enum gyre_pooling pooling;        // of embeddings
+    bool normalize;                   // embeddings have length 1, unless a request says otherwise
+    const char *no_pooling;           // NULL; or why embeddings are refused
     struct http_options http;         // routes, context and hooks are filled in here
     int max_queued;
     struct api_limits limits; // zero: defaults

@@ -420,7 +420,7 @@ void endpoint_messages(struct http_exchange *x) {
 static void count_tokens(struct generation *g, const json_t *body) {
     struct error err;
     struct prompt_ids prompt;
-    if (params_check_fields(g, body, fields, &err) != OK || make_prompt(g, body, &prompt, &err) != OK) {
+    if (params_check_fields(g, body, fields, true, &err) != OK || make_prompt(g, body, &prompt, &err) != OK) {
         api_reply_fault(g->x, &err);
         return;
     }

@@ -65,7 +65,7 @@ static bool asks_for_nothing(const json_t *value, const char *only) {
 }
 
 /* Unknown fields are listed, a few of them by name: clients send all kinds of things. */
-enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, struct error *err) {
+enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, bool generates, struct error *err) {
     enum { MOST = 16 };
     struct buf unknown = {0};
     const char *name;
@@ -74,13 +74,13 @@ enum status params_check_fields(struct generation *g, const json_t *body, const 
     enum status st = OK;
     json_object_foreach((json_t *)body, name, value) {
         const struct field *f = find_field(table, name);
-        if (!f)
+        if (!f && generates)
             f = find_field(common_fields, name);
         if (f && f->kind == FIELD_UNSUPPORTED && !asks_for_nothing(value, f->only)) {
             st = fail(err, ERR_UNSUPPORTED, "%s: this server does not support it yet", name);
             break;
         }
-        if (f || request_is_sampling_field(name) || n++ >= MOST)
+        if (f || (generates && request_is_sampling_field(name)) || n++ >= MOST)
             continue;
         struct buf sentence = {0};
         buf_printf(&sentence, "the field \"%.80s\" is not known and was ignored", name);
@@ -161,7 +161,7 @@ bool params_read(struct generation *g, const json_t *body, const struct field *t
     struct error err = {0};
     *out = (struct params){.fields.request = service_request_default(g->api->service)};
     out->fields.request.temperature = 1;
-    if (params_check_fields(g, body, table, &err) == OK && read_common(g, body, out, &err) == OK)
+    if (params_check_fields(g, body, table, true, &err) == OK && read_common(g, body, out, &err) == OK)
         return true;
     api_reply_fault(g->x, &err);
     return false;

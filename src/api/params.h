@@ -28,7 +28,8 @@ struct params {
  * include_stop_str_in_output, and looks at every other field of body by the table (names end with NULL). What nobody
  * knows is listed in g->warnings. False after an error was sent. params_release in either case. */
 bool params_read(struct generation *g, const json_t *body, const struct field *table, struct params *out);
-/* The look at every field alone. */
-enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, struct error *err);
+
+/* The look at every field alone; without `generates` only the table's are known, not those of sampling and streaming. */
+enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, bool generates, struct error *err);
 
 void params_release(struct params *p);

@@ -15,6 +15,7 @@ const struct http_route api_routes[] = {
     ANSWERS("/v1/responses", endpoint_responses),
     ANSWERS("/v1/messages", endpoint_messages),
     JSON_POST("/v1/messages/count_tokens", endpoint_count_tokens),
+    ANSWERS("/v1/embeddings", endpoint_embeddings),
     GET("/", endpoint_page),
     GET("/v1/models", endpoint_models),
     GET("/v1/models/{id*}", endpoint_model),

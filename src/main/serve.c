@@ -5,13 +5,14 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "main/engine_flags.h"
+#include "model/pooling.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 static struct {
-    const char *host, *uds, *tls_cert, *tls_key, *cors;
+    const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling;
     struct flag_list names, keys;
     int64_t port, io_threads, max_queued, max_connections, max_body, max_choices, drain_seconds;
     struct engine_flags engine;
@@ -23,6 +24,7 @@ static struct {
          .max_body = 32 << 20,
          .max_choices = 128,
          .drain_seconds = 30,
+         .pooling = "auto",
          .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
@@ -45,6 +47,8 @@ static const struct flag flags[] = {
      .max = 1 << 16},
     {"drain-timeout", 0, FLAG_INT, &opt.drain_seconds, "SECONDS", "Requests", "after SIGTERM, how long requests in flight may take",
      .min = 0, .max = 86400},
+    {"embedding-pooling", 0, FLAG_CHOICE, &opt.pooling, "auto|last|mean", "Requests",
+     "state that embeddings are made of: of the last token, or averaged; auto is what modules.json says, or the last"},
     {"scheduling-policy", 0, FLAG_CHOICE, &opt.engine.policy, "fcfs|sjf", "Scheduling",
      "who runs first: by arrival, or short prompts before long ones"},
     {"itl-target", 0, FLAG_REAL, &opt.engine.itl_target, "MS", "Scheduling",
@@ -79,6 +83,18 @@ static const char *folder_name(const char *path) {
     return name;
 }
 
+/* A folder that asks for what cannot be made is served without embeddings: everything else works. */
+static void read_pooling(const char *model, struct api_options *o) {
+    static struct error why; // options keep the address
+    if (strcmp(opt.pooling, "auto") == 0) {
+        if (pooling_read(model, &o->pooling, &o->normalize, &why) != OK)
+            o->no_pooling = why.text;
+        return;
+    }
+    o->pooling = strcmp(opt.pooling, "mean") == 0 ? GYRE_POOL_MEAN : GYRE_POOL_LAST;
+    o->normalize = true;
+}
+
 static enum status open_server(struct server *s, const char *model, struct error *err) {
     struct gyre *engine;
     static const char *own_name; // options keep the address
@@ -107,6 +123,7 @@ static enum status open_server(struct server *s, const char *model, struct error
         .max_queued = (int)opt.max_queued,
         .limits = {.max_choices = opt.max_choices},
     };
+    read_pooling(model, &o);
     return api_open(engine, &o, &s->api, err);
 }
 
@@ -170,16 +187,16 @@ static int run(const struct verb_args *args) {
     return 0;
 }
 
-const struct verb_spec verb_serve = {
-    "serve",
-    "MODEL",
-    "serves a model over HTTP, as OpenAI's API",
-    flags,
-    ARRAY_LEN(flags),
-    1,
-    1,
-    .run = run,
-    .epilogue =
-        "A browser finds a chat page at /.\n"
-        "Endpoints: /v1/completions /v1/chat/completions /v1/responses /v1/messages /v1/models /tokenize /detokenize /health /version /server_info\n"
-        "Requests in flight finish after SIGTERM; see --drain-timeout.\n"};
+const struct verb_spec verb_serve = {"serve",
+                                     "MODEL",
+                                     "serves a model over HTTP, as OpenAI's API",
+                                     flags,
+                                     ARRAY_LEN(flags),
+                                     1,
+                                     1,
+                                     .run = run,
+                                     .epilogue =
+                                         "A browser finds a chat page at /.\n"
+                                         "Endpoints: /v1/completions /v1/chat/completions /v1/responses /v1/messages /v1/embeddings\n"
+                                         "           /v1/models /tokenize /detokenize /health /version /server_info\n"
+                                         "Requests in flight finish after SIGTERM; see --drain-timeout.\n"};

@@ -32,3 +32,16 @@ bool base64_decode(struct str text, struct buf *out) {
         out->len = mark;
     return good;
 }
+
+void base64_encode(const void *bytes, size_t n, struct buf *out) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < n; i += 3) {
+        size_t left = n - i;
+        uint32_t bits = (uint32_t)at[i] << 16 | (left > 1 ? (uint32_t)at[i + 1] << 8 : 0) | (left > 2 ? at[i + 2] : 0);
+        buf_push(out, digits[bits >> 18]);
+        buf_push(out, digits[bits >> 12 & 63]);
+        buf_push(out, left > 1 ? digits[bits >> 6 & 63] : '=');
+        buf_push(out, left > 2 ? digits[bits & 63] : '=');
+    }
+}

@@ -5,3 +5,6 @@
 
 /* Appends the decoded bytes; false, with nothing appended, when text is not base64. Padding may be missing. */
 bool base64_decode(struct str text, struct buf *out);
+
+/* Appends the text of n bytes, with padding. */
+void base64_encode(const void *bytes, size_t n, struct buf *out);
