@@ -83,6 +83,9 @@ $(BUILD)/src/backend/cpu/kernels_%.o: override SAN :=
 $(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
 $(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o: Makefile
 
+# The description of the API is in the program as it is.
+$(BUILD)/src/api/openapi.o: src/api/openapi.json
+
 # Other flags are other objects: this file changes only when the command line of the compiler does.
 FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
 $(BUILD)/.flags: FORCE

@@ -21,6 +21,8 @@ static const struct field fields[] = {
     {"response_format", FIELD_UNSUPPORTED, "{\"type\":\"text\"}"},
     {"modalities", FIELD_UNSUPPORTED, "[\"text\"]"},
     {"audio", FIELD_UNSUPPORTED, NULL},
+    {"moderation", FIELD_UNSUPPORTED, NULL},
+    {"prompt_cache_options", FIELD_SET_ASIDE, NULL},
     {"web_search_options", FIELD_UNSUPPORTED, NULL},
     {"echo", FIELD_UNSUPPORTED, NULL},
     {"chat_template", FIELD_UNSUPPORTED, NULL},

@@ -19,3 +19,4 @@ void endpoint_version(struct http_exchange *x);
 void endpoint_server_info(struct http_exchange *x);
 void endpoint_page(struct http_exchange *x);    // page.c
 void endpoint_metrics(struct http_exchange *x); // metrics.c
+void endpoint_openapi(struct http_exchange *x); // openapi.c

@@ -31,6 +31,7 @@ static const struct field fields[] = {
     {"moderation", FIELD_UNSUPPORTED, NULL},
     // Those of the other endpoints, for which a response has no place.
     {"n", FIELD_UNSUPPORTED, "1"},
+    {"max_tokens", FIELD_UNSUPPORTED, NULL},
     {"logprobs", FIELD_UNSUPPORTED, NULL},
     {"response_format", FIELD_UNSUPPORTED, NULL},
     {NULL, FIELD_READ, NULL},
@@ -208,11 +209,7 @@ static enum status read_include(struct generation *g, const json_t *body, struct
 static enum status read_max_tokens(const json_t *body, struct gyre_request *r, struct error *err) {
     int64_t n;
     TRY(jv_int_or(body, "request", "max_output_tokens", 1, INT64_MAX, -1, &n, err));
-    const json_t *other = json_object_get(body, "max_tokens");
-    if (n > 0)
-        r->max_tokens = n;
-    else if (!other || json_is_null(other))
-        r->max_tokens = -1; // to the end of the context
+    r->max_tokens = n; // -1: to the end of the context
     return OK;
 }
 

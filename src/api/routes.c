@@ -27,5 +27,6 @@ const struct http_route api_routes[] = {
     GET("/version", endpoint_version),
     GET("/server_info", endpoint_server_info),
     GET("/metrics", endpoint_metrics),
+    GET("/openapi.json", endpoint_openapi),
 };
 const size_t api_n_routes = sizeof api_routes / sizeof api_routes[0];
