@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 static struct api_limits limits_or_defaults(struct api_limits l) {
     if (l.max_choices <= 0)
@@ -33,12 +34,15 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
         api->options.http.n_threads = 2;
     api->created = (int64_t)time(NULL);
     pthread_mutex_init(&api->lock, NULL);
+    records_init(&api->records);
+    request_log_init(&api->log, STDERR_FILENO, options->log_format);
     api->options.http.routes = api_routes;
     api->options.http.n_routes = api_n_routes;
     api->options.http.context = api;
     api->options.http.error_body = api_error_body;
     api->options.http.woken = generation_woken;
     api->options.http.admit = api_admit;
+    api->options.http.finished = record_finished;
     api->n_threads = api->options.http.n_threads;
     api->threads = aligned_alloc(64, (size_t)api->n_threads * sizeof *api->threads);
     BUG_IF(!api->threads);
@@ -69,6 +73,8 @@ void api_close(struct api *api, int patience_ms) {
         encoder_free(api->encoders[i]);
     free(api->encoders);
     free(api->threads);
+    request_log_release(&api->log);
+    records_release(&api->records);
     pthread_mutex_destroy(&api->lock);
     free(api);
 }

@@ -7,6 +7,8 @@
  * service and http_wake cross. Endpoints see tokens and text, never tensors or blocks. */
 #pragma once
 
+#include "api/record.h"
+#include "api/request_log.h"
 #include "engine/service.h"
 #include "http/http.h"
 #include "text/detokenizer.h"
@@ -34,7 +36,8 @@ struct api_options {
     const char *no_pooling;           // NULL; or why embeddings are refused
     struct http_options http;         // routes, context and hooks are filled in here
     int max_queued;
-    struct api_limits limits; // zero: defaults
+    struct api_limits limits;           // zero: defaults
+    enum request_log_format log_format; // on stderr
 };
 
 struct choice;
@@ -52,6 +55,8 @@ struct api {
     struct api_thread *threads; // [n_threads]
     int n_threads;
     int64_t created; // seconds since 1970
+    struct records records;
+    struct request_log log;
     pthread_mutex_t lock;
     struct encoder **encoders; // idle ones, each used by one thread at a time
     size_t n_encoders;

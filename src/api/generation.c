@@ -234,6 +234,7 @@ static void advance(struct choice *c) {
 /* Nobody will ask any more: all answers are done, and were written or have no reader. */
 static void finish(struct generation *g) {
     struct http_exchange *x = g->x;
+    record_generated(x);
     generation_release(g);
     http_release(x); // it may be gone from here on
 }
@@ -317,6 +318,7 @@ static void refuse(struct generation *g, int n_submitted, const struct gyre_erro
         http_release(g->x);
         return;
     }
+    record_generating(g->x, g);
     g->failed = err;
     g->stream = false; // answered as a whole once all of them have ended
     cancel_all(g);
@@ -345,6 +347,7 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
             return;
         }
     }
+    record_generating(x, g);
     if (g->stream)
         begin_stream(g);
 }

@@ -31,14 +31,17 @@ static bool is_for_everybody(const struct http_route *route) {
 
 bool api_admit(struct http_exchange *x) {
     const struct api_options *o = &api_of(x)->options;
+    struct api_record *rec = record_begin(x);
     if (o->n_keys == 0 || is_for_everybody(x->route))
         return true;
     struct str sent = sent_key(x);
-    bool known = false;
+    size_t which = 0; // from 1
     for (size_t i = 0; i < o->n_keys; i++)
-        known |= is_key(sent, o->keys[i]);
-    if (known)
+        which |= is_key(sent, o->keys[i]) ? i + 1 : 0;
+    if (which) {
+        rec->key = arena_printf(&x->arena, "key%zu", which);
         return true;
+    }
     struct buf body = {0};
     api_append_error(&body, x->path, 401, NULL,
                      sent.ptr ? "the API key is not one of this server's" : "an API key is missing: send Authorization: Bearer KEY");

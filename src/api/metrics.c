@@ -128,6 +128,8 @@ static void append_front(struct buf *b, const struct api *api) {
     describe(b, "gyre:http_requests_abandoned_total", "counter", "Requests whose client left or did not read.");
     buf_printf(b, "gyre:http_requests_abandoned_total{reason=\"left\"} %llu\n", (unsigned long long)s.gone_client);
     buf_printf(b, "gyre:http_requests_abandoned_total{reason=\"slow\"} %llu\n", (unsigned long long)s.gone_slow);
+    front_metric(b, "gyre:log_lines_dropped_total", "counter", "Lines of the request log that nobody read in time.",
+                 (double)atomic_load(&api->log.n_dropped));
     front_metric(b, "gyre:http_stream_bytes_total", "counter", "Bytes of streamed answers.", (double)s.stream_bytes);
 }
 

@@ -28,5 +28,6 @@ const struct http_route api_routes[] = {
     GET("/server_info", endpoint_server_info),
     GET("/metrics", endpoint_metrics),
     GET("/openapi.json", endpoint_openapi),
+    GET("/debug/requests", endpoint_debug_requests),
 };
 const size_t api_n_routes = sizeof api_routes / sizeof api_routes[0];

@@ -52,6 +52,8 @@ static void note_in_step(const struct gyre *g, const struct request *r, int64_t 
         return;
     if (counter_get(&p->started_us) == 0) {
         counter_set(&p->queue_reason, r->accepted_step < g->n_steps ? g->telemetry->blocked : ADMITTED_ALL);
+        counter_set(&p->n_reused, MAX(r->sequence.n_recalled, 0));
+        counter_set(&p->cache_miss, r->sequence.miss);
         counter_set(&p->started_us, now);
     }
     counter_add(&p->n_steps, 1);

@@ -18,6 +18,7 @@ struct request_progress {
     struct counter n_steps, n_preempted;
     struct counter sum_batch, max_batch; // sequences in its steps
     struct counter queue_reason;         // enum admission
+    struct counter n_reused, cache_miss; // as in struct gyre_timing, once it has started
 };
 
 enum finished_reason { FINISHED_STOP, FINISHED_LENGTH, FINISHED_ABORT, FINISHED_ERROR, N_FINISHED_REASONS };

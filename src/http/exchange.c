@@ -64,7 +64,8 @@ static void report(struct exchange *x, bool complete) {
                                  .body_bytes = x->body_seen,
                                  .sent_bytes = x->sent_bytes,
                                  .duration_us = clock_us() - x->started_us,
-                                 .complete = complete};
+                                 .complete = complete,
+                                 .gone = x->gone_why};
         s->options.finished(&x->pub, &o);
     }
 }

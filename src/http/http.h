@@ -96,6 +96,7 @@ struct http_exchange {
     struct str request_id; // of x-request-id if it was sane, else made up; goes back with the answer
     const char *client;    // "127.0.0.1:50412", "[::1]:50412" or "unix"
     void *user;            // the handler's own
+    void *record;          // of admit and finished, for what they keep of it
 };
 
 struct http_outcome {
@@ -103,6 +104,7 @@ struct http_outcome {
     uint64_t body_bytes, sent_bytes; // of the request, of the answer; without heads and framing
     int64_t duration_us;             // from the request line on
     bool complete;                   // the answer was handed to the network whole
+    enum http_gone gone;             // why not, if it was not
 };
 
 /* Zero means the default everywhere. */

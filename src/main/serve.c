@@ -12,7 +12,8 @@
 #include <stdlib.h>
 
 static struct {
-    const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling;
+    const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format;
+    bool no_log;
     struct flag_list names, keys;
     int64_t port, io_threads, max_queued, max_connections, max_body, max_choices, drain_seconds;
     struct engine_flags engine;
@@ -25,6 +26,7 @@ static struct {
          .max_choices = 128,
          .drain_seconds = 30,
          .pooling = "auto",
+         .log_format = "text",
          .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
@@ -49,6 +51,8 @@ static const struct flag flags[] = {
      .min = 0, .max = 86400},
     {"embedding-pooling", 0, FLAG_CHOICE, &opt.pooling, "auto|last|mean", "Requests",
      "state that embeddings are made of: of the last token, or averaged; auto is what modules.json says, or the last"},
+    {"log-format", 0, FLAG_CHOICE, &opt.log_format, "text|json", "Logging", "a line on stderr for each request that is over"},
+    {"disable-log-requests", 0, FLAG_BOOL, &opt.no_log, NULL, "Logging", "no such lines"},
     {"scheduling-policy", 0, FLAG_CHOICE, &opt.engine.policy, "fcfs|sjf", "Scheduling",
      "who runs first: by arrival, or short prompts before long ones"},
     {"itl-target", 0, FLAG_REAL, &opt.engine.itl_target, "MS", "Scheduling",
@@ -122,6 +126,9 @@ static enum status open_server(struct server *s, const char *model, struct error
                  .cors_origin = opt.cors},
         .max_queued = (int)opt.max_queued,
         .limits = {.max_choices = opt.max_choices},
+        .log_format = opt.no_log                            ? REQUEST_LOG_OFF
+                      : strcmp(opt.log_format, "json") == 0 ? REQUEST_LOG_JSON
+                                                            : REQUEST_LOG_TEXT,
     };
     read_pooling(model, &o);
     return api_open(engine, &o, &s->api, err);

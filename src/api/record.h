@@ -1,0 +1,68 @@
+/* record.h - what is kept of each request: while it is in flight, for /debug/requests; when it is over, as one line of the
+ * log and in a flight recorder of fixed size.
+ *
+ *     head read ─ api_admit ─ record_begin ─► in flight ── both over ─► one log line, flight recorder
+ *                  generation_start ─ record_generating ┘ ├ record_generated: the last token has come, or will not
+ *                                                         └ http's finished: the answer was sent, or nobody is there
+ *
+ * A request whose client leaves is over only when its answers have ended, so the line has the tokens that were computed for
+ * nobody. Of a prompt and its answer only the lengths are kept, and of a key only its name. */
+#pragma once
+
+#include "http/http.h"
+
+#include <pthread.h>
+
+struct generation;
+
+/* A request as it is shown: strings are cut to fit. */
+struct record_entry {
+    int64_t began_unix_us, total_us;
+    char request_id[80], id[64], client[64], key[64], method[8], path[96];
+    int status;         // 0: not answered (yet)
+    const char *ended;  // "complete", "client left", "client slow", "shutdown"; NULL: in flight
+    const char *finish; // of its answers: "stop", "length", "abort", "error", "mixed"; NULL: there are none or they go on
+    bool generates;     // what follows is there
+    bool started;       // a step with it has begun
+    int n_choices;
+    int64_t n_prompt, n_cached, n_generated;
+    int64_t queue_us, first_token_us; // first_token_us: from its beginning; 0: none came
+    int64_t n_steps, sum_batch, max_batch, n_preempted;
+    int64_t queue_reason, cache_miss; // enum admission, enum gyre_cache_miss
+    uint64_t body_bytes, sent_bytes;
+};
+
+enum { FLIGHT_RECORDER_SIZE = 256 };
+
+struct api_record {
+    struct api_record *prev, *next; // in flight, under the lock
+    struct http_exchange *x;
+    const char *key;                     // the name of the one it was sent with; NULL: none was wanted
+    const struct generation *generation; // under the lock: while its answers are there
+    int64_t began_us, began_unix_us;
+    bool sent; // finished was called, and `outcome` is what it said
+    struct http_outcome outcome;
+    struct record_entry generated; // of its generation, once that is over
+};
+
+/* Of a server. */
+struct records {
+    pthread_mutex_t lock;
+    struct api_record *in_flight;
+    struct record_entry *recorder; // [FLIGHT_RECORDER_SIZE], a ring
+    uint64_t n_finished;           // the last one is at (n_finished - 1) % size
+};
+
+void records_init(struct records *r);
+void records_release(struct records *r);
+
+/* On the exchange's thread, all of these. */
+struct api_record *record_begin(struct http_exchange *x);
+void record_generating(struct http_exchange *x, const struct generation *g);
+void record_generated(struct http_exchange *x); // before its answers are released
+
+/* Under the lock: as it is now. */
+void record_show(const struct api_record *rec, struct record_entry *e);
+
+/* http's hook: also for what http itself refused. */
+void record_finished(struct http_exchange *x, const struct http_outcome *outcome);
