@@ -221,7 +221,7 @@ struct gyre_event {
 };
 
 /* Hands out at most n_events events. When none is at hand it first runs one step, which may give none yet (a
- * long prompt). */
+ * long prompt, or a device that works a step ahead). */
 int gyre_poll(struct gyre *g, struct gyre_event *events, int n_events);
 
 /* Whether an accepted request has not had its DONE. */

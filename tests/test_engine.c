@@ -17,6 +17,17 @@ static bool one_in(int n) { return below(n) == 0; }
 
 // ---- engines over toys ------------------------------------------------------------------------------------------
 
+/* Steps in flight: every test runs with one at a time, and with the next one started before the first is collected. */
+static int depth;
+
+/* The toy as a device of that depth; as long as the process. */
+static const struct backend_ops *toy_of_depth(int n) {
+    static struct backend_ops toys[1 + MAX_STEPS_IN_FLIGHT];
+    toys[n] = backend_toy;
+    toys[n].max_in_flight = n;
+    return &toys[n];
+}
+
 struct world {
     struct program *program;
     struct gyre *g;
@@ -27,7 +38,7 @@ static struct world world_open(struct toy_shape shape, struct gyre_options optio
     shape.vocab_size = VOCAB;
     struct world w = {.program = toy_program(&shape)};
     struct engine_model model = {w.program, LONGEST, -1, eos, 1};
-    options.backend = &backend_toy;
+    options.backend = toy_of_depth(depth);
     struct error err;
     EXPECT_OK(engine_open(&options, &model, &w.g, &err), err);
     return w;
@@ -100,8 +111,12 @@ static void finish_all(struct gyre *g) {
     EXPECT_EQ(poll_once(g), 0);
 }
 
+/* One request, one step at a time. */
 static void run_alone(struct toy_shape shape, struct gyre_request q, struct record *r) {
+    int company_depth = depth;
+    depth = 1;
     struct world w = world_open(shape, (struct gyre_options){0});
+    depth = company_depth;
     q.continue_from = 0;
     submit(w.g, q, r);
     finish_all(w.g);
@@ -313,6 +328,50 @@ static void a_stop_id_is_the_last_token(void **state) {
     world_close(w);
 }
 
+static void a_step_is_started_before_the_last_is_collected(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){0});
+    struct gyre_request q = ask(&w, 5, 20);
+    struct record free_run = {0}, stopped = {0};
+    submit(w.g, q, &free_run);
+    for (int i = 0; i < 5; i++)
+        poll_once(w.g);
+    EXPECT_EQ(w.g->n_steps - w.g->n_collected, depth - 1);
+    finish_all(w.g);
+    EXPECT_EQ(w.g->n_steps, 20); // its length was known: no step too many
+    int32_t stop = free_run.tokens[6];
+    q.stop_ids = &stop, q.n_stop_ids = 1;
+    submit(w.g, q, &stopped);
+    while (!stopped.n_done)
+        poll_once(w.g);
+    // With one more token under way the sequence keeps its blocks, although its request is told that it has ended.
+    EXPECT(stopped.finish == GYRE_STOP && stopped.tokens[stopped.n_tokens - 1] == stop);
+    EXPECT_EQ(w.g->scheduler.leaving.n, depth - 1);
+    EXPECT_EQ(engine_has_work(w.g), depth == 2);
+    poll_once(w.g);
+    EXPECT(w.g->scheduler.leaving.n == 0 && !engine_has_work(w.g));
+    EXPECT_EQ(w.g->pool.groups[0].blocks.n_free, w.g->pool.groups[0].blocks.n_blocks);
+    world_close(w);
+}
+
+/* A row with its logits is read until the next step is started, so that one waits. */
+static void logits_are_still_there_when_they_are_handed_out(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){0});
+    struct gyre_request q = ask(&w, 5, 6), asks_logits = ask(&w, 7, 6);
+    asks_logits.want_last_logits = true;
+    struct record beside = {0}, r = {0}, alone = {0};
+    submit(w.g, q, &beside);
+    for (int i = 0; i < 3; i++)
+        poll_once(w.g);
+    submit(w.g, asks_logits, &r);
+    finish_all(w.g);
+    run_alone(PLAIN, asks_logits, &alone);
+    EXPECT(alone.logits_sum != 0);
+    expect_same(&r, &alone, "logits");
+    world_close(w);
+}
+
 static void eos_ends_unless_ignored(void **state) {
     (void)state;
     struct world w = world_open(PLAIN, (struct gyre_options){0});
@@ -438,7 +497,8 @@ static void a_request_that_leaves_no_token_fails_by_its_own_fault(void **state) 
     uint64_t id;
     EXPECT_OK(gyre_submit(w.g, &q, &id, &err), err);
     struct gyre_event e;
-    EXPECT_EQ(gyre_poll(w.g, &e, 1), 1);
+    while (gyre_poll(w.g, &e, 1) == 0)
+        ;
     EXPECT(e.kind == GYRE_DONE && e.finish == GYRE_FAILED && e.error_of_request && strstr(e.error, "allowed_token_ids"));
     q.min_tokens = 0;
     struct record r = {0};
@@ -459,7 +519,7 @@ static void a_broken_device_ends_everything_once(void **state) {
         finish_all(w.g);
         for (int i = 0; i < 5; i++) {
             EXPECT(r[i].n_done == 1 && r[i].finish == GYRE_FAILED && strstr(r[i].error, "the toy broke"));
-            EXPECT_EQ(r[i].n_tokens, i < 2 ? 3 : 0);
+            EXPECT_EQ(r[i].n_tokens, i >= 2 ? 0 : depth == 2 && !at_collect ? 2 : 3); // what was in flight is lost
         }
         struct gyre_request q = ask(&w, 3, 3);
         struct gyre_error err;
@@ -478,7 +538,8 @@ static void cancelling_voids_what_was_not_handed_out(void **state) {
         id[i] = submit(w.g, ask(&w, 4, 10), &r[i]);
     struct gyre_event e;
     for (int i = 0; i < 3; i++) {
-        EXPECT_EQ(gyre_poll(w.g, &e, 1), 1);
+        while (gyre_poll(w.g, &e, 1) == 0)
+            ;
         record_event(e.user, &e);
     }
     gyre_cancel(w.g, id[0]); // running
@@ -783,6 +844,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_company_changes_nothing),
         cmocka_unit_test(a_stop_id_is_the_last_token),
+        cmocka_unit_test(a_step_is_started_before_the_last_is_collected),
+        cmocka_unit_test(logits_are_still_there_when_they_are_handed_out),
         cmocka_unit_test(eos_ends_unless_ignored),
         cmocka_unit_test(a_prompt_is_scored_in_slices),
         cmocka_unit_test(what_cannot_be_computed_is_refused_in_words),
@@ -802,5 +865,8 @@ int main(void) {
         cmocka_unit_test(the_cache_is_as_large_as_was_said),
         cmocka_unit_test(options_out_of_range_are_named),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = 0;
+    for (depth = 1; depth <= MAX_STEPS_IN_FLIGHT; depth++)
+        failed += cmocka_run_group_tests_name(depth == 1 ? "one step at a time" : "steps that overlap", tests, NULL, NULL);
+    return failed;
 }

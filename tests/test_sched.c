@@ -108,9 +108,10 @@ static double step(struct bench *b, uint64_t i) {
     struct sequence *done[STREAMS + 1];
     int n = b->s.n_step;
     memcpy(done, b->s.step, (size_t)n * sizeof *done);
-    scheduler_advance(&b->s, us);
+    scheduler_start(&b->s);
+    scheduler_collect(&b->s, us);
     for (int k = 0; k < n; k++)
-        if (done[k]->n_computed == done[k]->n_tokens)
+        if (done[k]->n_computed == done[k]->n_known)
             sequence_append(done[k], 7);
     return us;
 }

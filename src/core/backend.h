@@ -2,9 +2,10 @@
  *
  *     open -> place_weights -> alloc_cache -> compile (one executable a bucket) -> run, collect, run, collect ...
  *
- * run() is asynchronous where the device is; at most one step is in flight for each executable, and steps of
- * different executables run in the order they were started. The first fault of a device is sticky: every later
- * call returns ERR_DEVICE with the same sentence.
+ * run() is asynchronous where the device is. Steps run in the order they were started, whatever their executable, and are
+ * collected in that order; at most max_in_flight of them are started and not collected. What a step writes to the cache
+ * the next one sees, so a block may be given to another sequence while a step that reads it is in flight. The first fault
+ * of a device is sticky: every later call returns ERR_DEVICE with the same sentence.
  *
  * compile() refuses, naming the op and the program, what the backend cannot do: an op, a shape or a format.
  * It never chooses a slower path silently. */
@@ -32,9 +33,10 @@ struct cache_config {
 
 struct backend_ops {
     const char *name;
-    bool ragged;     // takes steps with sequences of unequal length
-    bool in_place;   // computes with weights where the checkpoint's map has them, so they had better be in memory
-    bool no_weights; // computes without weights: a model is opened by its config alone
+    bool ragged;       // takes steps with sequences of unequal length
+    bool in_place;     // computes with weights where the checkpoint's map has them, so they had better be in memory
+    bool no_weights;   // computes without weights: a model is opened by its config alone
+    int max_in_flight; // 1: run() computes; 2: the device does, while the host prepares the next step
 
     enum status (*open)(const struct backend_options *options, struct backend **out, struct error *err);
 
@@ -50,20 +52,22 @@ struct backend_ops {
 
     enum status (*compile)(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out, struct error *err);
 
-    /* Starts a step. The plan must stay as it is until collect. */
+    /* Starts a step. The plan must stay as it is until collect. What it takes of the step before (from_row, newest_row) is
+     * read on the device: that step need not have been collected. */
     enum status (*run)(struct executable *exe, const struct batch_plan *plan, struct error *err);
 
-    /* Waits for the step and fills results[n_rows]. */
+    /* Waits for the oldest step in flight and fills results[n_rows]. */
     enum status (*collect)(struct executable *exe, struct sample_result *results, struct error *err);
 
-    /* After collect and until the next run: row r's raw logits [vocab_size], if its want_logits was set. */
+    /* After collect and until the next run: row r's raw logits [vocab_size], if its want_logits was set. Nothing is started
+     * while a step with such a row is in flight. */
     const float *(*logits)(struct executable *exe, int row);
 
     /* After collect and until the next run: the state of token row t behind the last norm, [program.hidden.width].
-     * NULL: the program has none. */
+     * NULL: the program has none. Nothing is started while a step whose rows will be asked for is in flight. */
     const float *(*hidden)(struct executable *exe, int t);
 
-    void (*free_executable)(struct executable *exe);
+    void (*free_executable)(struct executable *exe); // waits for what is in flight
     void (*free)(struct backend *b);
 };
 

@@ -10,6 +10,9 @@ void batch_plan_init(struct batch_plan *plan, struct bucket b, int n_groups, con
     *plan = (struct batch_plan){0};
     plan->token_id = xcalloc(tokens, sizeof(int32_t));
     plan->position = xcalloc(tokens, sizeof(int32_t));
+    plan->from_row = xcalloc(tokens, sizeof(int32_t));
+    for (size_t t = 0; t < tokens; t++)
+        plan->from_row[t] = -1;
     plan->query_start = xcalloc(seqs + 1, sizeof(int32_t));
     plan->seq_len = xcalloc(seqs, sizeof(int32_t));
     plan->n_known = xcalloc(seqs, sizeof(int32_t));
@@ -28,6 +31,7 @@ void batch_plan_init(struct batch_plan *plan, struct bucket b, int n_groups, con
 void batch_plan_release(struct batch_plan *plan) {
     free(plan->token_id);
     free(plan->position);
+    free(plan->from_row);
     free(plan->query_start);
     free(plan->seq_len);
     free(plan->n_known);

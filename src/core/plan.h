@@ -6,13 +6,15 @@
  *     token rows      [ seq 0: q0 tokens | seq 1: q1 tokens | ... ]      T = query_start[S]
  *     query_start     [ 0, q0, q0+q1, ... ]                             [S + 1]
  *     position[t]     of row t in its sequence; consecutive inside a sequence
+ *     from_row[t]     the output row of the step started before this one whose token this is, and which nobody but the
+ *                     device may know yet; -1: token_id[t] says it
  *     seq_len[s]      tokens in the cache once this step is done = position of its last row + 1
  *     block_table[g]  [S, table_width[g]]: entry i holds positions [i*block_size, (i+1)*block_size); -1: none
  *                     (not yet allocated, or out of the window and given back)
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0
  *     out_row[r]      the token row that output row r is made of, ascending; sample[r] says what is wanted of it
  *
- * Owned and filled by the engine; a backend reads it until the step is collected. */
+ * Owned and filled by the engine; a backend reads it until the step is collected, what it points to as well. */
 #pragma once
 
 #include "core/sample.h"
@@ -23,10 +25,10 @@ enum { MAX_CACHE_GROUPS = 8 };
 
 struct batch_plan {
     int n_tokens, n_seqs, n_rows;
-    int32_t *token_id, *position; // [T]
-    int32_t *query_start;         // [S + 1]
-    int32_t *seq_len, *n_known;   // [S]; n_known: tokens known so far, prompt included (see rope.h)
-    int32_t *state_slot;          // [S]
+    int32_t *token_id, *position, *from_row; // [T]
+    int32_t *query_start;                    // [S + 1]
+    int32_t *seq_len, *n_known;              // [S]; n_known: tokens known so far, prompt included (see rope.h)
+    int32_t *state_slot;                     // [S]
     int32_t *block_table[MAX_CACHE_GROUPS];
     int table_width[MAX_CACHE_GROUPS];
     int32_t *out_row;             // [R]
@@ -38,6 +40,6 @@ struct bucket {
     int max_tokens, max_seqs, max_rows;
 };
 
-/* Allocates for a bucket; table_width[g] entries a sequence. */
+/* Allocates for a bucket; table_width[g] entries a sequence. All zero, but for from_row. */
 void batch_plan_init(struct batch_plan *plan, struct bucket bucket, int n_groups, const int *table_width);
 void batch_plan_release(struct batch_plan *plan);

@@ -109,23 +109,26 @@ bool sample_is_plain(const struct sample_params *p) {
     return p->temperature == 0 && !row_is_changed(p) && !asks;
 }
 
+static int32_t n_seen(const struct sample_params *p) { return p->n_history + p->has_newest; }
+static int32_t seen_token(const struct sample_params *p, int32_t i) { return i < p->n_history ? p->history[i] : p->newest; }
+
 /* Each token of the history once, however often it occurs. */
 static void penalise_repetition(const struct sample_params *p, float *logits, int32_t *seen) {
-    for (int32_t i = 0; i < p->n_history; i++) {
-        int32_t t = p->history[i];
+    for (int32_t i = 0; i < n_seen(p); i++) {
+        int32_t t = seen_token(p, i);
         if (!seen[t])
             logits[t] = logits[t] > 0 ? logits[t] / p->repetition_penalty : logits[t] * p->repetition_penalty;
         seen[t] = 1;
     }
-    for (int32_t i = 0; i < p->n_history; i++)
-        seen[p->history[i]] = 0;
+    for (int32_t i = 0; i < n_seen(p); i++)
+        seen[seen_token(p, i)] = 0;
 }
 
 static void penalise_generated(const struct sample_params *p, float *logits, int32_t *counts) {
-    for (int32_t i = p->n_prompt; i < p->n_history; i++)
-        counts[p->history[i]]++;
-    for (int32_t i = p->n_prompt; i < p->n_history; i++) {
-        int32_t t = p->history[i];
+    for (int32_t i = p->n_prompt; i < n_seen(p); i++)
+        counts[seen_token(p, i)]++;
+    for (int32_t i = p->n_prompt; i < n_seen(p); i++) {
+        int32_t t = seen_token(p, i);
         if (counts[t])
             logits[t] -= p->presence_penalty + p->frequency_penalty * (float)counts[t];
         counts[t] = 0;
@@ -144,9 +147,10 @@ static void keep_allowed(const struct sample_params *p, float *logits, int64_t n
 
 /* Whether the generated tokens end with all of the sequence but its last token. */
 static bool would_complete(const struct sample_params *p, const struct bad_sequence *bad) {
-    int32_t n = bad->n - 1;
-    return n <= p->n_history - p->n_prompt &&
-           (n == 0 || memcmp(p->history + p->n_history - n, bad->tokens, (size_t)n * sizeof *bad->tokens) == 0);
+    int32_t n = bad->n - 1, first = n_seen(p) - n, i = 0;
+    while (first >= p->n_prompt && i < n && seen_token(p, first + i) == bad->tokens[i])
+        i++;
+    return first >= p->n_prompt && i == n;
 }
 
 static void change_row(const struct sample_params *p, float *logits, int64_t n_vocab, int32_t *counts) {

@@ -34,6 +34,8 @@ struct sample_params {
     float presence_penalty, frequency_penalty; // of generated tokens, subtracted once / for each occurrence
     const int32_t *history;                    // prompt, then what was generated so far
     int32_t n_prompt, n_history;
+    bool has_newest;            // one more generated token stands behind the history:
+    int32_t newest_row, newest; // that of this output row of the step before, which the backend writes to newest
     const struct logit_bias *bias;
     int32_t n_bias;
     const int32_t *banned; // tokens that may not come (stop tokens before min_tokens)
@@ -75,7 +77,8 @@ struct sample_scratch {
 void sample_scratch_init(struct sample_scratch *s, int64_t n_vocab);
 void sample_scratch_release(struct sample_scratch *s);
 
-/* The reference; logits [n_vocab] are not changed. Ids in history, bias, banned, allowed and target lie in [0, n_vocab).
+/* The reference; logits [n_vocab] are not changed. Ids in history, newest, bias, banned, allowed and target lie in
+ * [0, n_vocab); newest_row is not looked at.
  *
  * Greedy reads the row once. A draw costs two or three passes more and never sorts the vocabulary. Sums are in
  * double. No allocation. */

@@ -57,10 +57,19 @@ void request_table_remove(struct request_table *t, struct request *r);
 enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out, struct error *err);
 void request_free(struct request *r);
 
-/* An output row of the step: whose it is, and the position of the token that it was computed from. */
+/* An output row of a step: whose it is, and the position of the token that it was computed from. */
 struct step_row {
     struct request *request;
     int32_t position;
+};
+
+/* A step from its plan until it is collected. */
+struct step {
+    struct batch_plan plan;
+    struct step_row *rows; // [max_rows]
+    int64_t started_us;
+    struct request **requests; // [max_seqs]
+    bool is_read_back;         // logits or hidden states will be read on the host: nothing is started before it is collected
 };
 
 struct gyre {
@@ -75,16 +84,17 @@ struct gyre {
     struct scheduler scheduler;
     struct request_table requests;
 
-    struct batch_plan plan;
-    struct step_row *rows;         // [max_rows]
-    struct sample_result *results; // [max_rows]; the events of a step point in here
+    struct step steps[MAX_STEPS_IN_FLIGHT]; // by turns: plans A and B
+    int64_t n_steps, n_collected;           // steps started, and collected
+    int64_t collected_us;                   // when the last one was
+    struct sample_result *results;          // [max_rows], of the step collected last; its events point in here
 
     struct gyre_event *events; // [2 * max_rows], those of the last step that were not handed out yet
     int first_event, n_events;
     struct request *ended_head, *ended_tail; // their DONE was not handed out yet
     struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good
     enum gyre_policy policy;
-    int64_t n_steps, n_accepted;
+    int64_t n_accepted;
     int64_t n_busy;              // accepted, DONE not handed out
     struct error failed;         // of the device; sticky
     struct telemetry *telemetry; // NULL: nobody measures
@@ -103,20 +113,21 @@ enum status engine_open(const struct gyre_options *options, const struct engine_
 /* Queues a request; it is the engine's from here on. */
 void engine_accept(struct gyre *g, struct request *r);
 
-/* Runs one step, if there is anything to compute, and queues its events. */
+/* Starts the next step, if there is anything to compute, and collects the one before (or this, if the device has room for
+ * one only), whose events it queues. */
 void engine_step(struct gyre *g);
+
+/* Whether engine_step has something to do: a request that has not ended, or a step in flight for ones that have. */
+bool engine_has_work(const struct gyre *g);
 
 /* The request is over: out of the scheduler (or kept), DONE next. For FAILED, err says why. */
 void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err);
 
-/* Frees the requests whose DONE was handed out by the last poll. */
+/* Frees the requests whose DONE was handed out by the last poll, but for those that a step in flight still has. */
 void engine_free_delivered(struct gyre *g);
 
 /* Takes what the step that was just collected adds to the vectors that requests asked for (pooling.c). */
-void engine_pool_step(struct gyre *g);
-
-/* Fills g->plan and g->rows from the scheduler's step. */
-void engine_fill_plan(struct gyre *g);
+void engine_pool_step(struct gyre *g, const struct step *step);
 
 /* Writes a sentence to the caller and returns its status. */
 int engine_report(struct gyre_error *out, const struct error *err);

@@ -30,10 +30,16 @@ static int32_t shared_prefix(const struct sequence *a, const struct sequence *b)
     return n;
 }
 
+/* It is freed by the next poll that may. */
+static void let_go(struct gyre *g, struct request *r) {
+    request_table_remove(&g->requests, r);
+    r->next_ended = g->delivered;
+    g->delivered = r;
+}
+
 static void forget(struct gyre *g, struct request *kept) {
     scheduler_remove(&g->scheduler, &kept->sequence);
-    request_table_remove(&g->requests, kept);
-    request_free(kept);
+    let_go(g, kept);
 }
 
 /* What both prompts begin with need not be computed again, except what must give output rows. */
@@ -72,6 +78,7 @@ int gyre_submit(struct gyre *g, const struct gyre_request *asked, uint64_t *id, 
 }
 
 void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err) {
+    sequence_expect_no_more(&r->sequence);
     if (r->asked.keep_sequence && finish != GYRE_FAILED)
         scheduler_keep(&g->scheduler, &r->sequence);
     else
@@ -113,10 +120,14 @@ const char *gyre_cache_miss_name(enum gyre_cache_miss miss) {
 // ---- events -----------------------------------------------------------------------------------------------------
 
 void engine_free_delivered(struct gyre *g) {
-    while (g->delivered) {
-        struct request *next = g->delivered->next_ended;
-        request_free(g->delivered);
-        g->delivered = next;
+    for (struct request **at = &g->delivered; *at;) {
+        struct request *r = *at;
+        if (r->sequence.n_in_flight > 0) {
+            at = &r->next_ended;
+            continue;
+        }
+        *at = r->next_ended;
+        request_free(r);
     }
 }
 
@@ -146,11 +157,8 @@ static struct gyre_event take_done(struct gyre *g) {
         e.pooled = r->pooled;
     r->delivered = true;
     g->n_busy--;
-    if (r->sequence.place != SEQ_IDLE) {
-        request_table_remove(&g->requests, r);
-        r->next_ended = g->delivered;
-        g->delivered = r;
-    }
+    if (r->sequence.place != SEQ_IDLE)
+        let_go(g, r);
     return e;
 }
 
@@ -182,3 +190,4 @@ int gyre_poll(struct gyre *g, struct gyre_event *events, int max) {
 }
 
 bool gyre_busy(const struct gyre *g) { return g->n_busy > 0; }
+bool engine_has_work(const struct gyre *g) { return g->n_busy > 0 || g->n_collected < g->n_steps; }

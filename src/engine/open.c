@@ -38,11 +38,14 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
     for (int i = 0; i < p->n_groups; i++)
         if (p->groups[i].kind != CACHE_STATE)
             width[i] = (int)((sizes->max_model_len + sizes->cache.block_size - 1) / sizes->cache.block_size);
-    batch_plan_init(&g->plan, b, p->n_groups, width);
+    for (int i = 0; i < MAX_STEPS_IN_FLIGHT; i++) {
+        batch_plan_init(&g->steps[i].plan, b, p->n_groups, width);
+        g->steps[i].rows = xcalloc((size_t)b.max_rows, sizeof *g->steps[i].rows);
+        g->steps[i].requests = xcalloc((size_t)b.max_seqs, sizeof *g->steps[i].requests);
+    }
     kv_pool_init(&g->pool, p->groups, p->n_groups, sizes->cache.block_size, b.max_tokens, sizes->cache.n_blocks, sizes->cache.n_states,
                  !o->no_prefix_cache);
     scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
-    g->rows = xcalloc((size_t)b.max_rows, sizeof *g->rows);
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
     g->events = xcalloc(2 * (size_t)b.max_rows, sizeof *g->events);
 }
@@ -50,6 +53,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
 enum status engine_open(const struct gyre_options *o, const struct engine_model *m, struct gyre **out, struct error *err) {
     *out = NULL;
     BUG_IF(m->n_eos > GYRE_MAX_EOS || m->program->n_groups > MAX_CACHE_GROUPS);
+    BUG_IF(o->backend->max_in_flight < 1 || o->backend->max_in_flight > MAX_STEPS_IN_FLIGHT);
     struct engine_sizes sizes;
     TRY(engine_size(o, m, &sizes, err));
     struct gyre *g = xcalloc(1, sizeof *g);
@@ -98,7 +102,11 @@ int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error
 }
 
 static void free_requests(struct gyre *g) {
-    engine_free_delivered(g);
+    while (g->delivered) {
+        struct request *next = g->delivered->next_ended;
+        request_free(g->delivered);
+        g->delivered = next;
+    }
     for (uint32_t i = 1; i < g->requests.n; i++)
         if (g->requests.slots[i].request)
             request_free(g->requests.slots[i].request);
@@ -108,17 +116,20 @@ static void free_requests(struct gyre *g) {
 void gyre_close(struct gyre *g) {
     if (!g)
         return;
-    free_requests(g);
-    scheduler_release(&g->scheduler);
-    kv_pool_release(&g->pool);
-    batch_plan_release(&g->plan);
-    free(g->rows);
-    free(g->results);
-    free(g->events);
-    if (g->exe)
+    if (g->exe) // first: a step in flight reads its plan and what that points to
         g->ops->free_executable(g->exe);
     if (g->backend)
         g->ops->free(g->backend);
+    free_requests(g);
+    scheduler_release(&g->scheduler);
+    kv_pool_release(&g->pool);
+    for (int i = 0; i < MAX_STEPS_IN_FLIGHT; i++) {
+        batch_plan_release(&g->steps[i].plan);
+        free(g->steps[i].rows);
+        free(g->steps[i].requests);
+    }
+    free(g->results);
+    free(g->events);
     model_free(g->model);
     free(g);
 }

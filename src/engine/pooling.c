@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-static void add_to_sums(struct gyre *g, struct request *r, int first_row, int n) {
+static void add_to_sums(struct gyre *g, const struct batch_plan *plan, struct request *r, int first_row, int n) {
     int width = g->info.hidden_size;
-    if (g->plan.position[first_row] == 0)
+    if (plan->position[first_row] == 0)
         memset(r->sums, 0, (size_t)width * sizeof *r->sums);
     for (int row = first_row; row < first_row + n; row++) {
         const float *x = g->ops->hidden(g->exe, row);
@@ -26,15 +26,15 @@ static void finish_vector(struct gyre *g, struct request *r, int last_row) {
     r->pooled_whole = true;
 }
 
-void engine_pool_step(struct gyre *g) {
-    const struct batch_plan *plan = &g->plan;
+void engine_pool_step(struct gyre *g, const struct step *step) {
+    const struct batch_plan *plan = &step->plan;
     for (int s = 0; s < plan->n_seqs; s++) {
-        struct request *r = g->scheduler.step[s]->owner;
+        struct request *r = step->requests[s];
         int first = plan->query_start[s], n = plan->query_start[s + 1] - first;
         if (r->ended || r->asked.pooling == GYRE_POOL_NONE)
             continue;
         if (r->sums)
-            add_to_sums(g, r, first, n);
+            add_to_sums(g, plan, r, first, n);
         if (plan->position[first] + n == r->n_prompt)
             finish_vector(g, r, first + n - 1);
     }

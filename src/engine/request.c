@@ -168,7 +168,7 @@ static void init_sequence(struct request *r, const struct gyre *g) {
     r->sequence.owner = r;
     r->sequence.salt = salt_of(a->cache_salt);
     memcpy(r->sequence.tokens, a->prompt, (size_t)a->n_prompt * sizeof *a->prompt);
-    r->sequence.n_tokens = r->n_prompt;
+    r->sequence.n_tokens = r->sequence.n_known = r->n_prompt;
     r->sequence.whole = a->pooling == GYRE_POOL_MEAN;
     if (a->pooling != GYRE_POOL_NONE)
         r->pooled = arena_calloc(&r->arena, (size_t)g->info.hidden_size, sizeof *r->pooled);

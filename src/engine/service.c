@@ -244,7 +244,7 @@ static void publish(struct service *s, const struct gyre_event *e, int64_t now) 
 /* Waits while there is nothing to do. Takes the inbox; false: stop. */
 static bool next_work(struct service *s, struct ticket **inbox, bool *cancels) {
     pthread_mutex_lock(&s->lock);
-    while (!s->inbox && !s->has_cancels && !s->stopping && !gyre_busy(s->engine))
+    while (!s->inbox && !s->has_cancels && !s->stopping && !engine_has_work(s->engine))
         pthread_cond_wait(&s->work, &s->lock);
     *inbox = s->inbox;
     *cancels = s->has_cancels;

@@ -1,4 +1,4 @@
-/* step.c - one step of the engine: schedule, fill the plan, run, publish what came out.
+/* step.c - one step of the engine: schedule, fill the plan, start it, collect the one before, publish what came out.
  *
  * Knows sequences, rows and tokens; what a row of logits turns into is the backend's (core/sample.h), and which
  * tokens run is the scheduler's. Nothing here allocates. */
@@ -13,21 +13,27 @@
 
 static int n_generated(const struct request *r) { return r->sequence.n_tokens - r->n_prompt; }
 
+/* What a draw for the token at the end of all that is known or expected depends on. */
+static struct sample_params next_token_params(const struct request *r) {
+    const struct sequence *seq = &r->sequence;
+    struct sample_params p = r->sample;
+    p.n_history = seq->n_known;
+    p.has_newest = seq->n_tokens > seq->n_known;
+    p.newest_row = seq->newest_row;
+    p.position = (uint64_t)seq->n_tokens;
+    if (n_generated(r) < r->asked.min_tokens) {
+        p.banned = r->banned;
+        p.n_banned = r->n_banned;
+    }
+    return p;
+}
+
 /* A row in the middle of a prompt gives the log-probability of the next prompt token, the last row of what is
- * known the next token. */
+ * known or expected the next token. */
 static struct sample_params row_params(const struct request *r, int32_t position) {
     const struct sequence *seq = &r->sequence;
     bool last = position == seq->n_tokens - 1;
-    struct sample_params p = sample_params_default();
-    if (last && r->asked.max_tokens > 0) {
-        p = r->sample;
-        p.n_history = seq->n_tokens;
-        p.position = (uint64_t)seq->n_tokens;
-        if (n_generated(r) < r->asked.min_tokens) {
-            p.banned = r->banned;
-            p.n_banned = r->n_banned;
-        }
-    }
+    struct sample_params p = last && r->asked.max_tokens > 0 ? next_token_params(r) : sample_params_default();
     p.n_top_logprobs = position < r->n_prompt - 1 ? r->asked.n_prompt_top_logprobs : r->asked.n_top_logprobs;
     p.want_logits = r->asked.want_last_logits && position == r->n_prompt - 1;
     p.target = last ? -1 : seq->tokens[position + 1];
@@ -45,39 +51,54 @@ static void fill_tables(const struct gyre *g, struct batch_plan *plan, int s, co
     plan->state_slot[s] = seq->state_slot;
 }
 
-static void fill_rows(struct gyre *g, struct batch_plan *plan, const struct sequence *seq) {
+static void fill_rows(struct step *step, struct sequence *seq) {
+    struct batch_plan *plan = &step->plan;
     int first_token = plan->query_start[plan->n_seqs], n = sequence_rows(seq, seq->n_scheduled);
     int32_t position = sequence_row_start(seq);
     for (int i = 0; i < n; i++, position++, plan->n_rows++) {
         plan->out_row[plan->n_rows] = first_token + (position - seq->n_computed);
         plan->sample[plan->n_rows] = row_params(seq->owner, position);
-        g->rows[plan->n_rows] = (struct step_row){seq->owner, position};
+        step->rows[plan->n_rows] = (struct step_row){seq->owner, position};
+    }
+    seq->newest_row = plan->n_rows - 1; // gives the token that is expected once the step is started, if one is
+}
+
+/* A token that is only expected is that of a row of the step in flight. */
+static void fill_tokens(struct batch_plan *plan, const struct sequence *seq) {
+    for (int32_t i = plan->n_tokens, at = seq->n_computed; at < seq->n_computed + seq->n_scheduled; i++, at++) {
+        bool known = at < seq->n_known;
+        plan->token_id[i] = known ? seq->tokens[at] : 0;
+        plan->from_row[i] = known ? -1 : seq->newest_row;
+        plan->position[i] = at;
     }
 }
 
-static void fill_sequence(struct gyre *g, struct batch_plan *plan, const struct sequence *seq) {
+static void fill_sequence(const struct gyre *g, struct step *step, struct sequence *seq) {
+    struct batch_plan *plan = &step->plan;
+    struct request *r = seq->owner;
     int s = plan->n_seqs, n = seq->n_scheduled;
-    memcpy(plan->token_id + plan->n_tokens, seq->tokens + seq->n_computed, (size_t)n * sizeof *seq->tokens);
-    for (int i = 0; i < n; i++)
-        plan->position[plan->n_tokens + i] = seq->n_computed + i;
+    step->requests[s] = r;
+    step->is_read_back |= seq->n_computed < r->n_prompt && (r->asked.want_last_logits || r->asked.pooling != GYRE_POOL_NONE);
+    fill_tokens(plan, seq);
     plan->query_start[s] = plan->n_tokens;
     plan->seq_len[s] = seq->n_computed + n;
     plan->n_known[s] = seq->n_tokens;
     fill_tables(g, plan, s, seq);
-    fill_rows(g, plan, seq);
+    fill_rows(step, seq);
     plan->n_tokens += n;
     plan->query_start[++plan->n_seqs] = plan->n_tokens;
 }
 
-void engine_fill_plan(struct gyre *g) {
-    struct batch_plan *plan = &g->plan;
-    plan->n_tokens = plan->n_seqs = plan->n_rows = 0;
+static void fill_step(struct gyre *g, struct step *step) {
+    step->plan.n_tokens = step->plan.n_seqs = step->plan.n_rows = 0;
+    step->is_read_back = false;
     telemetry_step(g);
+    step->started_us = clock_us();
     for (int i = 0; i < g->scheduler.n_step; i++) {
         struct request *r = g->scheduler.step[i]->owner;
         if (r->started_us == 0)
-            r->started_us = clock_us();
-        fill_sequence(g, plan, &r->sequence);
+            r->started_us = step->started_us;
+        fill_sequence(g, step, &r->sequence);
     }
 }
 
@@ -101,7 +122,7 @@ static bool is_stop(const struct request *r, int32_t token) {
 
 static void publish_token(struct gyre *g, struct request *r, const struct sample_result *result) {
     struct gyre_event *e = new_event(g, r, GYRE_TOKEN, result);
-    e->position = r->sequence.n_tokens;
+    e->position = r->sequence.n_known;
     e->n_top = r->asked.n_top_logprobs;
     e->token = result->token;
     e->logprob = result->logprob;
@@ -112,26 +133,28 @@ static void publish_token(struct gyre *g, struct request *r, const struct sample
         r->first_token_us = r->last_token_us;
     if (e->stops)
         engine_end(g, r, GYRE_STOP, NULL);
-    else if (n_generated(r) == r->asked.max_tokens)
+    else if (r->sequence.n_known == r->sequence.capacity)
         engine_end(g, r, GYRE_LENGTH, NULL);
 }
 
-static void publish_prompt(struct gyre *g, struct request *r, int row, const struct sample_result *result) {
-    struct gyre_event *e = new_event(g, r, GYRE_PROMPT, result);
-    e->position = g->rows[row].position;
-    e->n_top = g->plan.sample[row].n_top_logprobs;
+static void publish_prompt(struct gyre *g, const struct step *step, int row) {
+    const struct sample_params *asked = &step->plan.sample[row];
+    const struct sample_result *result = &g->results[row];
+    struct gyre_event *e = new_event(g, step->rows[row].request, GYRE_PROMPT, result);
+    e->position = step->rows[row].position;
+    e->n_top = asked->n_top_logprobs;
     e->token = result->argmax;
-    e->logprob = g->plan.sample[row].target >= 0 ? result->target_logprob : 0;
-    e->rank = g->plan.sample[row].target >= 0 ? result->target_rank : 0;
-    e->logits = g->plan.sample[row].want_logits ? g->ops->logits(g->exe, row) : NULL;
+    e->logprob = asked->target >= 0 ? result->target_logprob : 0;
+    e->rank = asked->target >= 0 ? result->target_rank : 0;
+    e->logits = asked->want_logits ? g->ops->logits(g->exe, row) : NULL;
 }
 
-static void publish_row(struct gyre *g, int row) {
-    struct request *r = g->rows[row].request;
+static void publish_row(struct gyre *g, const struct step *step, int row) {
+    struct request *r = step->rows[row].request;
     const struct sample_result *result = &g->results[row];
-    int32_t position = g->rows[row].position;
+    int32_t position = step->rows[row].position;
     bool scored = r->asked.score_prompt && position >= r->asked.score_from && position < r->n_prompt;
-    if (r->ended)
+    if (r->ended) // cancelled, or stopped by the token before: a surplus one
         return;
     if (result->not_finite) {
         struct error err;
@@ -148,9 +171,9 @@ static void publish_row(struct gyre *g, int row) {
     }
     if (scored)
         r->sequence.first_row = position + 1; // so that a recomputation does not tell it again
-    if (scored || g->plan.sample[row].want_logits)
-        publish_prompt(g, r, row, result);
-    if (position < r->sequence.n_tokens - 1)
+    if (scored || step->plan.sample[row].want_logits)
+        publish_prompt(g, step, row);
+    if (position < r->sequence.n_known - 1)
         return;
     if (r->asked.max_tokens > 0)
         publish_token(g, r, result);
@@ -158,16 +181,53 @@ static void publish_row(struct gyre *g, int row) {
         engine_end(g, r, GYRE_LENGTH, NULL);
 }
 
-// ---- the step ---------------------------------------------------------------------------------------------------
-
-/* Also asks whether the weights are still those of the file: what was computed from lost pages is not handed out. */
-static enum status run_and_collect(struct gyre *g) {
-    TRY(g->ops->run(g->exe, &g->plan, &g->failed));
-    TRY(g->ops->collect(g->exe, g->results, &g->failed));
-    return g->model ? model_check(g->model, &g->failed) : OK;
+static void publish(struct gyre *g, const struct step *step) {
+    g->first_event = g->n_events = 0;
+    engine_pool_step(g, step);
+    for (int row = 0; row < step->plan.n_rows; row++)
+        publish_row(g, step, row);
 }
 
+// ---- the step ---------------------------------------------------------------------------------------------------
+
+static int n_in_flight(const struct gyre *g) { return (int)(g->n_steps - g->n_collected); }
+static struct step *next_step(struct gyre *g) { return &g->steps[g->n_steps % MAX_STEPS_IN_FLIGHT]; }
+static struct step *oldest_step(struct gyre *g) { return &g->steps[g->n_collected % MAX_STEPS_IN_FLIGHT]; }
+
+/* Plans the next step, if one may be started before those in flight are collected. */
+static bool plan(struct gyre *g) {
+    bool must_wait = n_in_flight(g) > 0 && oldest_step(g)->is_read_back;
+    if (must_wait || !scheduler_plan(&g->scheduler))
+        return false;
+    fill_step(g, next_step(g));
+    return true;
+}
+
+static enum status start(struct gyre *g) {
+    TRY(g->ops->run(g->exe, &next_step(g)->plan, &g->failed));
+    scheduler_start(&g->scheduler);
+    g->n_steps++;
+    return OK;
+}
+
+/* Also asks whether the weights are still those of the file: what was computed from lost pages is not handed out. A step
+ * takes from its start, or from the end of the one before, to its own end. */
+static enum status collect(struct gyre *g) {
+    struct step *step = oldest_step(g);
+    TRY(g->ops->collect(g->exe, g->results, &g->failed));
+    TRY(g->model ? model_check(g->model, &g->failed) : OK);
+    int64_t before_us = MAX(step->started_us, g->collected_us);
+    g->collected_us = clock_us();
+    scheduler_collect(&g->scheduler, (double)(g->collected_us - before_us));
+    g->n_collected++;
+    publish(g, step);
+    return OK;
+}
+
+/* Each request is told; nothing of the steps in flight is. */
 static void end_all(struct gyre *g) {
+    for (; n_in_flight(g) > 0; g->n_collected++)
+        scheduler_collect(&g->scheduler, 0);
     for (uint32_t i = 1; i < g->requests.n; i++) {
         struct request *r = g->requests.slots[i].request;
         if (r && !r->ended) {
@@ -177,25 +237,17 @@ static void end_all(struct gyre *g) {
     }
 }
 
-static void publish(struct gyre *g) {
-    g->first_event = g->n_events = 0;
-    engine_pool_step(g);
-    for (int row = 0; row < g->plan.n_rows; row++)
-        publish_row(g, row);
+static enum status step(struct gyre *g) {
+    bool planned = plan(g);
+    if (planned)
+        TRY(start(g));
+    bool full = n_in_flight(g) == g->ops->max_in_flight;
+    return full || (!planned && n_in_flight(g) > 0) ? collect(g) : OK;
 }
 
 void engine_step(struct gyre *g) {
     alloc_guard_begin();
-    if (scheduler_plan(&g->scheduler)) {
-        engine_fill_plan(g);
-        g->n_steps++;
-        int64_t start = clock_us();
-        if (run_and_collect(g) == OK) {
-            scheduler_advance(&g->scheduler, (double)(clock_us() - start));
-            publish(g);
-        } else {
-            end_all(g);
-        }
-    }
+    if (g->failed.status == OK && step(g) != OK)
+        end_all(g);
     alloc_guard_end();
 }

@@ -304,7 +304,7 @@ static void give_blocks(struct kv_pool *pool, const struct sequence *seq, int32_
 }
 
 void kv_pool_remember(struct kv_pool *pool, struct sequence *seq) {
-    while (pool->remembers && (seq->n_remembered + 1) * pool->block_size <= seq->n_computed) {
+    while (pool->remembers && (seq->n_remembered + 1) * pool->block_size <= MIN(seq->n_computed, seq->n_known)) {
         const int32_t *tokens = seq->tokens + (size_t)seq->n_remembered * (size_t)pool->block_size;
         int32_t node = prefix_cache_add(&pool->prefix, seq->node, seq->salt, tokens);
         if (node == NO_NODE)

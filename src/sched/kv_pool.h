@@ -67,7 +67,7 @@ void kv_pool_drop(struct kv_pool *pool, struct sequence *seq);
  * was not more. */
 enum gyre_cache_miss kv_pool_recall(struct kv_pool *pool, struct sequence *seq, int32_t max_tokens);
 
-/* Remembers the blocks that seq has filled since the last time. */
+/* Remembers the blocks that seq has filled since the last time, with tokens that are known. */
 void kv_pool_remember(struct kv_pool *pool, struct sequence *seq);
 
 /* Makes the first n computed tokens all that is computed, if the cache can go back to there (n_computed 0 if not:

@@ -37,11 +37,15 @@ void scheduler_init(struct scheduler *s, struct kv_pool *pool, struct step_limit
     step_cost_init(&s->cost);
     s->running = xcalloc((size_t)limits.max_seqs, sizeof *s->running);
     s->step = xcalloc((size_t)limits.max_seqs, sizeof *s->step);
+    for (int i = 0; i < MAX_STEPS_IN_FLIGHT; i++)
+        s->in_flight[i].seqs = xcalloc((size_t)limits.max_seqs, sizeof *s->in_flight[i].seqs);
 }
 
 void scheduler_release(struct scheduler *s) {
     free(s->running);
     free(s->step);
+    for (int i = 0; i < MAX_STEPS_IN_FLIGHT; i++)
+        free(s->in_flight[i].seqs);
     *s = (struct scheduler){0};
 }
 
@@ -77,13 +81,25 @@ static void take_out(struct scheduler *s, struct sequence *seq) {
         break;
     case SEQ_IDLE: list_remove(&s->idle, seq); break;
     case SEQ_RUNNING: remove_running(s, seq); break;
-    case SEQ_OUTSIDE: break;
+    case SEQ_OUTSIDE:
+    case SEQ_LEAVING: break;
     }
     seq->place = SEQ_OUTSIDE;
 }
 
 void scheduler_remove(struct scheduler *s, struct sequence *seq) {
     take_out(s, seq);
+    if (seq->n_in_flight == 0) {
+        kv_pool_drop(s->pool, seq);
+        return;
+    }
+    seq->place = SEQ_LEAVING;
+    list_append(&s->leaving, seq);
+}
+
+static void leave(struct scheduler *s, struct sequence *seq) {
+    list_remove(&s->leaving, seq);
+    seq->place = SEQ_OUTSIDE;
     kv_pool_drop(s->pool, seq);
 }
 
@@ -99,7 +115,7 @@ void scheduler_keep(struct scheduler *s, struct sequence *seq) {
  * wait with the cache of a kept one, last come first. */
 static bool drop_spare(struct scheduler *s, const struct sequence *needed) {
     struct sequence *seq = s->idle.head;
-    while (seq && seq->n_computed == 0)
+    while (seq && (seq->n_computed == 0 || seq->n_in_flight > 0))
         seq = seq->next;
     for (struct sequence *w = s->waiting.tail; !seq && w && s->n_waiting_with_cache > 0; w = w->prev)
         if (w->n_computed > 0 && w != needed)
@@ -114,6 +130,7 @@ static bool drop_spare(struct scheduler *s, const struct sequence *needed) {
 /* What the last running sequence has computed is lost, but for what is remembered of it. */
 static void preempt_last(struct scheduler *s) {
     struct sequence *seq = s->running[--s->n_running];
+    BUG_IF(seq->n_in_flight > 0);
     kv_pool_drop(s->pool, seq);
     seq->place = SEQ_WAITING;
     list_insert(&s->waiting, seq);
@@ -121,19 +138,28 @@ static void preempt_last(struct scheduler *s) {
     s->n_preempted++;
 }
 
-/* Cache for the next n tokens of running[at]. False when it was itself the one that had to give way. */
-static bool make_room(struct scheduler *s, int at, int n) {
+enum room {
+    ROOM,
+    ROOM_GAVE_WAY, // it was itself the one that had to
+    ROOM_LATER,    // somebody has to, and a step is in flight
+};
+
+/* Cache for the next n tokens of running[at]. What the step in flight fills is remembered before a window gives it back. */
+static enum room make_room(struct scheduler *s, int at, int n) {
     struct sequence *seq = s->running[at];
+    kv_pool_remember(s->pool, seq);
     while (kv_pool_extend(s->pool, seq, seq->n_computed + n) != OK) {
         if (drop_spare(s, seq))
             continue;
+        if (s->n_in_flight > 0)
+            return ROOM_LATER;
         bool itself = s->n_running - 1 == at;
         BUG_IF(itself && at == 0); // it was checked that the pool can hold it
         preempt_last(s);
         if (itself)
-            return false;
+            return ROOM_GAVE_WAY;
     }
-    return true;
+    return ROOM;
 }
 
 // ---- planning a step --------------------------------------------------------------------------------------------
@@ -175,13 +201,20 @@ static struct reserve count_decoding(const struct scheduler *s) {
     return r;
 }
 
-static void plan_running(struct scheduler *s, struct reserve *decoding) {
+/* False when it must wait for the step in flight; the blocks that some were given already are then theirs. */
+static bool plan_running(struct scheduler *s, struct reserve *decoding) {
     for (int at = 0; at < s->n_running; at++) {
         decoding->n_later -= decodes(s->running[at]);
         int n = tokens_that_fit(s, s->running[at], *decoding);
-        if (n > 0 && make_room(s, at, n))
+        if (n == 0)
+            continue;
+        enum room room = make_room(s, at, n);
+        if (room == ROOM_LATER)
+            return false;
+        if (room == ROOM)
             put_in_step(s, s->running[at], n);
     }
+    return true;
 }
 
 /* What is remembered of a waiting sequence's text; it then waits with cache until it is admitted or others need it. */
@@ -228,37 +261,75 @@ static enum admission admit_waiting(struct scheduler *s, struct reserve decoding
     return ADMITTED_ALL;
 }
 
-/* Nothing is planned yet, so whoever is less important than the first that waits can still give way. */
-static void give_way_to_priority(struct scheduler *s) {
+/* Nothing is planned yet, so whoever is less important than the first that waits can still give way; but not while a step is
+ * in flight: then false. */
+static bool give_way_to_priority(struct scheduler *s) {
     struct sequence *first = s->waiting.head;
     while (first && s->n_running > 0 && first->rank.priority < s->running[s->n_running - 1]->rank.priority) {
         if (s->n_running < s->limits.max_seqs && kv_pool_has_room(s->pool, first, first->n_tokens))
-            return;
+            return true;
+        if (s->n_in_flight > 0)
+            return false;
         preempt_last(s);
         first = s->waiting.head;
     }
+    return true;
+}
+
+static void clear_step(struct scheduler *s) {
+    for (int i = 0; i < s->n_step; i++)
+        s->step[i]->n_scheduled = 0;
+    s->n_step = s->n_step_tokens = s->n_step_rows = 0;
+    s->step_work = (struct step_work){0};
 }
 
 bool scheduler_plan(struct scheduler *s) {
-    give_way_to_priority(s);
+    s->n_step = 0; // those of the last one may be gone
+    clear_step(s);
+    if (!give_way_to_priority(s))
+        return false;
     int64_t n_preempted = s->n_preempted;
-    s->n_step = s->n_step_tokens = s->n_step_rows = 0;
-    s->step_work = (struct step_work){0};
     struct reserve decoding = count_decoding(s);
-    plan_running(s, &decoding);
+    if (!plan_running(s, &decoding)) {
+        clear_step(s);
+        return false;
+    }
     s->blocked = s->n_preempted == n_preempted ? admit_waiting(s, decoding) : BLOCKED_PREEMPTED;
-    BUG_IF(s->n_step == 0 && (s->n_running > 0 || s->waiting.n > 0));
+    BUG_IF(s->n_step == 0 && s->n_in_flight == 0 && (s->n_running > 0 || s->waiting.n > 0));
     return s->n_step > 0;
 }
 
-void scheduler_advance(struct scheduler *s, double us) {
-    if (us > 0)
-        step_cost_learn(&s->cost, s->step_work, us);
+// ---- starting and collecting it ---------------------------------------------------------------------------------
+
+void scheduler_start(struct scheduler *s) {
+    BUG_IF(s->n_in_flight == MAX_STEPS_IN_FLIGHT || s->n_step == 0);
+    struct step_in_flight *f = &s->in_flight[s->n_in_flight++];
+    f->n_seqs = s->n_step;
+    f->work = s->step_work;
     for (int i = 0; i < s->n_step; i++) {
-        s->step[i]->n_computed += s->step[i]->n_scheduled;
-        s->step[i]->n_scheduled = 0;
-        kv_pool_remember(s->pool, s->step[i]);
+        struct sequence *seq = f->seqs[i] = s->step[i];
+        seq->n_computed += seq->n_scheduled;
+        seq->n_scheduled = 0;
+        seq->n_in_flight++;
+        sequence_expect(seq);
     }
+}
+
+void scheduler_collect(struct scheduler *s, double us) {
+    BUG_IF(s->n_in_flight == 0);
+    struct step_in_flight f = s->in_flight[0];
+    if (us > 0)
+        step_cost_learn(&s->cost, f.work, us);
+    for (int i = 0; i < f.n_seqs; i++) {
+        f.seqs[i]->n_in_flight--;
+        if (f.seqs[i]->place != SEQ_LEAVING)
+            kv_pool_remember(s->pool, f.seqs[i]);
+        else if (f.seqs[i]->n_in_flight == 0)
+            leave(s, f.seqs[i]);
+    }
+    s->n_in_flight--;
+    memmove(&s->in_flight[0], &s->in_flight[1], (MAX_STEPS_IN_FLIGHT - 1) * sizeof f);
+    s->in_flight[MAX_STEPS_IN_FLIGHT - 1] = f; // its array is used again
 }
 
 // ---- integrity --------------------------------------------------------------------------------------------------
@@ -266,8 +337,12 @@ void scheduler_advance(struct scheduler *s, double us) {
 static const char *check_sequence(const struct scheduler *s, const struct sequence *seq, enum sequence_place place) {
     if (seq->place != place)
         return "a sequence stands in a list that it does not know of";
+    if (place == SEQ_LEAVING)
+        return seq->n_in_flight > 0 ? NULL : "a sequence is leaving and no step has it";
     if (seq->n_computed < 0 || seq->n_computed + seq->n_scheduled > seq->n_tokens || seq->n_tokens > seq->capacity)
         return "a sequence has computed more than it has";
+    if (seq->n_known > seq->n_tokens || seq->n_tokens - seq->n_known > seq->n_in_flight)
+        return "a sequence expects tokens that nobody computes";
     for (int g = 0; g < s->pool->n_groups; g++)
         if (s->pool->groups[g].paged && (int64_t)seq->tables[g].end * s->pool->block_size < seq->n_computed)
             return "a sequence has computed tokens without cache";
@@ -289,10 +364,12 @@ static const char *check_list(const struct scheduler *s, const struct sequence_l
 
 const char *scheduler_check(const struct scheduler *s) {
     size_t n = 0;
-    struct sequence **seqs = xcalloc((size_t)(s->n_running + s->waiting.n + s->idle.n + 1), sizeof *seqs);
+    struct sequence **seqs = xcalloc((size_t)(s->n_running + s->waiting.n + s->idle.n + s->leaving.n + 1), sizeof *seqs);
     const char *wrong = check_list(s, &s->waiting, SEQ_WAITING, seqs, &n);
     if (!wrong)
         wrong = check_list(s, &s->idle, SEQ_IDLE, seqs, &n);
+    if (!wrong)
+        wrong = check_list(s, &s->leaving, SEQ_LEAVING, seqs, &n);
     for (int i = 0; i < s->n_running && !wrong; i++) {
         wrong = check_sequence(s, s->running[i], SEQ_RUNNING);
         if (!wrong && i > 0 && !sequence_before(s->running[i - 1], s->running[i]))

@@ -7,6 +7,10 @@
  * sequences that do not run lose what cache they hold, then the last running one in rank gives its blocks back, waits
  * in its place and is recomputed later; so does it for a waiting one of a better priority.
  *
+ * Steps overlap: while one is in flight the next is planned, started, and only then the first collected. So plan, start and
+ * collect are three calls. What makes a sequence lose its cache is done when nothing is in flight: until then such a plan
+ * is put off. A sequence that is removed while a step with it is in flight keeps its cache until that is collected.
+ *
  *     add -> waiting -> running -> remove                       (finished, cancelled)
  *               ^          |  \
  *               '- preempt-'   '-> keep -> idle -> remove       (kept for its cache)
@@ -40,18 +44,28 @@ enum admission {
     N_ADMISSIONS,
 };
 
+/* A step that was started and not collected. */
+struct step_in_flight {
+    struct sequence **seqs; // [max_seqs]
+    int n_seqs;
+    struct step_work work;
+};
+enum { MAX_STEPS_IN_FLIGHT = 2 };
+
 struct scheduler {
     struct kv_pool *pool;
     struct step_limits limits;
     struct sequence **running; // [max_seqs], in order of rank
     int n_running;
-    struct sequence_list waiting, idle;
+    struct sequence_list waiting, idle, leaving;
     int n_waiting_with_cache; // which was a kept sequence's
 
     // The step that was planned last: sequences in the order of running, each with n_scheduled > 0.
     struct sequence **step; // [max_seqs]
     int n_step, n_step_tokens, n_step_rows;
     struct step_work step_work;
+    struct step_in_flight in_flight[MAX_STEPS_IN_FLIGHT]; // oldest first
+    int n_in_flight;
     struct step_cost cost;
 
     int64_t n_preempted;
@@ -65,18 +79,22 @@ void scheduler_release(struct scheduler *s);
 /* In the queue, by its rank. The sequence must be one that the pool could hold; it stays the caller's. */
 void scheduler_add(struct scheduler *s, struct sequence *seq);
 
-/* Takes it out of wherever it is and gives its cache back. Not while a step with it is planned and not advanced. */
+/* Takes it out of wherever it is and gives its cache back, which with a step in flight happens later: it is then leaving, and
+ * must live until it is outside. Not while a step with it is planned and not started. */
 void scheduler_remove(struct scheduler *s, struct sequence *seq);
 
 /* Out of the running ones, with its cache, until somebody else needs the room. */
 void scheduler_keep(struct scheduler *s, struct sequence *seq);
 
-/* Chooses the next step. False when nothing is waiting or running. */
+/* Chooses the next step. False when there is nothing to compute, or nothing as long as a step is in flight. */
 bool scheduler_plan(struct scheduler *s);
 
-/* The step was computed, in so many microseconds (0: do not learn from it): moves n_computed. Tokens are appended by the
- * caller afterwards. */
-void scheduler_advance(struct scheduler *s, double us);
+/* The planned step was started: moves n_computed, and expects the tokens that it will give. */
+void scheduler_start(struct scheduler *s);
+
+/* The oldest step in flight was collected; it took so many microseconds (0: do not learn from it). Its tokens are appended
+ * by the caller afterwards. */
+void scheduler_collect(struct scheduler *s, double us);
 
 /* For tests: NULL, or what is wrong with the lists and the pool. */
 const char *scheduler_check(const struct scheduler *s);

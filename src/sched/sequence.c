@@ -15,9 +15,17 @@ void sequence_init(struct sequence *seq, struct arena *arena, int32_t capacity, 
 }
 
 void sequence_append(struct sequence *seq, int32_t token) {
-    BUG_IF(seq->n_tokens >= seq->capacity);
-    seq->tokens[seq->n_tokens++] = token;
+    BUG_IF(seq->n_known >= seq->capacity);
+    seq->tokens[seq->n_known++] = token;
+    seq->n_tokens = MAX(seq->n_tokens, seq->n_known);
 }
+
+void sequence_expect(struct sequence *seq) {
+    if (seq->n_computed == seq->n_tokens && seq->n_tokens + 1 < seq->capacity)
+        seq->n_tokens++;
+}
+
+void sequence_expect_no_more(struct sequence *seq) { seq->n_tokens = seq->n_known; }
 
 int32_t sequence_row_start(const struct sequence *seq) { return MAX(seq->n_computed, MIN(seq->first_row, seq->n_tokens - 1)); }
 

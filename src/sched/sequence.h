@@ -1,10 +1,15 @@
 /* sequence.h - the tokens of one request as the scheduler sees them, and the cache that it holds for them.
  *
  *     tokens   [0 ......... n_computed) [n_computed .. + n_scheduled) [ ......... n_tokens)
- *               in the cache             in the step that is planned   known, waiting
+ *               in the cache, or in      in the step that is planned   waiting
+ *               a step in flight
+ *              [0 .............................. n_known) [n_known .......... n_tokens)
+ *                                                          expected: the device has them, or will
  *
  * There are no phases: while n_computed < n_tokens there is something to compute. Tokens that were generated
- * are appended and close the same gap, so a sequence that lost its cache is just one with n_computed 0. */
+ * are appended and close the same gap, so a sequence that lost its cache is just one with n_computed 0. When a step is
+ * started the token that it will give is expected, so that the next step can be planned with it; at most one is expected
+ * when a step is planned, and it comes from row newest_row of the step in flight. */
 #pragma once
 
 #include "base/arena.h"
@@ -20,7 +25,8 @@ enum sequence_place {
     SEQ_OUTSIDE, // not known to the scheduler
     SEQ_WAITING, // holds no cache, unless it took over a kept sequence's
     SEQ_RUNNING,
-    SEQ_IDLE, // finished and kept for its cache
+    SEQ_IDLE,    // finished and kept for its cache
+    SEQ_LEAVING, // removed, but a step in flight has it: outside once that is collected
 };
 
 /* Blocks of one cache group: entries [first, end) of table are held; before first they are given back (out of
@@ -41,6 +47,8 @@ struct sequence {
     struct sequence_rank rank;
     int32_t *tokens; // [capacity]: the prompt, then what was generated
     int32_t capacity, n_tokens, n_computed, n_scheduled;
+    int32_t n_known, newest_row;
+    int n_in_flight;    // steps that were started with it and not collected
     int32_t first_row;  // each position from here on gives an output row; INT32_MAX: only the last known token does
     bool whole;         // all of it is to be computed: nothing is recalled from the prefix cache
     int32_t state_slot; // of recurrent groups
@@ -51,7 +59,7 @@ struct sequence {
     enum gyre_cache_miss miss;  // why it had no more of them
     int32_t n_preempted;        // times that it lost its cache
     enum sequence_place place;
-    struct sequence *prev, *next; // in the waiting or the idle list
+    struct sequence *prev, *next; // in the waiting, the idle or the leaving list
 };
 
 /* A sequence of at most `capacity` tokens, none known yet; its arrays come from the arena. */
@@ -61,7 +69,15 @@ static inline bool sequence_before(const struct sequence *a, const struct sequen
     return a->rank.priority != b->rank.priority ? a->rank.priority < b->rank.priority : a->rank.order < b->rank.order;
 }
 
+/* The next token is known: the expected one, or one that nobody expected. */
 void sequence_append(struct sequence *seq, int32_t token);
+
+/* All that is known of it is in a step that was started: one more token will come, if there is one. The last that it may
+ * have is not expected, as it need not be computed. */
+void sequence_expect(struct sequence *seq);
+
+/* It has ended: what is still expected is not wanted. */
+void sequence_expect_no_more(struct sequence *seq);
 
 /* Output rows that computing the next n tokens would give. */
 int sequence_rows(const struct sequence *seq, int n);

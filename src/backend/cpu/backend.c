@@ -29,10 +29,14 @@ struct executable {
     struct sample_scratch *sample_scratch; // [workers]
     float **cos_sin;                       // [n_ropes], each [max_tokens][dim]
     int32_t *seq_of_row;                   // [max_tokens]
-    struct sample_result *results;         // [max_rows]
-    struct pool_range *rows[2];            // the output columns of a LINEAR, by turns
+    struct sample_result *results[2];      // [max_rows]: of the last step and the one before it, by turns
+    int n_rows[2];
+    int64_t n_run, n_collected;
+    struct pool_range *rows[2]; // the output columns of a LINEAR, by turns
     struct mat logits;
-    const struct batch_plan *plan; // of the step in flight
+    struct batch_plan plan;       // of the step that runs: the engine's, but with its own:
+    int32_t *token_id;            // [max_tokens], and
+    struct sample_params *sample; // [max_rows], in which nothing refers to the step before any more
 };
 
 /* At least one byte; ERR_MEMORY names what for. */
@@ -137,7 +141,10 @@ static enum status alloc_step_memory(struct executable *exe, struct error *err) 
     for (int i = 0; i < p->n_ropes; i++)
         exe->cos_sin[i] = xcalloc((size_t)exe->bucket.max_tokens * (size_t)p->ropes[i]->dim + 1, sizeof(float));
     exe->seq_of_row = xcalloc((size_t)exe->bucket.max_tokens, sizeof *exe->seq_of_row);
-    exe->results = xcalloc((size_t)exe->bucket.max_rows + 1, sizeof *exe->results);
+    for (int i = 0; i < 2; i++)
+        exe->results[i] = xcalloc((size_t)exe->bucket.max_rows + 1, sizeof *exe->results[i]);
+    exe->token_id = xcalloc((size_t)exe->bucket.max_tokens, sizeof *exe->token_id);
+    exe->sample = xcalloc((size_t)exe->bucket.max_rows + 1, sizeof *exe->sample);
     for (int i = 0; i < 2; i++)
         exe->rows[i] = pool_range_new(n_workers);
     exe->sample_scratch = xcalloc((size_t)n_workers, sizeof *exe->sample_scratch);
@@ -156,7 +163,10 @@ static void cpu_free_executable(struct executable *exe) {
     for (int i = 0; i < 2; i++)
         pool_range_free(exe->rows[i]);
     free(exe->sample_scratch);
-    free(exe->results);
+    for (int i = 0; i < 2; i++)
+        free(exe->results[i]);
+    free(exe->token_id);
+    free(exe->sample);
     free(exe->seq_of_row);
     free(exe->cos_sin);
     free(exe->shared);
@@ -195,7 +205,7 @@ static struct mat value_of(const struct executable *exe, val v) {
         return (struct mat){0};
     const struct value *value = &exe->program->values[v.id];
     float *at = (float *)(void *)(exe->memory + exe->offset[v.id]);
-    int64_t rows = value->rows == ROWS_TOKENS ? exe->plan->n_tokens : exe->plan->n_rows;
+    int64_t rows = value->rows == ROWS_TOKENS ? exe->plan.n_tokens : exe->plan.n_rows;
     return (struct mat){at + v.col, value->width, rows, v.width};
 }
 
@@ -210,7 +220,7 @@ static void bind_op(const struct executable *exe, const struct compiled_op *comp
 
 /* The angles of a row depend on its position alone, not on the layer: computed once a step and rope. */
 static void fill_cos_sin(const struct executable *exe, int worker, int n_workers) {
-    const struct batch_plan *plan = exe->plan;
+    const struct batch_plan *plan = &exe->plan;
     int64_t begin, end;
     pool_share(plan->n_tokens, 1, worker, n_workers, &begin, &end);
     for (int i = 0; i < exe->program->n_ropes; i++) {
@@ -234,13 +244,13 @@ static void run_worker(void *arg, int worker, int n_workers) {
     struct call c = {
         .program = exe->program,
         .backend = exe->backend,
-        .plan = exe->plan,
+        .plan = &exe->plan,
         .seq_of_row = exe->seq_of_row,
         .cos_sin = exe->cos_sin,
         .scratch = exe->scratch + worker * exe->worker_scratch,
         .shared = exe->shared,
         .sample_scratch = &exe->sample_scratch[worker],
-        .results = exe->results,
+        .results = exe->results[exe->n_run & 1],
         .worker = worker,
         .n_workers = n_workers,
     };
@@ -255,24 +265,41 @@ static void run_worker(void *arg, int worker, int n_workers) {
     }
 }
 
+/* The plan, with the tokens that it takes from the step before put in. */
+static void take_plan(struct executable *exe, const struct batch_plan *plan) {
+    const struct sample_result *before = exe->results[(exe->n_run - 1) & 1];
+    exe->plan = *plan;
+    exe->plan.token_id = exe->token_id;
+    exe->plan.sample = exe->sample;
+    for (int t = 0; t < plan->n_tokens; t++)
+        exe->token_id[t] = plan->from_row[t] < 0 ? plan->token_id[t] : before[plan->from_row[t]].token;
+    memcpy(exe->sample, plan->sample, (size_t)plan->n_rows * sizeof *plan->sample);
+    for (int r = 0; r < plan->n_rows; r++)
+        if (plan->sample[r].has_newest)
+            exe->sample[r].newest = before[plan->sample[r].newest_row].token;
+}
+
 static enum status cpu_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
     (void)err; // a step on the CPU cannot fail
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
     BUG_IF(plan->query_start[plan->n_seqs] != plan->n_tokens);
-    exe->plan = plan;
+    BUG_IF(exe->n_run - exe->n_collected > 1);
+    take_plan(exe, plan);
     for (int s = 0; s < plan->n_seqs; s++)
         for (int32_t t = plan->query_start[s]; t < plan->query_start[s + 1]; t++)
             exe->seq_of_row[t] = s;
     pool_run(exe->backend->pool, run_worker, exe);
     const struct op *last = &exe->program->ops[exe->program->n_ops - 1];
     exe->logits = last->code == OP_SAMPLE ? value_of(exe, last->in[0]) : (struct mat){0};
+    exe->n_rows[exe->n_run++ & 1] = plan->n_rows;
     return OK;
 }
 
 static enum status cpu_collect(struct executable *exe, struct sample_result *results, struct error *err) {
     (void)err;
-    BUG_IF(!exe->plan);
-    memcpy(results, exe->results, (size_t)exe->plan->n_rows * sizeof *results);
+    BUG_IF(exe->n_collected == exe->n_run);
+    int at = (int)(exe->n_collected++ & 1);
+    memcpy(results, exe->results[at], (size_t)exe->n_rows[at] * sizeof *results);
     return OK;
 }
 
@@ -282,7 +309,7 @@ static const float *cpu_logits(struct executable *exe, int row) {
 }
 
 static const float *cpu_hidden(struct executable *exe, int t) {
-    BUG_IF(t < 0 || t >= exe->plan->n_tokens);
+    BUG_IF(t < 0 || t >= exe->plan.n_tokens);
     struct mat hidden = value_of(exe, exe->program->hidden);
     return hidden.at ? mat_row(hidden, t) : NULL;
 }
@@ -290,6 +317,7 @@ static const float *cpu_hidden(struct executable *exe, int t) {
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
+    .max_in_flight = 1,
     .in_place = true,
     .open = cpu_open,
     .place_weights = cpu_place_weights,

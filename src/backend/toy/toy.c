@@ -32,8 +32,15 @@ struct backend {
 struct executable {
     struct backend *backend;
     struct bucket bucket;
-    const struct batch_plan *plan; // in flight
-    int64_t ready_us;              // when it may be collected
+    struct toy_step {
+        const struct batch_plan *plan;
+        int64_t ready_us; // when it may be collected
+    } in_flight[2];       // by turns
+    int64_t n_started, n_collected;
+    const struct batch_plan *plan; // that is computed
+    int32_t *row_token;            // [max_rows]: the tokens of the step collected last, for the next one's from_row ...
+    int32_t *next_row_token;       // ... and of the one that is computed
+    int n_row_tokens;
     struct sample_scratch scratch;
     float *logits; // [max_rows, vocab_size]
 };
@@ -103,6 +110,8 @@ static enum status toy_compile(struct backend *b, const struct program *p, struc
     struct executable *exe = xcalloc(1, sizeof *exe);
     *exe = (struct executable){.backend = b, .bucket = bucket};
     sample_scratch_init(&exe->scratch, p->vocab_size);
+    exe->row_token = xcalloc((size_t)bucket.max_rows, sizeof *exe->row_token);
+    exe->next_row_token = xcalloc((size_t)bucket.max_rows, sizeof *exe->next_row_token);
     exe->logits = xcalloc((size_t)bucket.max_rows * (size_t)p->vocab_size, sizeof *exe->logits);
     *out = exe;
     return OK;
@@ -179,10 +188,19 @@ static enum status toy_run(struct executable *exe, const struct batch_plan *plan
     if (toy_faults.run_fails_in > 0 && --toy_faults.run_fails_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke when it was started");
     const struct backend *b = exe->backend;
-    exe->plan = plan;
+    BUG_IF(exe->n_started - exe->n_collected == backend_toy.max_in_flight);
+    const struct toy_step *before = &exe->in_flight[(exe->n_started - 1) & 1];
+    struct toy_step *step = &exe->in_flight[exe->n_started++ & 1];
+    *step = (struct toy_step){.plan = plan};
     if (b->step_us > 0 || b->token_us > 0)
-        exe->ready_us = clock_us() + (int64_t)(b->step_us + b->token_us * plan->n_tokens);
+        step->ready_us = MAX(clock_us(), before->ready_us) + (int64_t)(b->step_us + b->token_us * plan->n_tokens);
     return OK;
+}
+
+/* The token of a row of the step before. */
+static int32_t token_of_row(const struct executable *exe, int32_t row) {
+    BUG_IF(row < 0 || row >= exe->n_row_tokens);
+    return exe->row_token[row];
 }
 
 /* The winner stands above all others, so that it can be known without them. */
@@ -194,8 +212,8 @@ static void fill_logits(float *logits, int32_t n, uint64_t h, int32_t winner) {
 
 static void sample(struct executable *exe, int out, uint64_t h, int32_t token, struct sample_result *result) {
     int32_t n = exe->backend->program->vocab_size, winner = (int32_t)((h >> 20) % (uint64_t)n);
-    const struct sample_params *params = &exe->plan->sample[out];
-    if (sample_is_plain(params)) {
+    struct sample_params params = exe->plan->sample[out];
+    if (sample_is_plain(&params)) {
         result->token = result->argmax = winner;
         result->logprob = 0; // nobody asked
         result->not_finite = token == toy_faults.bad_token;
@@ -206,12 +224,15 @@ static void sample(struct executable *exe, int out, uint64_t h, int32_t token, s
     fill_logits(logits, n, h, winner);
     if (token == toy_faults.bad_token)
         logits[0] = NAN;
-    sample_row(logits, n, params, &exe->scratch, result);
+    if (params.has_newest)
+        params.newest = token_of_row(exe, params.newest_row);
+    sample_row(logits, n, &params, &exe->scratch, result);
 }
 
 static void run_row(struct executable *exe, int s, int row, int *out, struct sample_result *results) {
     const struct batch_plan *plan = exe->plan;
-    int32_t position = plan->position[row], token = plan->token_id[row];
+    int32_t position = plan->position[row], from_row = plan->from_row[row];
+    int32_t token = from_row < 0 ? plan->token_id[row] : token_of_row(exe, from_row);
     BUG_IF(token < 0 || token >= exe->backend->program->vocab_size);
     uint64_t h = store_token(exe, s, position, token);
     if (*out == plan->n_rows || plan->out_row[*out] != row)
@@ -220,6 +241,7 @@ static void run_row(struct executable *exe, int s, int row, int *out, struct sam
         if (is_paged(exe, g))
             h = mix(h, look_at_group(exe, g, s, position));
     sample(exe, *out, h, token, &results[*out]);
+    exe->next_row_token[*out] = results[*out].token;
     ++*out;
 }
 
@@ -240,7 +262,9 @@ static void sleep_until(int64_t us) {
 }
 
 static enum status toy_collect(struct executable *exe, struct sample_result *results, struct error *err) {
-    const struct batch_plan *plan = exe->plan;
+    BUG_IF(exe->n_collected == exe->n_started);
+    const struct toy_step *step = &exe->in_flight[exe->n_collected++ & 1];
+    const struct batch_plan *plan = exe->plan = step->plan;
     if (toy_faults.collect_fails_in > 0 && --toy_faults.collect_fails_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke while it computed");
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
@@ -249,8 +273,12 @@ static enum status toy_collect(struct executable *exe, struct sample_result *res
     for (int s = 0; s < plan->n_seqs; s++)
         run_sequence(exe, s, &out, results);
     BUG_IF(out != plan->n_rows);
-    if (exe->ready_us > 0)
-        sleep_until(exe->ready_us);
+    int32_t *tokens = exe->row_token;
+    exe->row_token = exe->next_row_token;
+    exe->next_row_token = tokens;
+    exe->n_row_tokens = plan->n_rows;
+    if (step->ready_us > 0)
+        sleep_until(step->ready_us);
     return OK;
 }
 
@@ -261,6 +289,8 @@ static const float *toy_logits(struct executable *exe, int row) {
 static void toy_free_executable(struct executable *exe) {
     sample_scratch_release(&exe->scratch);
     free(exe->logits);
+    free(exe->row_token);
+    free(exe->next_row_token);
     free(exe);
 }
 
@@ -275,6 +305,7 @@ const struct backend_ops backend_toy = {
     .name = "toy",
     .ragged = true,
     .no_weights = true,
+    .max_in_flight = 2,
     .open = toy_open,
     .place_weights = toy_place_weights,
     .alloc_cache = toy_alloc_cache,

@@ -8,7 +8,8 @@
  * seen: a block that is given to two sequences, read before it is written or given back too early changes the token, at
  * once or some tokens later. So a token costs the logarithm of its context. Plans that contradict plan.h end the program.
  *
- * Nothing is computed before collect(): whoever changes a plan in flight, or what it points to, changes the token.
+ * Nothing is computed before collect(), also when the next step was started meanwhile: whoever changes a plan in flight, or
+ * what it points to, or gives its blocks to somebody outside the order of steps, changes the token.
  *
  * A greedy row that asks for nothing else costs no look at the vocabulary; any other fills logits [vocab_size]. Every id
  * comes equally often, the end-of-sequence ids too, and so do those that a tokenizer shows no text for: a benchmark asks
