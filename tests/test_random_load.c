@@ -1,0 +1,295 @@
+/* test_random_load.c - 100,000 random requests on the toy backend, each compared with what the toy says of it alone.
+ *
+ * The oracle is the backend itself with one block that holds everything and a plan of one sequence: no engine, no
+ * scheduler, no pool, nothing shared. Small caches, so that sequences lose theirs; prompts that begin like earlier prompts
+ * and answers; windows, recurrent state; cancels; priorities; penalties; steps that overlap and ones that do not. After
+ * every step the scheduler's lists, the pool and the prefix cache are checked against each other. */
+#include "check.h"
+
+#include "backend/toy/toy.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "engine/engine.h"
+
+enum { REQUESTS = 100000, A_WORLD = 250, AT_ONCE = 24, VOCAB = 48, EOS = 1, LONGEST = 64 };
+
+static uint64_t counter;
+
+/* Four a call of the generator. */
+static uint32_t draw(void) {
+    static struct philox four;
+    if (counter++ % 4 == 0)
+        four = philox4x32(test_seed(), counter, 9);
+    return four.v[counter % 4];
+}
+static int below(int n) { return (int)(draw() % (uint32_t)n); }
+static bool one_in(int n) { return below(n) == 0; }
+
+// ---- what the toy says alone ------------------------------------------------------------------------------------
+
+struct oracle {
+    const struct program *program;
+    struct backend *backend;
+    struct executable *exe;
+    struct batch_plan plan;
+};
+
+static void oracle_open(struct oracle *o, const struct program *p) {
+    struct cache_config cache = {.block_size = LONGEST, .n_states = 1};
+    struct bucket bucket = {LONGEST, 1, 1};
+    int width[MAX_CACHE_GROUPS];
+    struct error err;
+    *o = (struct oracle){.program = p};
+    for (int g = 0; g < MAX_CACHE_GROUPS; g++)
+        width[g] = cache.n_blocks[g] = 1;
+    EXPECT_OK(backend_toy.open(&(struct backend_options){0}, &o->backend, &err), err);
+    EXPECT_OK(backend_toy.place_weights(o->backend, p, &err), err);
+    EXPECT_OK(backend_toy.alloc_cache(o->backend, p, &cache, &err), err);
+    EXPECT_OK(backend_toy.compile(o->backend, p, bucket, &o->exe, &err), err);
+    batch_plan_init(&o->plan, bucket, p->n_groups, width);
+    o->plan.n_seqs = o->plan.n_rows = 1;
+}
+
+static void oracle_close(struct oracle *o) {
+    backend_toy.free_executable(o->exe);
+    backend_toy.free(o->backend);
+    batch_plan_release(&o->plan);
+}
+
+/* Computes tokens [from, n) and draws the next one. */
+static int32_t oracle_next(struct oracle *o, const int32_t *tokens, int from, int n, const struct sample_params *params) {
+    struct batch_plan *plan = &o->plan;
+    struct sample_result result;
+    struct error err;
+    plan->n_tokens = plan->query_start[1] = n - from;
+    plan->seq_len[0] = plan->n_known[0] = n;
+    for (int i = from; i < n; i++) {
+        plan->token_id[i - from] = tokens[i];
+        plan->position[i - from] = i;
+    }
+    plan->out_row[0] = n - from - 1;
+    plan->sample[0] = *params;
+    EXPECT_OK(backend_toy.run(o->exe, plan, &err), err);
+    EXPECT_OK(backend_toy.collect(o->exe, &result, &err), err);
+    return result.token;
+}
+
+// ---- requests ---------------------------------------------------------------------------------------------------
+
+struct job {
+    struct gyre_request request;
+    int32_t prompt[LONGEST], stop_id;
+    int32_t got[LONGEST];
+    int n_got, n_done;
+    enum gyre_finish finish;
+    int64_t n_reused;
+    uint64_t id;
+};
+
+static bool ends(const struct gyre_request *q, int32_t token) {
+    return (!q->ignore_eos && token == EOS) || (q->n_stop_ids > 0 && token == q->stop_ids[0]);
+}
+
+static struct sample_params params_for(const struct gyre_request *q, const int32_t *tokens, int n, const int32_t *banned) {
+    struct sample_params p = sample_params_default();
+    p.temperature = q->temperature;
+    p.repetition_penalty = q->repetition_penalty;
+    p.presence_penalty = q->presence_penalty;
+    p.frequency_penalty = q->frequency_penalty;
+    p.history = tokens;
+    p.n_history = n;
+    p.n_prompt = (int32_t)q->n_prompt;
+    p.seed = q->seed;
+    p.position = (uint64_t)n;
+    if (n - q->n_prompt < q->min_tokens) {
+        p.banned = banned;
+        p.n_banned = 1 + (int32_t)q->n_stop_ids;
+    }
+    return p;
+}
+
+static void expect_what_the_toy_says(struct oracle *o, const struct job *j, int64_t max_tokens) {
+    int32_t tokens[LONGEST], banned[] = {EOS, j->stop_id};
+    const struct gyre_request *q = &j->request;
+    int n = (int)q->n_prompt, computed = 0, n_want = 0;
+    bool over = max_tokens == 0;
+    memcpy(tokens, j->prompt, (size_t)n * sizeof *tokens);
+    EXPECT_EQ(j->n_done, 1);
+    while (!over && n_want < j->n_got) {
+        struct sample_params p = params_for(q, tokens, n, banned);
+        int32_t token = oracle_next(o, tokens, computed, n, &p);
+        if (token != j->got[n_want])
+            fail_msg("token %d of a request with a prompt of %lld is %d, and %d alone", n_want, (long long)q->n_prompt, j->got[n_want],
+                     token);
+        over = ++n_want == max_tokens || ends(q, token);
+        computed = n;
+        tokens[n++] = token;
+    }
+    EXPECT_EQ(n_want, j->n_got); // nothing behind the end
+    EXPECT(j->finish == GYRE_CANCELLED || over);
+    EXPECT(j->finish == GYRE_CANCELLED || j->finish == (n > q->n_prompt && ends(q, tokens[n - 1]) ? GYRE_STOP : GYRE_LENGTH));
+}
+
+static void make_prompt(struct job *j, const struct job *earlier, int max_len) {
+    int n = 0;
+    if (earlier) {
+        for (; n < earlier->request.n_prompt && n < max_len - 1; n++)
+            j->prompt[n] = earlier->prompt[n];
+        for (int i = 0; i < earlier->n_got && n < max_len - 1; i++)
+            j->prompt[n++] = earlier->got[i];
+        if (one_in(3))
+            n = below(n + 1);
+    }
+    for (int more = 1 + below(one_in(5) ? max_len : 10); more > 0 && n < max_len - 1; more--)
+        j->prompt[n++] = below(VOCAB);
+    j->request.prompt = j->prompt;
+    j->request.n_prompt = MAX(n, 1);
+}
+
+static void make_request(struct job *j, const struct job *earlier, int max_len) {
+    *j = (struct job){.request = {.top_p = 1, .repetition_penalty = 1, .user = j}};
+    struct gyre_request *q = &j->request;
+    make_prompt(j, earlier, max_len);
+    int room = max_len - (int)q->n_prompt;
+    q->max_tokens = one_in(12) ? 0 : one_in(12) ? -1 : 1 + below(one_in(4) ? room : MIN(room, 8));
+    q->ignore_eos = one_in(2);
+    q->priority = one_in(4) ? below(3) - 1 : 0;
+    q->cache_salt = one_in(8) ? "tenant" : NULL;
+    if (one_in(4))
+        j->stop_id = below(VOCAB), q->stop_ids = &j->stop_id, q->n_stop_ids = 1;
+    if (q->max_tokens > 2 && one_in(5))
+        q->min_tokens = below((int)q->max_tokens);
+    if (one_in(5))
+        q->temperature = 0.8f, q->seed = draw();
+    if (one_in(6))
+        q->repetition_penalty = 1.2f, q->presence_penalty = 0.3f, q->frequency_penalty = 0.2f;
+}
+
+// ---- a world of them --------------------------------------------------------------------------------------------
+
+struct world {
+    struct program *program;
+    struct gyre *g;
+    struct oracle oracle;
+    struct job jobs[A_WORLD];
+    int max_len, n_submitted, n_done;
+};
+
+struct tally {
+    int64_t n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused;
+};
+
+static void open_world(struct world *w) {
+    static const int32_t eos[] = {EOS};
+    static struct backend_ops toy;
+    struct toy_shape shape = {
+        .vocab_size = VOCAB, .full = one_in(2), .latent = one_in(4), .recurrent = one_in(4), .window = one_in(2) ? 1 + below(20) : 0};
+    shape.full |= !shape.latent && !shape.recurrent && !shape.window;
+    toy = backend_toy;
+    toy.max_in_flight = 1 + below(2);
+    struct gyre_options o = {.backend = &toy,
+                             .max_batched_tokens = one_in(4) ? 4 + below(8) : 16 + below(60),
+                             .max_seqs = 1 + below(16),
+                             .block_size = 1 << below(5),
+                             .kv_cache_bytes = 700 + below(one_in(3) ? 12000 : 1800),
+                             .no_prefix_cache = one_in(5),
+                             .policy = one_in(2) ? GYRE_FCFS : GYRE_SJF};
+    struct error err;
+    w->n_submitted = w->n_done = 0;
+    w->program = toy_program(&shape);
+    struct engine_model model = {w->program, LONGEST, -1, eos, 1};
+    EXPECT_OK(engine_open(&o, &model, &w->g, &err), err);
+    w->max_len = (int)gyre_info(w->g)->max_model_len;
+    oracle_open(&w->oracle, w->program);
+}
+
+static void close_world(struct world *w) {
+    oracle_close(&w->oracle);
+    gyre_close(w->g);
+    program_free(w->program);
+}
+
+static struct job *recent_job(struct world *w, int n) {
+    return &w->jobs[w->n_submitted - 1 - below(n < w->n_submitted ? n : w->n_submitted)];
+}
+
+static void submit_one(struct world *w) {
+    struct job *j = &w->jobs[w->n_submitted];
+    struct gyre_error err;
+    make_request(j, w->n_submitted > 0 && !one_in(3) ? recent_job(w, 30) : NULL, w->max_len);
+    EXPECT_OK(gyre_submit(w->g, &j->request, &j->id, &err), err);
+    w->n_submitted++;
+}
+
+static void take_event(struct world *w, const struct gyre_event *e) {
+    struct job *j = e->user;
+    EXPECT(j->n_done == 0 && e->id == j->id);
+    if (e->kind == GYRE_TOKEN) {
+        EXPECT_EQ(e->position, j->request.n_prompt + j->n_got);
+        j->got[j->n_got++] = e->token;
+        return;
+    }
+    j->n_done++;
+    j->finish = e->finish;
+    j->n_reused = e->timing.n_reused;
+    w->n_done++;
+}
+
+static void poll_and_check(struct world *w) {
+    struct gyre_event events[32];
+    int n = gyre_poll(w->g, events, 32);
+    for (int i = 0; i < n; i++)
+        take_event(w, &events[i]);
+    const char *wrong = scheduler_check(&w->g->scheduler);
+    if (wrong)
+        fail_msg("%s", wrong);
+}
+
+static void run_world(struct world *w, struct tally *t) {
+    int pace = 1 + below(4);
+    while (w->n_done < A_WORLD) {
+        while (w->n_submitted < A_WORLD && w->n_submitted - w->n_done < AT_ONCE && one_in(pace))
+            submit_one(w);
+        if (w->n_submitted > 0 && one_in(40))
+            gyre_cancel(w->g, recent_job(w, AT_ONCE)->id);
+        poll_and_check(w);
+    }
+    while (engine_has_work(w->g))
+        poll_and_check(w);
+    for (int i = 0; i < w->g->pool.n_groups; i++)
+        EXPECT_EQ(w->g->pool.groups[i].blocks.n_free, w->g->pool.groups[i].blocks.n_blocks);
+    EXPECT_EQ(w->g->pool.states.n_free, w->g->pool.states.n_blocks);
+    t->n_steps += w->g->n_steps;
+    t->n_preempted += w->g->scheduler.n_preempted;
+    for (int i = 0; i < A_WORLD; i++) {
+        const struct job *j = &w->jobs[i];
+        const struct gyre_request *q = &j->request;
+        expect_what_the_toy_says(&w->oracle, j, q->max_tokens < 0 ? w->max_len - q->n_prompt : q->max_tokens);
+        t->n_requests++;
+        t->n_tokens += j->n_got;
+        t->n_cancelled += j->finish == GYRE_CANCELLED;
+        t->n_reused += j->n_reused;
+    }
+}
+
+static void each_of_100000_requests_gets_what_the_toy_says_alone(void **state) {
+    (void)state;
+    static struct world w;
+    struct tally t = {0};
+    int64_t start = clock_us();
+    while (t.n_requests < REQUESTS) {
+        open_world(&w);
+        if (w.max_len >= 8)
+            run_world(&w, &t);
+        close_world(&w);
+    }
+    printf("%lld requests, %lld tokens, %lld steps, %lld preempted, %lld cancelled, %lld tokens reused, %.1f s\n", (long long)t.n_requests,
+           (long long)t.n_tokens, (long long)t.n_steps, (long long)t.n_preempted, (long long)t.n_cancelled, (long long)t.n_reused,
+           clock_seconds_since(start));
+    EXPECT(t.n_preempted > 3000 && t.n_cancelled > 1000 && t.n_reused > 40000);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_of_100000_requests_gets_what_the_toy_says_alone)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
