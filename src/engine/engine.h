@@ -12,6 +12,7 @@
 #include "engine/telemetry.h"
 #include "gyre.h"
 #include "model/model.h"
+#include "sched/fair_share.h"
 #include "sched/scheduler.h"
 
 struct request {
@@ -29,6 +30,7 @@ struct request {
     double *sums;      // [hidden_size], of GYRE_POOL_MEAN: over the positions so far
     bool pooled_whole; // the vector is complete
     int64_t submitted_us, started_us, first_token_us, last_token_us;
+    int64_t fair_cost, fair_tag;       // see sched/fair_share.h
     int64_t accepted_step;             // steps that were planned before it came
     struct request_progress *progress; // NULL: nobody watches
     bool ended, delivered;
@@ -94,6 +96,7 @@ struct gyre {
     struct request *ended_head, *ended_tail; // their DONE was not handed out yet
     struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good
     enum gyre_policy policy;
+    struct fair_share fair;
     int64_t n_accepted;
     int64_t n_busy;              // accepted, DONE not handed out
     struct error failed;         // of the device; sticky
@@ -119,6 +122,9 @@ void engine_step(struct gyre *g);
 
 /* Whether engine_step has something to do: a request that has not ended, or a step in flight for ones that have. */
 bool engine_has_work(const struct gyre *g);
+
+/* The request is in a step for the first time. */
+void engine_started(struct gyre *g, struct request *r, int64_t now_us);
 
 /* The request is over: out of the scheduler (or kept), DONE next. For FAILED, err says why. */
 void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err);

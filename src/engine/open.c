@@ -60,6 +60,7 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     g->ops = o->backend;
     g->program = m->program;
     g->policy = o->policy;
+    fair_share_init(&g->fair, MAX(o->n_tenants, 1));
     fill_info(g, m, &sizes);
     allocate_step(g, o, &sizes);
     enum status st = open_device(g, o, &sizes, err);
@@ -122,6 +123,7 @@ void gyre_close(struct gyre *g) {
         g->ops->free(g->backend);
     free_requests(g);
     scheduler_release(&g->scheduler);
+    fair_share_release(&g->fair);
     kv_pool_release(&g->pool);
     for (int i = 0; i < MAX_STEPS_IN_FLIGHT; i++) {
         batch_plan_release(&g->steps[i].plan);

@@ -97,7 +97,7 @@ static void fill_step(struct gyre *g, struct step *step) {
     for (int i = 0; i < g->scheduler.n_step; i++) {
         struct request *r = g->scheduler.step[i]->owner;
         if (r->started_us == 0)
-            r->started_us = step->started_us;
+            engine_started(g, r, step->started_us);
         fill_sequence(g, step, &r->sequence);
     }
 }
