@@ -1,8 +1,8 @@
 /* chat.c - POST /v1/chat/completions. */
 #include "api/chat_prompt.h"
 #include "api/endpoints.h"
+#include "api/extensions.h"
 #include "api/logprobs.h"
-#include "api/params.h"
 
 static const struct field fields[] = {
     {"messages", FIELD_READ, NULL},
@@ -24,7 +24,7 @@ static const struct field fields[] = {
     {"moderation", FIELD_UNSUPPORTED, NULL},
     {"prompt_cache_options", FIELD_SET_ASIDE, NULL},
     {"web_search_options", FIELD_UNSUPPORTED, NULL},
-    {"echo", FIELD_UNSUPPORTED, NULL},
+    EXTENSION_FIELDS,
     {"chat_template", FIELD_UNSUPPORTED, NULL},
     {NULL, FIELD_READ, NULL},
 };
@@ -56,10 +56,36 @@ static void write_end(const struct choice *c, struct buf *out) {
         return;
     }
     buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish_reason);
-    if (c->stop_string)
-        buf_json_string(out, str_of(c->stop_string));
-    else
-        buf_str(out, STR("null"));
+    generation_stop_reason(c, out);
+}
+
+static void write_ids(const struct choice *c, struct buf *out) {
+    if (!c->generation->return_ids)
+        return;
+    buf_str(out, STR(",\"token_ids\":"));
+    logprobs_write_ids(c->answer->tokens + c->n_written, c->n_seen - c->n_written, out);
+}
+
+/* The prompt is the same for all choices, so it stands beside them. */
+static void write_prompt_ids(const struct generation *g, struct buf *out) {
+    if (!g->return_ids)
+        return;
+    buf_str(out, STR(",\"prompt_token_ids\":"));
+    logprobs_write_ids(g->choices[0].prompt, g->choices[0].n_prompt, out);
+}
+
+/* The text of the answer; with echo the message that it continues comes first. */
+static void write_content(const struct choice *c, struct buf *out) {
+    const struct generation *g = c->generation;
+    if (!g->echo || c->started) {
+        buf_json_string(out, buf_view(&c->content));
+        return;
+    }
+    struct buf text = {0};
+    buf_str(&text, str_of(g->own));
+    buf_str(&text, buf_view(&c->content));
+    buf_json_string(out, buf_view(&text));
+    buf_release(&text);
 }
 
 static void write_warnings(const struct generation *g, struct buf *out) {
@@ -74,6 +100,7 @@ static void write_role(struct choice *c, struct buf *out) {
     buf_printf(out,
                ",\"choices\":[{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]",
                c->index);
+    write_prompt_ids(c->generation, out);
     write_warnings(c->generation, out);
     buf_str(out, STR("}\n\n"));
 }
@@ -86,11 +113,14 @@ static void write_delta(struct choice *c, struct buf *out) {
     buf_printf(out, ",\"choices\":[{\"index\":%d,\"delta\":{", c->index);
     if (c->reasoning.len > 0)
         write_text_field("reasoning_content", buf_view(&c->reasoning), &first, out);
-    if (c->content.len > 0)
-        write_text_field("content", buf_view(&c->content), &first, out);
+    if (c->content.len > 0 || (g->echo && !c->started)) {
+        buf_str(out, first ? STR("\"content\":") : STR(",\"content\":"));
+        write_content(c, out);
+    }
     buf_push(out, '}');
     write_logprobs(c, out);
     write_end(c, out);
+    write_ids(c, out);
     buf_str(out, STR("}]"));
     if (g->continuous_usage) {
         buf_push(out, ',');
@@ -115,13 +145,14 @@ static void write_last(struct generation *g, struct buf *out) {
 
 static void write_message(const struct choice *c, struct buf *out) {
     bool first = false;
-    buf_printf(out, "{\"index\":%d,\"message\":{\"role\":\"assistant\"", c->index);
-    write_text_field("content", buf_view(&c->content), &first, out);
+    buf_printf(out, "{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
+    write_content(c, out);
     if (c->reasoning.len > 0)
         write_text_field("reasoning_content", buf_view(&c->reasoning), &first, out);
     buf_str(out, STR(",\"refusal\":null}"));
     write_logprobs(c, out);
     write_end(c, out);
+    write_ids(c, out);
     buf_push(out, '}');
 }
 
@@ -135,6 +166,11 @@ static void write_body(struct generation *g, struct buf *out) {
     }
     buf_str(out, STR("],"));
     generation_usage(g, out);
+    write_prompt_ids(g, out);
+    if (g->n_prompt_logprobs >= 0) {
+        buf_str(out, STR(",\"prompt_logprobs\":"));
+        logprobs_write_prompt(&g->choices[0], out);
+    }
     write_warnings(g, out);
     buf_push(out, '}');
 }
@@ -183,10 +219,40 @@ static enum status read_max_tokens(const json_t *body, struct gyre_request *r, s
     return OK;
 }
 
+/* Here logprobs is true or false, and how many stands in top_logprobs. */
+static enum status check_logprobs(const struct generation *g, const json_t *body, struct error *err) {
+    const json_t *logprobs = json_object_get(body, "logprobs"), *top = json_object_get(body, "top_logprobs");
+    if (logprobs && !json_is_null(logprobs) && !json_is_boolean(logprobs))
+        return fail(err, ERR_ARG, "logprobs: chat completions want true or false, and a number in \"top_logprobs\"");
+    if (top && !json_is_null(top) && !g->logprobs)
+        return fail(err, ERR_ARG, "top_logprobs: only with \"logprobs\": true");
+    return OK;
+}
+
+/* With echo: what the last message says, if the answer continues it; kept in g->own. */
+static void keep_echo(struct generation *g, const json_t *body) {
+    const json_t *messages = json_object_get(body, "messages"), *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role")), *content = json_string_value(json_object_get(last, "content"));
+    g->echo = g->echo && content && strcmp(role, "assistant") == 0;
+    g->own = g->echo ? arena_strdup(&g->x->arena, str_of(content)) : NULL;
+}
+
+static enum status read_prompt(struct generation *g, json_t *body, struct params *p, struct prompt_ids *out, struct error *err) {
+    struct extensions e;
+    TRY(check_logprobs(g, body, err));
+    TRY(read_max_tokens(body, &p->fields.request, err));
+    TRY(extensions_read(g, body, false, p, &e, err));
+    g->add_special = e.add_special;
+    TRY(make_prompt(g, body, out, err));
+    *out = prompt_cut(*out, e.cut);
+    keep_echo(g, body);
+    return OK;
+}
+
 static void start(struct generation *g, json_t *body, struct params *p) {
     struct error err;
     struct prompt_ids prompt;
-    if (read_max_tokens(body, &p->fields.request, &err) != OK || make_prompt(g, body, &prompt, &err) != OK)
+    if (read_prompt(g, body, p, &prompt, &err) != OK)
         api_reply_fault(g->x, &err);
     else
         generation_start(g, &p->fields.request, &prompt, 1, p->n);

@@ -104,7 +104,7 @@ enum status chat_prompt(struct generation *g, json_t *context, enum chat_end end
     struct token_ids ids = {0};
     enum status st = render(g, context, end, &text, err);
     if (st == OK) // the template writes its own special tokens, BOS among them
-        st = api_tokenize(g->api, buf_view(&text), ENCODE_PARSE_SPECIAL, &ids, err);
+        st = api_tokenize(g->api, buf_view(&text), ENCODE_PARSE_SPECIAL | (g->add_special ? ENCODE_ADD_SPECIAL : 0), &ids, err);
     if (st == OK) {
         *out = (struct prompt_ids){arena_calloc(&g->x->arena, ids.n, sizeof *ids.ids), ids.n};
         if (ids.n > 0)

@@ -1,12 +1,12 @@
 /* completions.c - POST /v1/completions. */
 #include "api/endpoints.h"
+#include "api/extensions.h"
 #include "api/logprobs.h"
-#include "api/params.h"
-#include "api/prompts.h"
 
 static const struct field fields[] = {
     {"prompt", FIELD_READ, NULL},
-    {"echo", FIELD_READ, NULL},
+    {"top_logprobs", FIELD_UNSUPPORTED, "0"}, // completions say it in logprobs
+    EXTENSION_FIELDS,
     {"suffix", FIELD_UNSUPPORTED, "\"\""},
     {"prompt_embeds", FIELD_UNSUPPORTED, NULL},
     {"response_format", FIELD_UNSUPPORTED, "{\"type\":\"text\"}"},
@@ -26,10 +26,18 @@ static void write_end(const struct choice *c, struct buf *out) {
         return;
     }
     buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish_reason);
-    if (c->stop_string)
-        buf_json_string(out, str_of(c->stop_string));
-    else
-        buf_str(out, STR("null"));
+    generation_stop_reason(c, out);
+}
+
+static void write_ids(const struct choice *c, struct buf *out) {
+    if (!c->generation->return_ids)
+        return;
+    buf_str(out, STR(",\"token_ids\":"));
+    logprobs_write_ids(c->answer->tokens + c->n_written, c->n_seen - c->n_written, out);
+    if (c->started)
+        return;
+    buf_str(out, STR(",\"prompt_token_ids\":"));
+    logprobs_write_ids(c->prompt, c->n_prompt, out);
 }
 
 static void write_choice(struct choice *c, struct buf *out) {
@@ -49,6 +57,11 @@ static void write_choice(struct choice *c, struct buf *out) {
     else
         buf_str(out, STR("null"));
     write_end(c, out);
+    write_ids(c, out);
+    if (g->n_prompt_logprobs >= 0) {
+        buf_str(out, STR(",\"prompt_logprobs\":"));
+        logprobs_write_prompt(c, out);
+    }
     buf_push(out, '}');
 }
 
@@ -99,21 +112,36 @@ static const struct dialect dialect = {"cmpl-", write_chunk, write_last, write_b
 
 // ---- the handler ------------------------------------------------------------------------------------------------
 
+/* Here logprobs is how many; true is chat's word. */
+static enum status check_logprobs(const json_t *body, struct error *err) {
+    const json_t *value = json_object_get(body, "logprobs");
+    return json_is_true(value) ? fail(err, ERR_ARG, "logprobs: completions want a number of tokens, 0 to %d", GYRE_MAX_TOP_LOGPROBS) : OK;
+}
+
+static enum status read_prompts(struct generation *g, const json_t *body, struct params *p, struct prompt_ids **out, int *n,
+                                struct error *err) {
+    struct extensions e;
+    struct gyre_request *r = &p->fields.request;
+    TRY(check_logprobs(body, err));
+    TRY(extensions_read(g, body, true, p, &e, err));
+    struct prompt_source source = {"prompt", ENCODE_PARSE_SPECIAL | (e.add_special ? ENCODE_ADD_SPECIAL : 0),
+                                   g->api->options.limits.max_choices / p->n, "answers that one request may ask for (n of each)", e.cut};
+    TRY(prompts_read(g->x, body, &source, out, n, err));
+    if (g->echo && g->logprobs) {
+        r->score_prompt = true;
+        r->n_prompt_top_logprobs = MAX(r->n_prompt_top_logprobs, r->n_top_logprobs);
+    }
+    return OK;
+}
+
 static void start(struct generation *g, const json_t *body, struct params *p) {
     struct error err;
     struct prompt_ids *prompts = NULL;
     int n_prompts = 0;
-    struct gyre_request *r = &p->fields.request;
-    struct prompt_source source = {"prompt", ENCODE_ADD_SPECIAL | ENCODE_PARSE_SPECIAL, g->api->options.limits.max_choices / p->n,
-                                   "answers that one request may ask for (n of each)"};
-    if (jv_bool_or(body, "request", "echo", false, &g->echo, &err) != OK ||
-        prompts_read(g->x, body, &source, &prompts, &n_prompts, &err) != OK) {
+    if (read_prompts(g, body, p, &prompts, &n_prompts, &err) != OK)
         api_reply_fault(g->x, &err);
-        return;
-    }
-    r->score_prompt = g->echo && g->logprobs;
-    r->n_prompt_top_logprobs = r->score_prompt ? r->n_top_logprobs : 0;
-    generation_start(g, r, prompts, n_prompts, p->n);
+    else
+        generation_start(g, &p->fields.request, prompts, n_prompts, p->n);
 }
 
 void endpoint_completions(struct http_exchange *x) {

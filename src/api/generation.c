@@ -77,8 +77,12 @@ static void read_token(struct choice *c, int32_t i, struct buf *piece, struct bu
         c->n_reasoning++;
     // The token that ends an answer is no part of its text (an end-of-sequence token may have one).
     bool is_end = a->done && a->stopped_by_token && i == atomic_load(&a->n_tokens) - 1 && !g->include_stop;
-    if (!is_end && detokenizer_feed(c->detokenizer, a->tokens[i], piece, &g->failed) != OK)
+    if (!is_end && !g->no_text && detokenizer_feed(c->detokenizer, a->tokens[i], piece, &g->failed) != OK)
         return;
+    if (i < g->min_tokens) {
+        pass_on(c, piece);
+        return;
+    }
     if (stop_filter_feed(&c->stop, buf_view(piece), shown)) {
         c->stopped = true;
         c->stop_string = which_stop(c);
@@ -110,6 +114,26 @@ static void read_rest(struct choice *c) {
     buf_release(&shown);
 }
 
+static bool is_among(int32_t id, const int32_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] == id)
+            return true;
+    return false;
+}
+
+void generation_stop_reason(const struct choice *c, struct buf *out) {
+    const struct generation *g = c->generation;
+    const struct answer *a = c->answer;
+    bool by_token = c->ended && !c->stopped && a->stopped_by_token && a->n_tokens > 0;
+    int32_t last = by_token ? a->tokens[a->n_tokens - 1] : -1;
+    if (c->stop_string)
+        buf_json_string(out, str_of(c->stop_string));
+    else if (by_token && is_among(last, g->stop_ids, g->n_stop_ids))
+        buf_printf(out, "%d", last);
+    else
+        buf_str(out, STR("null"));
+}
+
 static const char *finish_of(const struct choice *c) {
     if (c->stopped)
         return "stop";
@@ -129,7 +153,7 @@ static void end_choice(struct choice *c) {
     c->finish_reason = finish_of(c);
     c->n_cached = c->answer->timing.n_reused;
     if (c->answer->finish == GYRE_FAILED)
-        fail(&g->failed, ERR_DEVICE, "%s", c->answer->error);
+        fail(&g->failed, c->answer->error_of_request ? ERR_ARG : ERR_DEVICE, "%s", c->answer->error);
     if (g->dialect->abort_fails && !c->stopped && c->answer->finish == GYRE_CANCELLED && g->failed.status == OK) {
         g->aborted = true;
         fail(&g->failed, ERR_IO, "the request was aborted");
@@ -169,10 +193,12 @@ static void begin_stream(struct generation *g) {
 
 /* What is new of a choice, as one chunk; nothing if no text has become certain. */
 static void write_chunk(struct choice *c, struct buf *out) {
-    bool has_text = c->content.len > 0 || c->reasoning.len > 0, has_logprobs = c->generation->logprobs && c->n_seen > c->n_written;
-    if (!has_text && !has_logprobs && !c->ended)
+    const struct generation *g = c->generation;
+    bool has_text = c->content.len > 0 || c->reasoning.len > 0;
+    bool has_tokens = (g->logprobs || g->return_ids) && c->n_seen > c->n_written;
+    if (!has_text && !has_tokens && !c->ended)
         return;
-    c->generation->dialect->chunk(c, out);
+    g->dialect->chunk(c, out);
     buf_clear(&c->content);
     buf_clear(&c->reasoning);
     c->started = true;
@@ -181,7 +207,7 @@ static void write_chunk(struct choice *c, struct buf *out) {
 
 static void write_failure(struct generation *g, struct buf *out) {
     buf_str(out, STR("data: "));
-    api_append_error(out, g->x->path, 503, NULL, g->failed.text);
+    api_append_error(out, g->x->path, g->failed.status == ERR_ARG ? 400 : 503, NULL, g->failed.text);
     buf_str(out, STR("\n\n"));
 }
 

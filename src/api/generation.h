@@ -58,7 +58,13 @@ struct generation {
     int64_t created;
     const char *model;
     bool stream, include_usage, continuous_usage, echo, logprobs, include_stop;
+    bool return_ids, ids_as_tokens, no_text; // see extensions.h
     int n_top;
+    int n_prompt_logprobs; // -1: not asked
+    bool add_special;      // to a chat's prompt
+    int64_t min_tokens;    // before so many tokens no stop string is looked for
+    const int32_t *stop_ids;
+    size_t n_stop_ids;
     int detokenize_flags;
     bool split_reasoning, prompt_opens_reasoning;
     const char *const *stops;
@@ -93,6 +99,9 @@ void generation_woken(void *api, int thread);
 /* Called by the service on the engine thread. */
 void generation_news(void *api, struct answer *a);
 void generation_flush(void *api);
+
+/* What ended the choice, for JSON: its stop string, its stop token's id, or null. */
+void generation_stop_reason(const struct choice *c, struct buf *out);
 
 int64_t generation_n_tokens(const struct generation *g);            // generated, of all choices
 void generation_usage(const struct generation *g, struct buf *out); // "usage":{...}

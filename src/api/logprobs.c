@@ -10,44 +10,63 @@ static void write_number(float logprob, struct buf *out) {
         buf_str(out, STR("-9999.0")); // JSON has no infinity; vLLM's floor
 }
 
-static void write_token(const struct tokenizer *tok, int32_t id, struct buf *scratch, struct buf *out) {
-    buf_clear(scratch);
-    tokenizer_token_bytes(tok, id, scratch);
-    buf_json_string(out, buf_view(scratch));
+/* How the request wants a token to be called. */
+struct namer {
+    const struct tokenizer *tok;
+    bool by_id;         // "token_id:123"
+    struct buf scratch; // the last name, as bytes
+};
+
+static struct namer namer_of(const struct choice *c) {
+    return (struct namer){.tok = c->generation->api->options.tokenizer, .by_id = c->generation->ids_as_tokens};
+}
+
+static void write_token(struct namer *names, int32_t id, struct buf *out) {
+    buf_clear(&names->scratch);
+    if (names->by_id)
+        buf_printf(&names->scratch, "token_id:%d", id);
+    else
+        tokenizer_token_bytes(names->tok, id, &names->scratch);
+    buf_json_string(out, buf_view(&names->scratch));
+}
+
+static void write_bytes(struct namer *names, int32_t id, struct buf *out) {
+    buf_clear(&names->scratch);
+    tokenizer_token_bytes(names->tok, id, &names->scratch);
+    for (size_t i = 0; i < names->scratch.len; i++)
+        buf_printf(out, "%s%u", i ? "," : "", (unsigned char)names->scratch.ptr[i]);
 }
 
 /* {"token","logprob","bytes" */
-static void write_chat_token(const struct tokenizer *tok, int32_t id, float logprob, struct buf *scratch, struct buf *out) {
+static void write_chat_token(struct namer *names, int32_t id, float logprob, struct buf *out) {
     buf_str(out, STR("{\"token\":"));
-    write_token(tok, id, scratch, out);
+    write_token(names, id, out);
     buf_str(out, STR(",\"logprob\":"));
     write_number(logprob, out);
     buf_str(out, STR(",\"bytes\":["));
-    for (size_t i = 0; i < scratch->len; i++)
-        buf_printf(out, "%s%u", i ? "," : "", (unsigned char)scratch->ptr[i]);
+    write_bytes(names, id, out);
     buf_push(out, ']');
 }
 
 void logprobs_write_tokens(const struct choice *c, int32_t from, int32_t to, struct buf *out) {
-    const struct tokenizer *tok = c->generation->api->options.tokenizer;
     const struct answer *a = c->answer;
-    struct buf scratch = {0};
+    struct namer names = namer_of(c);
     buf_push(out, '[');
     for (int32_t i = from; i < to; i++) {
         if (i > from)
             buf_push(out, ',');
-        write_chat_token(tok, a->tokens[i], a->logprobs[i], &scratch, out);
+        write_chat_token(&names, a->tokens[i], a->logprobs[i], out);
         buf_str(out, STR(",\"top_logprobs\":["));
         for (int k = 0; k < a->n_top; k++) {
             if (k)
                 buf_push(out, ',');
-            write_chat_token(tok, a->top_tokens[(int64_t)i * a->n_top + k], a->top_logprobs[(int64_t)i * a->n_top + k], &scratch, out);
+            write_chat_token(&names, a->top_tokens[(int64_t)i * a->n_top + k], a->top_logprobs[(int64_t)i * a->n_top + k], out);
             buf_push(out, '}');
         }
         buf_str(out, STR("]}"));
     }
     buf_push(out, ']');
-    buf_release(&scratch);
+    buf_release(&names.scratch);
 }
 
 void logprobs_write_chat(const struct choice *c, struct buf *out) {
@@ -58,57 +77,126 @@ void logprobs_write_chat(const struct choice *c, struct buf *out) {
 
 /* The four arrays of completions, filled side by side. */
 struct columns {
-    const struct tokenizer *tok;
-    struct buf tokens, logprobs, tops, offsets, scratch;
+    struct namer names;
+    struct buf tokens, logprobs, tops, offsets, key;
     size_t offset;
 };
 
-static void add_top(struct columns *k, const int32_t *tokens, const float *logprobs, int n) {
+/* A token with what is most probable in its place. */
+struct scored {
+    int32_t id;
+    float logprob; // NAN: nothing is known of it (the first of a prompt)
+    const int32_t *top_ids;
+    const float *top_logprobs;
+    int n_top;
+};
+
+/* Different ids may have the same text (bytes that are no characters alone): the most probable stands for all. */
+static bool has_key(const struct buf *tops, size_t start, const struct buf *key) {
+    const char *from = tops->ptr + start, *end = tops->ptr + tops->len;
+    for (const char *at = from; at < end && (at = memmem(at, (size_t)(end - at), key->ptr, key->len)); at++)
+        if (at == from || at[-1] == ',') // not after a quote that belongs to a longer key
+            return true;
+    return false;
+}
+
+/* Those that begin here: a character in several tokens counts with its first. */
+static size_t count_characters(struct str s) {
+    size_t n = 0;
+    for (size_t i = 0; i < s.len; i++)
+        n += ((unsigned char)s.ptr[i] & 0xC0) != 0x80;
+    return n;
+}
+
+static void add_entry(struct columns *k, size_t start, int32_t id, float logprob) {
+    buf_clear(&k->key);
+    write_token(&k->names, id, &k->key);
+    buf_push(&k->key, ':');
+    if (has_key(&k->tops, start, &k->key))
+        return;
+    if (k->tops.len > start)
+        buf_push(&k->tops, ',');
+    buf_str(&k->tops, buf_view(&k->key));
+    write_number(logprob, &k->tops);
+}
+
+static void add_top(struct columns *k, const struct scored *t) {
     buf_push(&k->tops, '{');
-    for (int i = 0; i < n; i++) {
-        if (i)
-            buf_push(&k->tops, ',');
-        write_token(k->tok, tokens[i], &k->scratch, &k->tops);
-        buf_push(&k->tops, ':');
-        write_number(logprobs[i], &k->tops);
-    }
+    size_t start = k->tops.len;
+    for (int i = 0; i < t->n_top; i++)
+        add_entry(k, start, t->top_ids[i], t->top_logprobs[i]);
+    add_entry(k, start, t->id, t->logprob);
     buf_push(&k->tops, '}');
 }
 
-/* tops NULL, or logprob NAN: nothing is known of the token (the first of a prompt). */
-static void add_token(struct columns *k, int32_t id, float logprob, const int32_t *tops, const float *top_logprobs, int n_top) {
+static void add_token(struct columns *k, const struct scored *t) {
     struct buf *all[] = {&k->tokens, &k->logprobs, &k->tops, &k->offsets};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         if (all[i]->len > 0)
             buf_push(all[i], ',');
-    write_token(k->tok, id, &k->scratch, &k->tokens);
+    write_token(&k->names, t->id, &k->tokens);
     buf_printf(&k->offsets, "%zu", k->offset);
-    k->offset += k->scratch.len;
-    if (isnan(logprob)) {
+    buf_clear(&k->key);
+    tokenizer_token_bytes(k->names.tok, t->id, &k->key);
+    k->offset += count_characters(buf_view(&k->key));
+    if (isnan(t->logprob)) {
         buf_str(&k->logprobs, STR("null"));
         buf_str(&k->tops, STR("null"));
         return;
     }
-    write_number(logprob, &k->logprobs);
-    add_top(k, tops, top_logprobs, n_top);
+    write_number(t->logprob, &k->logprobs);
+    add_top(k, t);
 }
 
 void logprobs_write_completion(struct choice *c, bool with_prompt, struct buf *out) {
     const struct answer *a = c->answer;
-    struct columns k = {.tok = c->generation->api->options.tokenizer, .offset = c->text_offset};
+    struct columns k = {.names = namer_of(c), .offset = c->text_offset};
     int64_t top = a->n_top, prompt_top = a->n_prompt_top;
     for (int32_t i = 0; with_prompt && i < c->n_prompt; i++)
-        add_token(&k, c->prompt[i], a->prompt_logprobs[i], a->prompt_top_tokens + i * prompt_top, a->prompt_top_logprobs + i * prompt_top,
-                  a->n_prompt_top);
+        add_token(&k, &(struct scored){c->prompt[i], a->prompt_logprobs[i], a->prompt_top_tokens + i * prompt_top,
+                                       a->prompt_top_logprobs + i * prompt_top, MIN(a->n_prompt_top, c->generation->n_top)});
     for (int32_t i = c->n_written; i < c->n_seen; i++)
-        add_token(&k, a->tokens[i], a->logprobs[i], a->top_tokens + i * top, a->top_logprobs + i * top, a->n_top);
-    buf_printf(out, "{\"tokens\":[%s],\"token_logprobs\":[%s],\"top_logprobs\":[%s],\"text_offset\":[%s]}",
-               k.tokens.ptr ? k.tokens.ptr : "", k.logprobs.ptr ? k.logprobs.ptr : "", k.tops.ptr ? k.tops.ptr : "",
-               k.offsets.ptr ? k.offsets.ptr : "");
+        add_token(&k, &(struct scored){a->tokens[i], a->logprobs[i], a->top_tokens + i * top, a->top_logprobs + i * top, a->n_top});
+    buf_printf(out, "{\"tokens\":[%.*s],\"token_logprobs\":[%.*s],\"top_logprobs\":[%.*s],\"text_offset\":[%.*s]}",
+               STR_ARG(buf_view(&k.tokens)), STR_ARG(buf_view(&k.logprobs)), STR_ARG(buf_view(&k.tops)), STR_ARG(buf_view(&k.offsets)));
     c->text_offset = k.offset;
-    buf_release(&k.tokens);
-    buf_release(&k.logprobs);
-    buf_release(&k.tops);
-    buf_release(&k.offsets);
-    buf_release(&k.scratch);
+    struct buf *all[] = {&k.tokens, &k.logprobs, &k.tops, &k.offsets, &k.key, &k.names.scratch};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        buf_release(all[i]);
+}
+
+static void write_ranked(struct namer *names, int32_t id, float logprob, int32_t rank, struct buf *out) {
+    buf_printf(out, "\"%d\":{\"logprob\":", id);
+    write_number(logprob, out);
+    buf_printf(out, ",\"rank\":%d,\"decoded_token\":", rank);
+    write_token(names, id, out);
+    buf_push(out, '}');
+}
+
+void logprobs_write_prompt(const struct choice *c, struct buf *out) {
+    const struct answer *a = c->answer;
+    struct namer names = namer_of(c);
+    names.by_id = false; // the key is the id
+    buf_str(out, STR("[null"));
+    for (int32_t i = 1; i < c->n_prompt; i++) {
+        buf_str(out, STR(",{"));
+        write_ranked(&names, c->prompt[i], a->prompt_logprobs[i], a->prompt_ranks[i], out);
+        for (int k = 0; k < c->generation->n_prompt_logprobs; k++) {
+            int64_t at = (int64_t)i * a->n_prompt_top + k;
+            if (a->prompt_top_tokens[at] == c->prompt[i])
+                continue;
+            buf_push(out, ',');
+            write_ranked(&names, a->prompt_top_tokens[at], a->prompt_top_logprobs[at], k + 1, out);
+        }
+        buf_push(out, '}');
+    }
+    buf_push(out, ']');
+    buf_release(&names.scratch);
+}
+
+void logprobs_write_ids(const int32_t *ids, int32_t n, struct buf *out) {
+    buf_push(out, '[');
+    for (int32_t i = 0; i < n; i++)
+        buf_printf(out, "%s%d", i ? "," : "", ids[i]);
+    buf_push(out, ']');
 }

@@ -10,5 +10,12 @@ void logprobs_write_tokens(const struct choice *c, int32_t from, int32_t to, str
 void logprobs_write_chat(const struct choice *c, struct buf *out);
 
 /* Completions: {"tokens","token_logprobs","top_logprobs","text_offset"} of the same, and of the prompt before them where
- * with_prompt. Moves c->text_offset. */
+ * with_prompt. A token's top_logprobs have the token itself besides, as OpenAI's have. Moves c->text_offset. */
 void logprobs_write_completion(struct choice *c, bool with_prompt, struct buf *out);
+
+/* vLLM's prompt_logprobs: [null, {"1234": {"logprob", "rank", "decoded_token"}, ...}, ...], for each prompt token itself
+ * and the g->n_prompt_logprobs most probable ones. */
+void logprobs_write_prompt(const struct choice *c, struct buf *out);
+
+/* [1, 2, 3] */
+void logprobs_write_ids(const int32_t *ids, int32_t n, struct buf *out);

@@ -1,6 +1,8 @@
 /* params.c - see params.h. */
 #include "api/params.h"
 
+#include "api/bad_words.h"
+
 #include <sys/random.h>
 
 static const struct field common_fields[] = {
@@ -20,24 +22,22 @@ static const struct field common_fields[] = {
     {"prompt_cache_key", FIELD_SET_ASIDE, NULL},
     {"prompt_cache_retention", FIELD_SET_ASIDE, NULL},
     {"request_id", FIELD_SET_ASIDE, NULL},
-    {"spaces_between_special_tokens", FIELD_SET_ASIDE, NULL},
+    {"spaces_between_special_tokens", FIELD_SET_ASIDE, NULL}, // there are none beyond those that the tokenizer's decoder writes
+    {"session_id", FIELD_SET_ASIDE, NULL},                    // the prefix cache finds a session by its text
+    {"bad_words", FIELD_READ, NULL},
     {"prediction", FIELD_SET_ASIDE, NULL},
     {"best_of", FIELD_UNSUPPORTED, "1"},
     {"use_beam_search", FIELD_UNSUPPORTED, NULL},
     {"length_penalty", FIELD_UNSUPPORTED, "1.0"},
     {"early_stopping", FIELD_UNSUPPORTED, NULL},
-    {"allowed_token_ids", FIELD_UNSUPPORTED, NULL},
-    {"bad_words", FIELD_UNSUPPORTED, NULL},
     {"truncate_prompt_tokens", FIELD_UNSUPPORTED, NULL},
+    {"truncation_side", FIELD_UNSUPPORTED, "\"left\""},
+    {"add_special_tokens", FIELD_UNSUPPORTED, NULL},
+    {"detokenize", FIELD_UNSUPPORTED, "true"},
+    {"echo", FIELD_UNSUPPORTED, NULL},
     {"prompt_logprobs", FIELD_UNSUPPORTED, NULL},
     {"logits_processors", FIELD_UNSUPPORTED, NULL},
-    {"logprob_token_ids", FIELD_UNSUPPORTED, NULL},
-    {"thinking_token_budget", FIELD_UNSUPPORTED, NULL},
     {"structural_tag", FIELD_UNSUPPORTED, NULL},
-    {"json_schema", FIELD_UNSUPPORTED, NULL},
-    {"regex", FIELD_UNSUPPORTED, NULL},
-    {"ebnf", FIELD_UNSUPPORTED, NULL},
-    {"grammar", FIELD_UNSUPPORTED, NULL},
     {"guided_json", FIELD_UNSUPPORTED, NULL},
     {"guided_regex", FIELD_UNSUPPORTED, NULL},
     {"guided_choice", FIELD_UNSUPPORTED, NULL},
@@ -46,6 +46,41 @@ static const struct field common_fields[] = {
     {"return_token_ids", FIELD_UNSUPPORTED, NULL},
     {"return_tokens_as_token_ids", FIELD_UNSUPPORTED, NULL},
     {"kv_transfer_params", FIELD_UNSUPPORTED, NULL},
+    // samplers of other servers, each with the value that switches it off
+    {"typical_p", FIELD_UNSUPPORTED, "1"},
+    {"tfs_z", FIELD_UNSUPPORTED, "1"},
+    {"top_a", FIELD_UNSUPPORTED, "0"},
+    {"top_n_sigma", FIELD_UNSUPPORTED, "-1"},
+    {"top_p_decay", FIELD_UNSUPPORTED, "1"},
+    {"mirostat", FIELD_UNSUPPORTED, "0"},
+    {"xtc_probability", FIELD_UNSUPPORTED, "0"},
+    {"dry_multiplier", FIELD_UNSUPPORTED, "0"},
+    {"dynatemp_range", FIELD_UNSUPPORTED, "0"},
+    {"repeat_penalty", FIELD_UNSUPPORTED, "1"},
+    {"samplers", FIELD_UNSUPPORTED, NULL},
+    // what other servers tell, bound or take besides
+    {"top_n_tokens", FIELD_UNSUPPORTED, "0"},
+    {"n_probs", FIELD_UNSUPPORTED, "0"},
+    {"logprob_token_ids", FIELD_UNSUPPORTED, NULL},
+    {"token_ids_logprob", FIELD_UNSUPPORTED, NULL},
+    {"logprob_start_len", FIELD_UNSUPPORTED, "-1"},
+    {"thinking_token_budget", FIELD_UNSUPPORTED, "-1"},
+    {"reasoning_budget_tokens", FIELD_UNSUPPORTED, "-1"},
+    {"repetition_detection", FIELD_UNSUPPORTED, NULL},
+    {"stream_interval", FIELD_UNSUPPORTED, "1"},
+    {"return_progress", FIELD_UNSUPPORTED, NULL},
+    {"timings_per_token", FIELD_UNSUPPORTED, NULL},
+    {"t_max_predict_ms", FIELD_UNSUPPORTED, "0"},
+    {"grammar", FIELD_UNSUPPORTED, "\"\""},
+    {"json_schema", FIELD_UNSUPPORTED, NULL},
+    {"regex", FIELD_UNSUPPORTED, NULL},
+    {"ebnf", FIELD_UNSUPPORTED, NULL},
+    {"lora", FIELD_UNSUPPORTED, NULL},
+    {"lora_path", FIELD_UNSUPPORTED, NULL},
+    {"lora_request", FIELD_UNSUPPORTED, NULL},
+    {"vllm_xargs", FIELD_UNSUPPORTED, NULL},
+    {"custom_params", FIELD_UNSUPPORTED, NULL},
+    {"custom_logit_processor", FIELD_UNSUPPORTED, NULL},
     {NULL, FIELD_READ, NULL},
 };
 
@@ -132,6 +167,21 @@ static enum status check_limits(const struct api_limits *limits, const struct pa
     return OK;
 }
 
+static enum status check_range(const char *field, float x, float most, struct error *err) {
+    if (x < -most || x > most)
+        return fail(err, ERR_ARG, "%s: %g is not between %g and %g", field, (double)x, (double)-most, (double)most);
+    return OK;
+}
+
+/* Narrower than the engine's: OpenAI's, which clients are written for. */
+static enum status check_ranges(const struct gyre_request *r, struct error *err) {
+    TRY(check_range("presence_penalty", r->presence_penalty, 2, err));
+    TRY(check_range("frequency_penalty", r->frequency_penalty, 2, err));
+    for (size_t i = 0; i < r->n_logit_bias; i++)
+        TRY(check_range("logit_bias", r->logit_bias[i].bias, 100, err));
+    return OK;
+}
+
 /* For as long as the exchange: which of them ended an answer is told. */
 static void keep_stops(struct generation *g, const struct params *p) {
     const char **stops = arena_calloc(&g->x->arena, p->fields.n_stop, sizeof *stops);
@@ -139,7 +189,15 @@ static void keep_stops(struct generation *g, const struct params *p) {
         stops[i] = arena_strdup(&g->x->arena, str_of(p->fields.stop[i]));
     g->stops = stops;
     g->n_stops = p->fields.n_stop;
+    int32_t *ids = arena_calloc(&g->x->arena, p->fields.request.n_stop_ids, sizeof *ids);
+    if (p->fields.request.n_stop_ids > 0)
+        memcpy(ids, p->fields.request.stop_ids, p->fields.request.n_stop_ids * sizeof *ids);
+    g->stop_ids = ids;
+    g->n_stop_ids = p->fields.request.n_stop_ids;
+    g->min_tokens = p->fields.request.min_tokens;
 }
+
+// ---- reading ----------------------------------------------------------------------------------------------------
 
 static enum status read_common(struct generation *g, const json_t *body, struct params *p, struct error *err) {
     struct gyre_request *r = &p->fields.request;
@@ -154,12 +212,15 @@ static enum status read_common(struct generation *g, const json_t *body, struct 
     TRY(jv_bool_or(body, "request", "include_stop_str_in_output", false, &g->include_stop, err));
     TRY(request_sampling_read(body, &p->fields, err));
     TRY(read_seed(body, r));
+    TRY(bad_words_read(g->api, body, &p->fields, err));
     TRY(check_limits(limits, p, err));
+    TRY(check_ranges(r, err));
     p->n = (int)n;
     r->priority = (int32_t)priority;
     g->detokenize_flags = skip_special ? DETOKENIZE_SKIP_SPECIAL : 0;
     g->logprobs = r->logprobs;
     g->n_top = r->n_top_logprobs;
+    g->n_prompt_logprobs = -1;
     keep_stops(g, p);
     return OK;
 }

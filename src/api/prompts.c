@@ -13,10 +13,53 @@ static enum status from_ids(const json_t *array, const char *field, struct token
     return OK;
 }
 
+struct prompt_ids prompt_cut(struct prompt_ids prompt, struct prompt_cut cut) {
+    size_t most = cut.most > 0 ? (size_t)cut.most : prompt.n;
+    if (prompt.n <= most)
+        return prompt;
+    return (struct prompt_ids){cut.drops_end ? prompt.ids : prompt.ids + (prompt.n - most), most};
+}
+
+/* What post-processing put around `inner` to make `whole` of it: so many tokens before, the others after. */
+static size_t n_before(const struct token_ids *whole, const struct token_ids *inner) {
+    for (size_t i = 0; i + inner->n <= whole->n; i++)
+        if (memcmp(whole->ids + i, inner->ids, inner->n * sizeof *inner->ids) == 0)
+            return i;
+    return 0;
+}
+
+/* BOS and the like stay, the text between them is cut. */
+static enum status cut_text(struct api *api, struct str text, const struct prompt_source *source, struct token_ids *whole,
+                            struct error *err) {
+    struct token_ids inner = {0};
+    TRY(api_tokenize(api, text, source->encode_flags & ~ENCODE_ADD_SPECIAL, &inner, err));
+    size_t special = whole->n >= inner.n ? whole->n - inner.n : 0, before = n_before(whole, &inner);
+    enum status st = OK;
+    if ((size_t)source->cut.most <= special) {
+        st = fail(err, ERR_ARG, "truncate_prompt_tokens: %lld leaves no text beside the %zu special tokens that are added",
+                  (long long)source->cut.most, special);
+    } else {
+        struct prompt_cut cut = {source->cut.most - (int64_t)special, source->cut.drops_end};
+        struct prompt_ids left = prompt_cut((struct prompt_ids){inner.ids, inner.n}, cut);
+        size_t after = special - before;
+        memmove(whole->ids + before + left.n, whole->ids + whole->n - after, after * sizeof *whole->ids);
+        memcpy(whole->ids + before, left.ids, left.n * sizeof *left.ids);
+        whole->n = special + left.n;
+    }
+    token_ids_release(&inner);
+    return st;
+}
+
+static enum status from_text(struct api *api, struct str text, const struct prompt_source *source, struct token_ids *out,
+                             struct error *err) {
+    TRY(api_tokenize(api, text, source->encode_flags, out, err));
+    return source->cut.most > 0 && out->n > (size_t)source->cut.most ? cut_text(api, text, source, out, err) : OK;
+}
+
 static enum status from_value(struct api *api, const json_t *value, const struct prompt_source *source, struct token_ids *out,
                               struct error *err) {
     if (json_is_string(value))
-        return api_tokenize(api, (struct str){json_string_value(value), json_string_length(value)}, source->encode_flags, out, err);
+        return from_text(api, (struct str){json_string_value(value), json_string_length(value)}, source, out, err);
     if (json_is_array(value))
         return from_ids(value, source->field, out, err);
     return fail(err, ERR_ARG, "%s: it must be a string, an array of strings, an array of token ids or an array of those", source->field);
@@ -51,6 +94,7 @@ enum status prompts_read(struct http_exchange *x, const json_t *body, const stru
             (*out)[i] = (struct prompt_ids){arena_calloc(&x->arena, ids.n, sizeof *ids.ids), ids.n};
             if (ids.n > 0)
                 memcpy((*out)[i].ids, ids.ids, ids.n * sizeof *ids.ids);
+            (*out)[i] = prompt_cut((*out)[i], source->cut);
         }
         token_ids_release(&ids);
         TRY(st);

@@ -30,7 +30,7 @@ static const struct number_field {
 };
 
 static const char *const prompt_names[] = {"prompt", "prompt_ids"};
-static const char *const other_names[] = {"stop", "stop_token_ids", "logit_bias", "logprobs"};
+static const char *const other_names[] = {"stop", "stop_token_ids", "allowed_token_ids", "logit_bias", "logprobs"};
 
 // ---- names ------------------------------------------------------------------------------------------------------
 
@@ -131,6 +131,15 @@ static enum status read_stop(const json_t *object, struct request_fields *f, str
     return OK;
 }
 
+/* An empty list would allow nothing. */
+static enum status read_allowed(const json_t *object, struct request_fields *f, struct error *err) {
+    const json_t *value = json_object_get(object, "allowed_token_ids");
+    TRY(read_ids(object, "allowed_token_ids", &f->arena, &f->request.allowed_ids, &f->request.n_allowed_ids, err));
+    if (json_is_array(value) && json_array_size(value) == 0)
+        return fail(err, ERR_ARG, "allowed_token_ids: the list is empty, so that no token may come");
+    return OK;
+}
+
 /* {"1234": -5, "17": 2.5}: token ids as keys. */
 static enum status read_logit_bias(const json_t *object, struct request_fields *f, struct error *err) {
     json_t *map, *value;
@@ -188,6 +197,7 @@ enum status request_sampling_read(const json_t *object, struct request_fields *f
     if (r->top_k == -1) // as vLLM writes "off"
         r->top_k = 0;
     TRY(read_ids(object, "stop_token_ids", &f->arena, &r->stop_ids, &r->n_stop_ids, err));
+    TRY(read_allowed(object, f, err));
     TRY(read_logit_bias(object, f, err));
     TRY(read_logprobs(object, r, err));
     return read_stop(object, f, err);

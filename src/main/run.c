@@ -331,7 +331,7 @@ const struct verb_spec verb_run = {
     .run = run,
     .epilogue = "Without a prompt, on a terminal, run is a conversation; /help lists its commands.\n"
                 "--batch reads objects with prompt or prompt_ids, and max_tokens min_tokens temperature top_k top_p min_p seed stop\n"
-                "stop_token_ids ignore_eos repetition_penalty presence_penalty frequency_penalty logit_bias logprobs top_logprobs;\n"
+                "stop_token_ids allowed_token_ids ignore_eos repetition_penalty presence_penalty frequency_penalty logit_bias logprobs top_logprobs;\n"
                 "what a line does not say is as the flags say. All lines share the steps, and are answered in order.\n"
                 "  gyre run models/story --chat -p \"Tell me a story about a little fox.\" --temperature 0.7\n"
                 "  gyre run models/story --no-chat -p \"Once upon a time\" -n 40 --output json\n"};

@@ -1,0 +1,57 @@
+/* extensions.c - see extensions.h. */
+#include "api/extensions.h"
+
+static const char WHERE[] = "request";
+
+static enum status read_prompt_logprobs(struct generation *g, const json_t *body, struct gyre_request *r, struct error *err) {
+    int64_t n;
+    TRY(jv_int_or(body, WHERE, "prompt_logprobs", 0, GYRE_MAX_TOP_LOGPROBS, -1, &n, err));
+    if (n >= 0 && g->stream)
+        return fail(err, ERR_ARG, "prompt_logprobs: they are not streamed; ask without \"stream\"");
+    g->n_prompt_logprobs = (int)n;
+    r->score_prompt = n >= 0;
+    r->n_prompt_top_logprobs = (int)MAX(n, 0);
+    return OK;
+}
+
+static enum status read_ids_and_text(struct generation *g, const json_t *body, struct error *err) {
+    bool detokenize;
+    TRY(jv_bool_or(body, WHERE, "return_token_ids", false, &g->return_ids, err));
+    TRY(jv_bool_or(body, WHERE, "return_tokens_as_token_ids", false, &g->ids_as_tokens, err));
+    TRY(jv_bool_or(body, WHERE, "detokenize", true, &detokenize, err));
+    g->no_text = !detokenize;
+    if (g->no_text && g->n_stops > 0)
+        return fail(err, ERR_ARG, "stop: strings are looked for in text, and \"detokenize\" is false");
+    return OK;
+}
+
+/* What max_tokens leaves of the context; -1 leaves room for one. */
+static int64_t room_for_prompt(const struct generation *g, const struct gyre_request *r) {
+    int64_t answer = r->max_tokens == -1 ? 1 : r->max_tokens, context = service_info(g->api->service)->max_model_len;
+    return answer < context ? context - answer : 1;
+}
+
+static enum status read_cut(const struct generation *g, const json_t *body, const struct gyre_request *r, struct prompt_cut *out,
+                            struct error *err) {
+    const char *side;
+    TRY(jv_int_or(body, WHERE, "truncate_prompt_tokens", -1, INT32_MAX, INT64_MAX, &out->most, err));
+    TRY(jv_string_or(body, WHERE, "truncation_side", "left", &side, err));
+    if (out->most == 0)
+        return fail(err, ERR_ARG, "truncate_prompt_tokens: 0 would leave no prompt");
+    if (strcmp(side, "left") != 0 && strcmp(side, "right") != 0)
+        return fail(err, ERR_ARG, "truncation_side: \"%.40s\" is neither \"left\" nor \"right\"", side);
+    out->drops_end = strcmp(side, "right") == 0;
+    if (out->most == -1)
+        out->most = room_for_prompt(g, r);
+    return OK;
+}
+
+enum status extensions_read(struct generation *g, const json_t *body, bool add_special, struct params *p, struct extensions *out,
+                            struct error *err) {
+    struct gyre_request *r = &p->fields.request;
+    TRY(read_prompt_logprobs(g, body, r, err));
+    TRY(read_ids_and_text(g, body, err));
+    TRY(read_cut(g, body, r, &out->cut, err));
+    TRY(jv_bool_or(body, WHERE, "echo", false, &g->echo, err));
+    return jv_bool_or(body, WHERE, "add_special_tokens", add_special, &out->add_special, err);
+}
