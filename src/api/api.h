@@ -80,6 +80,9 @@ bool api_admit(struct http_exchange *x);
 
 void api_reply_json(struct http_exchange *x, int status, struct str body);
 
+/* What an answer's head has besides, for Anthropic's clients: the request's id under their name. Returns how many, 0 or 1. */
+size_t api_extra_headers(struct http_exchange *x, struct http_header *out);
+
 /* {"error": {"message", "type", "param", "code"}}, or Anthropic's body below /v1/messages. param NULL: the first "quoted"
  * or prefix: name of the message, if it has one. */
 void api_reply_error(struct http_exchange *x, int status, const char *param, const char *message);

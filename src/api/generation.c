@@ -186,9 +186,10 @@ void generation_usage(const struct generation *g, struct buf *out) {
 static const char PING[] = ": ping\n\n", DONE[] = "data: [DONE]\n\n";
 
 static void begin_stream(struct generation *g) {
-    const struct http_header headers[] = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-    http_stream_begin(g->x, &(struct http_answer){200, "text/event-stream; charset=utf-8", headers, ARRAY_LEN(headers),
-                                                  g->dialect->ping ? g->dialect->ping : PING});
+    struct http_header headers[3] = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+    size_t n = 2 + api_extra_headers(g->x, headers + 2);
+    http_stream_begin(
+        g->x, &(struct http_answer){200, "text/event-stream; charset=utf-8", headers, n, g->dialect->ping ? g->dialect->ping : PING});
 }
 
 /* What is new of a choice, as one chunk; nothing if no text has become certain. */

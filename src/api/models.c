@@ -1,12 +1,22 @@
-/* models.c - GET /v1/models and /v1/models/{id}. */
+/* models.c - GET /v1/models and /v1/models/{id}: OpenAI's fields, and beside them those of Anthropic's API, whose clients ask
+ * at the same path. */
 #include "api/endpoints.h"
+
+#include <time.h>
 
 static void write_model(const struct api *api, const char *name, struct buf *out) {
     buf_str(out, STR("{\"id\":"));
     buf_json_string(out, str_of(name));
     buf_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"gyre\",\"root\":", (long long)api->created);
     buf_json_string(out, str_of(api->options.names[0]));
-    buf_printf(out, ",\"parent\":null,\"max_model_len\":%lld}", (long long)service_info(api->service)->max_model_len);
+    long long len = (long long)service_info(api->service)->max_model_len;
+    char created_at[32];
+    struct tm utc;
+    time_t created = (time_t)api->created;
+    strftime(created_at, sizeof created_at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&created, &utc));
+    buf_printf(out, ",\"parent\":null,\"max_model_len\":%lld,\"type\":\"model\",\"display_name\":", len);
+    buf_json_string(out, str_of(name));
+    buf_printf(out, ",\"created_at\":\"%s\",\"max_input_tokens\":%lld,\"max_tokens\":%lld}", created_at, len, len);
 }
 
 void endpoint_models(struct http_exchange *x) {
@@ -18,7 +28,11 @@ void endpoint_models(struct http_exchange *x) {
             buf_push(&body, ',');
         write_model(api, api->options.names[i], &body);
     }
-    buf_str(&body, STR("]}"));
+    buf_str(&body, STR("],\"has_more\":false,\"first_id\":"));
+    buf_json_string(&body, str_of(api->options.names[0]));
+    buf_str(&body, STR(",\"last_id\":"));
+    buf_json_string(&body, str_of(api->options.names[api->options.n_names - 1]));
+    buf_push(&body, '}');
     api_reply_json(x, 200, buf_view(&body));
     buf_release(&body);
 }

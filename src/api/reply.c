@@ -4,8 +4,19 @@
 #include <stdio.h>
 #include <sys/random.h>
 
+static bool is_anthropic(struct str path) { return str_starts(path, STR("/v1/messages")); }
+
+size_t api_extra_headers(struct http_exchange *x, struct http_header *out) {
+    if (!is_anthropic(x->path))
+        return 0;
+    *out = (struct http_header){"request-id", arena_strdup(&x->arena, x->request_id)};
+    return 1;
+}
+
 void api_reply_json(struct http_exchange *x, int status, struct str body) {
-    http_reply(x, &(struct http_answer){.status = status, .content_type = "application/json"}, body);
+    struct http_header extra;
+    size_t n = api_extra_headers(x, &extra);
+    http_reply(x, &(struct http_answer){.status = status, .content_type = "application/json", .headers = &extra, .n_headers = n}, body);
 }
 
 static const char *type_of(int status) {
@@ -58,7 +69,7 @@ static struct str param_of(const char *message) {
 }
 
 void api_append_error(struct buf *out, struct str path, int status, const char *param, const char *message) {
-    if (str_starts(path, STR("/v1/messages"))) {
+    if (is_anthropic(path)) {
         append_anthropic_error(out, status, message);
         return;
     }
@@ -81,8 +92,11 @@ void api_error_body(void *context, struct str path, int status, const char *mess
 void api_reply_error(struct http_exchange *x, int status, const char *param, const char *message) {
     struct buf body = {0};
     api_append_error(&body, x->path, status, param, message);
-    const struct http_header retry = {"Retry-After", "1"};
-    http_reply(x, &(struct http_answer){status, "application/json", &retry, status == 429 || status == 503, NULL}, buf_view(&body));
+    struct http_header headers[2];
+    size_t n = api_extra_headers(x, headers);
+    if (status == 429 || status == 503)
+        headers[n++] = (struct http_header){"Retry-After", "1"};
+    http_reply(x, &(struct http_answer){status, "application/json", headers, n, NULL}, buf_view(&body));
     buf_release(&body);
 }
 

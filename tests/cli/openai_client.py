@@ -1,32 +1,74 @@
-"""What the official openai package gets from a server: python3 openai_client.py PORT. Run by test_openai.py in an
-environment of its own that has the package; each check is one claim."""
-import sys
+"""What the official openai package gets from the servers of test_clients.py, which runs this in an environment that has the
+package; each test is one claim."""
+import array
+import asyncio
+import json
+import os
+import time
 import unittest
+import urllib.request
 
 import openai
 
-client = openai.OpenAI(base_url="http://127.0.0.1:%s/v1" % sys.argv.pop(), api_key="sk-test", max_retries=0, timeout=60)
+URLS = json.loads(os.environ["SERVERS"])
+OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": 60}
+client = openai.OpenAI(base_url=URLS["story"] + "/v1", **OPTIONS)
+thinker = openai.OpenAI(base_url=URLS["thinker"] + "/v1", **OPTIONS)
+narrow = openai.OpenAI(base_url=URLS["narrow"] + "/v1", **OPTIONS)  # one sequence runs, one waits
 CHAT = [{"role": "user", "content": "Tell me a story about a fox."}]
+ASK = {"model": "story", "messages": CHAT}
+ENDS = "Tell me a very short story about a dog and a ball."  # and so do the answers, with this sampling
+SAMPLING = {"temperature": 0.4, "top_p": 0.9, "extra_body": {"seed": 13, "top_k": 50}}
+SHORT = {"model": "story", "messages": [{"role": "user", "content": ENDS}], **SAMPLING}
+LONG = {**ASK, "max_tokens": 900, "extra_body": {"ignore_eos": True}}
 
 
-class OpenAI(unittest.TestCase):
+def state(name="story"):
+    request = urllib.request.Request(URLS[name] + "/server_info", headers={"Authorization": "Bearer sk-test"})
+    with urllib.request.urlopen(request) as r:
+        return json.load(r)
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.time() + seconds
+    while not condition():
+        if time.time() > deadline:
+            raise AssertionError("it did not become true")
+        time.sleep(0.005)
+
+
+class Models(unittest.TestCase):
     def test_models_are_listed_and_retrieved(self):
-        names = [m.id for m in client.models.list()]
-        self.assertIn("story", names)
+        self.assertEqual([m.id for m in client.models.list()], ["story", "tales/story"])
         self.assertEqual(client.models.retrieve("story").id, "story")
         self.assertEqual(client.models.retrieve("tales/story").id, "tales/story")
 
+
+class Completions(unittest.TestCase):
     def test_completions_and_their_log_probabilities(self):
         r = client.completions.create(model="story", prompt="Once upon a time", max_tokens=5, temperature=0, logprobs=2)
         self.assertEqual(r.usage.completion_tokens, 5)
         self.assertEqual(len(r.choices[0].logprobs.tokens), 5)
         self.assertEqual(r.choices[0].finish_reason, "length")
 
+    def test_a_streamed_completion_is_the_whole_one(self):
+        ask = dict(model="story", prompt=["Once upon a time", "The cat"], max_tokens=20, temperature=0)
+        texts = ["", ""]
+        for chunk in client.completions.create(stream=True, **ask):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+        self.assertEqual(texts, [c.text for c in client.completions.create(**ask).choices])
+
+    def test_fields_that_no_server_of_openai_has_go_in_extra_body(self):
+        r = client.completions.create(model="story", prompt="Once", max_tokens=8, extra_body={"ignore_eos": True, "top_k": 1, "min_tokens": 8})
+        self.assertEqual(r.usage.completion_tokens, 8)
+
+
+class Chat(unittest.TestCase):
     def test_a_streamed_chat_is_the_whole_one(self):
-        whole = client.chat.completions.create(model="story", messages=CHAT, max_tokens=40, temperature=0)
+        whole = client.chat.completions.create(max_tokens=40, temperature=0, **ASK)
         text, usage, roles = "", None, []
-        for chunk in client.chat.completions.create(model="story", messages=CHAT, max_tokens=40, temperature=0, stream=True,
-                                                    stream_options={"include_usage": True}):
+        for chunk in client.chat.completions.create(max_tokens=40, temperature=0, stream=True, stream_options={"include_usage": True}, **ASK):
             for choice in chunk.choices:
                 text += choice.delta.content or ""
                 roles += [choice.delta.role] if choice.delta.role else []
@@ -35,44 +77,155 @@ class OpenAI(unittest.TestCase):
         self.assertEqual(usage.completion_tokens, whole.usage.completion_tokens)
         self.assertEqual(roles, ["assistant"])
 
+    def test_the_packages_own_stream_adds_up(self):
+        with client.chat.completions.stream(**SHORT) as stream:
+            kinds = {event.type for event in stream}
+            final = stream.get_final_completion()
+        self.assertLessEqual({"chunk", "content.delta", "content.done"}, kinds)
+        self.assertEqual(final.choices[0].message.content, client.chat.completions.create(**SHORT).choices[0].message.content)
+
     def test_several_choices_and_seeds(self):
         def ask(seed):
-            r = client.chat.completions.create(model="story", messages=CHAT, n=3, seed=seed, temperature=1, max_tokens=20)
+            r = client.chat.completions.create(n=3, seed=seed, temperature=1, max_tokens=20, **ASK)
             return [c.message.content for c in r.choices]
         self.assertEqual(ask(7), ask(7))
         self.assertEqual(len(set(ask(7))), 3)
 
     def test_log_probabilities_of_a_chat(self):
-        r = client.chat.completions.create(model="story", messages=CHAT, max_tokens=4, logprobs=True, top_logprobs=3, temperature=0)
+        r = client.chat.completions.create(max_tokens=4, logprobs=True, top_logprobs=3, temperature=0, **ASK)
         for token in r.choices[0].logprobs.content:
             self.assertEqual(len(token.top_logprobs), 3)
             self.assertEqual(token.token, token.top_logprobs[0].token)
 
+    def test_reasoning_is_apart(self):
+        message = thinker.chat.completions.create(max_tokens=40, temperature=0, **ASK).choices[0].message
+        streamed = {"content": "", "reasoning_content": ""}
+        for chunk in thinker.chat.completions.create(max_tokens=40, temperature=0, stream=True, **ASK):
+            for name in streamed:
+                streamed[name] += getattr(chunk.choices[0].delta, name, None) or ""
+        self.assertEqual(streamed, {"content": message.content, "reasoning_content": message.reasoning_content})
+        self.assertTrue(all(streamed.values()))
+
+    def test_a_request_has_an_id(self):
+        raw = client.chat.completions.with_raw_response.create(max_tokens=1, extra_headers={"X-Request-Id": "tale-7"}, **ASK)
+        self.assertEqual((raw.headers["x-request-id"], raw.parse()._request_id), ("tale-7", "tale-7"))
+
+    def test_many_at_once_get_what_each_gets_alone(self):
+        async def text(c, i):
+            stream = await c.chat.completions.create(max_tokens=30, temperature=1, seed=i, stream=True, **ASK)
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+        async def all_of_them():
+            async with openai.AsyncOpenAI(base_url=URLS["story"] + "/v1", **OPTIONS) as c:
+                return await asyncio.gather(*[text(c, i) for i in range(24)])
+        alone = [client.chat.completions.create(max_tokens=30, temperature=1, seed=i, **ASK).choices[0].message.content for i in range(24)]
+        self.assertEqual(asyncio.run(all_of_them()), alone)
+
+
+class Responses(unittest.TestCase):
+    def test_a_response_has_its_text(self):
+        r = client.responses.create(model="story", input="Tell me a story about a fox.", max_output_tokens=20, temperature=0)
+        self.assertEqual(r.output_text, client.chat.completions.create(max_tokens=20, temperature=0, **ASK).choices[0].message.content)
+        self.assertEqual((r.status, r.incomplete_details.reason, r.usage.output_tokens), ("incomplete", "max_output_tokens", 20))
+
+    def test_a_streamed_response_is_the_whole_one(self):
+        for c in (client, thinker):
+            ask = dict(model="story", input=CHAT, max_output_tokens=40, temperature=0)
+            whole = c.responses.create(**ask)
+            events = list(c.responses.create(stream=True, **ask))
+            self.assertEqual("".join(e.delta for e in events if e.type == "response.output_text.delta"), whole.output_text)
+            self.assertEqual(events[-1].response.output_text, whole.output_text)
+            self.assertEqual([i.type for i in events[-1].response.output], [i.type for i in whole.output])
+            self.assertEqual({type(e).__name__ for e in events if type(e).__name__ == "BaseModel"}, set())
+
+    def test_the_packages_own_stream_adds_up(self):
+        with client.responses.stream(model="story", input=ENDS, **SAMPLING) as stream:
+            text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+            final = stream.get_final_response()
+        self.assertEqual((final.status, final.output_text), ("completed", text))
+
+    def test_a_conversation_goes_on_with_its_output(self):
+        first = thinker.responses.create(model="story", input=CHAT, max_output_tokens=40, temperature=0)
+        r = thinker.responses.create(model="story", input=CHAT + first.output + [{"role": "user", "content": "And then?"}], max_output_tokens=5)
+        self.assertGreater(r.usage.input_tokens, first.usage.input_tokens)
+
+
+class Embeddings(unittest.TestCase):
+    def test_vectors_are_the_same_in_both_encodings(self):
+        ask = dict(model="story", input=["A fox ran.", "A dog sat."])
+        packed, plain = client.embeddings.create(**ask), client.embeddings.create(encoding_format="float", **ask)  # base64 unless told
+        self.assertEqual([array.array("f", d.embedding) for d in packed.data], [array.array("f", d.embedding) for d in plain.data])
+        self.assertEqual([d.index for d in packed.data], [0, 1])
+        self.assertAlmostEqual(sum(x * x for x in plain.data[0].embedding), 1, places=5)
+        self.assertEqual(len(client.embeddings.create(dimensions=8, **ask).data[1].embedding), 8)
+
+
+class Faults(unittest.TestCase):
     def test_faults_are_the_packages_exceptions(self):
         def chat(**fields):
-            return client.chat.completions.create(**{"model": "story", "messages": CHAT, "max_tokens": 2, **fields})
-        with self.assertRaises(openai.BadRequestError) as e:
-            chat(temperature=-1)
-        self.assertEqual(e.exception.body["param"], "temperature")
+            return client.chat.completions.create(**{**ASK, "max_tokens": 2, **fields})
+        for param, call in (("temperature", lambda: chat(temperature=-1)), ("tools", lambda: chat(tools=[{"type": "function", "function": {"name": "f"}}])),
+                            ("response_format", lambda: chat(response_format={"type": "json_object"})),
+                            ("previous_response_id", lambda: client.responses.create(input="x", previous_response_id="resp_1")),
+                            ("dimensions", lambda: client.embeddings.create(model="story", input="x", dimensions=10 ** 6)),
+                            (None, lambda: client.completions.create(model="story", prompt="fox " * 100000, max_tokens=2))):
+            with self.assertRaises(openai.BadRequestError) as e:
+                call()
+            self.assertEqual(e.exception.param, param)
         with self.assertRaises(openai.NotFoundError):
             chat(model="gpt-4o")
-        with self.assertRaises(openai.BadRequestError):
-            client.completions.create(model="story", prompt="fox " * 100000, max_tokens=2)
         with self.assertRaises(openai.AuthenticationError):
             client.with_options(api_key="wrong").models.list()
         with self.assertRaises(openai.APIStatusError) as e:
             client.post("/completions", cast_to=object, body={"prompt": "x" * (33 << 20)})
         self.assertEqual(e.exception.status_code, 413)
 
-    def test_a_stream_may_be_left(self):
-        stream = client.chat.completions.create(model="story", messages=CHAT, max_tokens=100, stream=True)
-        next(iter(stream))
-        stream.close()
-        client.chat.completions.create(model="story", messages=CHAT, max_tokens=2)
+    def test_a_full_queue_is_a_rate_limit(self):
+        streams = [narrow.chat.completions.create(stream=True, **LONG)]
+        wait_until(lambda: state("narrow")["running"] == 1)
+        streams.append(narrow.chat.completions.create(stream=True, **LONG))
+        with self.assertRaises(openai.RateLimitError) as e:
+            narrow.chat.completions.create(**LONG)
+        self.assertGreaterEqual(int(e.exception.response.headers["retry-after"]), 1)
+        for stream in streams:
+            stream.close()
+        wait_until(lambda: state("narrow")["running"] == 0)
+        self.assertEqual(narrow.chat.completions.create(max_tokens=2, **ASK).usage.completion_tokens, 2)
 
-    def test_fields_that_no_server_of_openai_has_go_in_extra_body(self):
-        r = client.completions.create(model="story", prompt="Once", max_tokens=8, extra_body={"ignore_eos": True, "top_k": 1, "min_tokens": 8})
-        self.assertEqual(r.usage.completion_tokens, 8)
 
+class Leaving(unittest.TestCase):
+    def left(self, leave):
+        """Tokens that were computed after the client had left."""
+        wait_until(lambda: state()["running"] == 0)
+        leave()
+        begin = state()["generation_tokens"]
+        wait_until(lambda: state()["running"] == 0)
+        return state()["generation_tokens"] - begin
 
-unittest.main(verbosity=2)
+    def test_a_stream_that_is_closed_is_cancelled(self):
+        for create in (lambda: client.chat.completions.create(stream=True, **LONG),
+                       lambda: client.completions.create(model="story", prompt="Once", max_tokens=900, stream=True, extra_body={"ignore_eos": True}),
+                       lambda: client.responses.create(input="Once", stream=True, extra_body={"ignore_eos": True})):
+            def leave():
+                stream = create()
+                for _, _ in zip(range(5), stream):
+                    pass
+                stream.close()
+            self.assertLess(self.left(leave), 200)
+
+    def test_a_call_that_takes_too_long_is_cancelled(self):
+        def leave():
+            with self.assertRaises(openai.APITimeoutError):
+                client.with_options(timeout=0.05).chat.completions.create(n=8, **LONG)
+        self.assertLess(self.left(leave), 8 * 200)
+
+    def test_a_cancelled_task_is_cancelled_at_the_server(self):
+        async def start_and_cancel():
+            async with openai.AsyncOpenAI(base_url=URLS["story"] + "/v1", **OPTIONS) as c:
+                task = asyncio.create_task(c.chat.completions.create(n=4, **LONG))
+                while state()["running"] == 0:
+                    await asyncio.sleep(0.005)
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+        self.assertLess(self.left(lambda: asyncio.run(start_and_cancel())), 4 * 200)

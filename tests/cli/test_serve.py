@@ -235,23 +235,5 @@ class Ending(unittest.TestCase):
         self.assertEqual(sorted(c["finish_reason"] for e in events[:-1] for c in e["choices"] if c["finish_reason"]), ["length", "length"])
 
 
-class Clients(unittest.TestCase):
-    def test_the_official_openai_package_is_content(self):
-        place = os.path.join(ROOT, "build", "venv-openai-3.52.0")
-        python = os.path.join(place, "bin", "python")
-        if not os.path.exists(os.path.join(place, "ready")):
-            for command in ([sys.executable, "-m", "venv", place], [python, "-m", "pip", "install", "-q", "openai==3.52.0"]):
-                made = subprocess.run(command, capture_output=True, text=True, timeout=200)
-                if made.returncode != 0:
-                    self.skipTest("the package cannot be installed here: " + made.stderr.strip()[-200:])
-            open(os.path.join(place, "ready"), "w").close()
-        own = Server("models/story", "--served-model-name", "story", "--served-model-name", "tales/story", "--api-key", "sk-test")
-        try:
-            r = subprocess.run([python, os.path.join(ROOT, "tests/cli/openai_client.py"), str(own.port)], capture_output=True, text=True, timeout=120)
-        finally:
-            code = own.stop()
-        self.assertEqual((r.returncode, code), (0, 0), r.stdout + r.stderr)
-
-
 if __name__ == "__main__":
     unittest.main()

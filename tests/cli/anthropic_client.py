@@ -1,0 +1,109 @@
+"""What the official anthropic package gets from the servers of test_clients.py, which runs this in an environment that has
+the package; each test is one claim."""
+import asyncio
+import json
+import os
+import time
+import unittest
+import urllib.request
+
+import anthropic
+
+URLS = json.loads(os.environ["SERVERS"])
+OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": 60}
+client = anthropic.Anthropic(base_url=URLS["story"], **OPTIONS)
+thinker = anthropic.Anthropic(base_url=URLS["thinker"], **OPTIONS)
+ASK = {"model": "story", "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 20, "extra_body": {"temperature": 0}}
+
+
+def running():
+    request = urllib.request.Request(URLS["story"] + "/server_info", headers={"x-api-key": "sk-test"})
+    with urllib.request.urlopen(request) as r:
+        return json.load(r)["running"]
+
+
+class Messages(unittest.TestCase):
+    def test_a_message_and_its_usage(self):
+        r = client.messages.create(system="Be brief.", **ASK)
+        self.assertEqual((r.role, r.stop_reason, r.usage.output_tokens), ("assistant", "max_tokens", 20))
+        self.assertTrue(r.content[0].text)
+        self.assertEqual(client.messages.count_tokens(model="story", messages=ASK["messages"], system="Be brief.").input_tokens,
+                         r.usage.input_tokens + r.usage.cache_read_input_tokens)
+
+    def test_a_streamed_message_is_the_whole_one(self):
+        for c in (client, thinker):
+            whole = c.messages.create(**{**ASK, "max_tokens": 40})
+            with c.messages.stream(**{**ASK, "max_tokens": 40}) as stream:
+                text = "".join(stream.text_stream)
+                final = stream.get_final_message()
+            self.assertEqual([b.model_dump(exclude={"parsed_output"}) for b in final.content], [b.model_dump() for b in whole.content])
+            self.assertEqual(text, whole.content[-1].text)
+            self.assertEqual((final.stop_reason, final.usage.output_tokens), (whole.stop_reason, whole.usage.output_tokens))
+
+    def test_raw_events_come_in_order(self):
+        kinds = [e.type for e in client.messages.create(stream=True, **ASK)]
+        self.assertEqual((kinds[:2], kinds[-3:]), (["message_start", "content_block_start"], ["content_block_stop", "message_delta", "message_stop"]))
+        self.assertEqual(set(kinds[2:-3]), {"content_block_delta"})
+
+    def test_thinking_is_a_block(self):
+        r = thinker.messages.create(**{**ASK, "max_tokens": 60}, thinking={"type": "enabled", "budget_tokens": 1024})
+        self.assertEqual([b.type for b in r.content], ["thinking", "text"])
+        again = ASK["messages"] + [{"role": "assistant", "content": r.content}, {"role": "user", "content": "And then?"}]
+        self.assertTrue(thinker.messages.create(**{**ASK, "messages": again, "max_tokens": 3}).content)
+        off = thinker.messages.create(thinking={"type": "disabled"}, **ASK)
+        self.assertEqual([b.type for b in off.content], ["text"])
+
+    def test_stop_sequences_are_named(self):
+        r = client.messages.create(stop_sequences=[" named"], **{**ASK, "max_tokens": 60})
+        self.assertEqual((r.stop_reason, r.stop_sequence), ("stop_sequence", " named"))
+
+    def test_the_beta_path_is_the_same(self):
+        self.assertEqual(client.beta.messages.create(betas=["x"], **ASK).content[0].text, client.messages.create(**ASK).content[0].text)
+
+    def test_a_message_has_the_id_of_its_request(self):
+        self.assertTrue(client.messages.create(**ASK)._request_id)
+
+    def test_models_are_listed(self):
+        models = list(client.models.list())
+        self.assertEqual([(m.id, m.type, m.max_input_tokens) for m in models], [(n, "model", 1024) for n in ("story", "tales/story")])
+        self.assertEqual(client.models.retrieve("story").display_name, "story")
+        self.assertGreater(models[0].created_at.year, 2000)
+
+    def test_many_at_once_get_what_each_gets_alone(self):
+        async def text(c, i):
+            async with c.messages.stream(**{**ASK, "extra_body": {"seed": i}}) as stream:
+                return (await stream.get_final_message()).content[0].text
+
+        async def all_of_them():
+            async with anthropic.AsyncAnthropic(base_url=URLS["story"], **OPTIONS) as c:
+                return await asyncio.gather(*[text(c, i) for i in range(12)])
+        alone = [client.messages.create(**{**ASK, "extra_body": {"seed": i}}).content[0].text for i in range(12)]
+        self.assertEqual(asyncio.run(all_of_them()), alone)
+
+    def test_a_stream_that_is_closed_is_cancelled(self):
+        with client.messages.stream(**{**ASK, "max_tokens": 900, "extra_body": {"ignore_eos": True}}) as stream:
+            next(iter(stream.text_stream))
+        deadline = time.time() + 10
+        while running() > 0:
+            self.assertLess(time.time(), deadline)
+            time.sleep(0.005)
+
+
+class Faults(unittest.TestCase):
+    def test_faults_are_the_packages_exceptions(self):
+        image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
+        for kind, fields in (("temperature", {"extra_body": {"temperature": -1}}), ("tools", {"tools": [{"name": "f", "input_schema": {"type": "object"}}]}),
+                             ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [image]}]}),
+                             ("1024", {"messages": [{"role": "user", "content": "fox " * 5000}]})):
+            with self.assertRaises(anthropic.BadRequestError) as e:
+                client.messages.create(**{**ASK, **fields})
+            self.assertIn(kind, e.exception.message)
+            self.assertEqual(e.exception.body["error"]["type"], "invalid_request_error")
+        with self.assertRaises(anthropic.NotFoundError) as e:
+            client.messages.create(**{**ASK, "model": "claude-fox"})
+        self.assertEqual(e.exception.body["error"]["type"], "not_found_error")
+        with self.assertRaises(anthropic.AuthenticationError):
+            client.with_options(api_key="wrong").messages.create(**ASK)
+        with self.assertRaises(anthropic.APIStatusError) as e:
+            client.messages.create(**{**ASK, "system": "x" * (33 << 20)})
+        self.assertEqual((e.exception.status_code, e.exception.body["error"]["type"]), (413, "request_too_large"))
