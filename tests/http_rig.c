@@ -34,6 +34,12 @@ static void query(struct http_exchange *x) {
 
 /* ---- handlers with a thread -------------------------------------------------------------------------------------- */
 
+/* One word: were the two apart, a look between them could take the news of the end without seeing the end. */
+enum job_state {
+    JOB_NEWS = 1, // nobody looked since
+    JOB_DONE = 2, // the job's thread never touches it again
+};
+
 struct job {
     struct job *next;
     struct http_exchange *exchange;
@@ -41,7 +47,8 @@ struct job {
     int thread;
     bool streams;
     long n, batch, gap_us, size, wait_ms; // wait_ms -1: for ever
-    atomic_bool cancelled, news, done;    // once done is set the job's thread never touches it
+    atomic_bool cancelled;
+    atomic_uint state; // of enum job_state
     atomic_long n_made;
     long n_sent;
 };
@@ -56,7 +63,7 @@ static long number(struct http_exchange *x, const char *name, long fallback) {
 }
 
 static void tell_news(struct job *j) {
-    atomic_store(&j->news, true);
+    atomic_fetch_or(&j->state, JOB_NEWS);
     http_wake(j->server, j->thread);
 }
 
@@ -78,8 +85,7 @@ static void *run_job(void *arg) {
     }
     if (!j->streams)
         nap(j, j->wait_ms < 0 ? INT64_MAX / 2 : j->wait_ms * 1000);
-    atomic_store(&j->news, true);
-    atomic_store(&j->done, true);
+    atomic_fetch_or(&j->state, JOB_NEWS | JOB_DONE);
     http_wake(server, thread);
     rig_seen.running--;
     return NULL;
@@ -132,7 +138,7 @@ static void stream(struct http_exchange *x) {
 
 static bool fill_stream(struct http_exchange *x, struct buf *out) {
     struct job *j = x->user;
-    bool done = atomic_load(&j->done); // before the count, so that the last events are not missed
+    bool done = atomic_load(&j->state) & JOB_DONE; // before the count, so that the last events are not missed
     long n_made = atomic_load(&j->n_made);
     for (; j->n_sent < n_made && out->len < 65536; j->n_sent++) {
         size_t end = out->len + (size_t)j->size - 2;
@@ -152,7 +158,7 @@ static struct job *take_job(int thread) {
     struct job *j;
     pthread_mutex_lock(&jobs_mutex);
     for (j = jobs; j; j = j->next)
-        if (j->thread == thread && atomic_exchange(&j->news, false))
+        if (j->thread == thread && (atomic_fetch_and(&j->state, ~(unsigned)JOB_NEWS) & JOB_NEWS))
             break;
     pthread_mutex_unlock(&jobs_mutex);
     return j;
@@ -164,7 +170,7 @@ static void woken(void *context, int thread) {
         bool over = !j->streams || http_is_gone(j->exchange);
         if (!over)
             http_stream_more(j->exchange);
-        else if (atomic_load(&j->done)) {
+        else if (atomic_load(&j->state) & JOB_DONE) {
             if (!j->streams && !http_is_gone(j->exchange))
                 http_reply(j->exchange, &(struct http_answer){.status = 200, .content_type = "text/plain"}, STR("later\n"));
             end_job(j);
@@ -179,7 +185,7 @@ static void gone(struct http_exchange *x, enum http_gone why) {
     rig_seen.gone_slow += why == HTTP_GONE_SLOW;
     rig_seen.gone_stopping += why == HTTP_GONE_STOPPING;
     j->cancelled = true;
-    atomic_store(&j->news, true); // it may have been done already
+    atomic_fetch_or(&j->state, JOB_NEWS); // it may have been done already
     http_wake(j->server, j->thread);
 }
 
