@@ -144,8 +144,6 @@ struct gyre_request {
     int64_t score_from;        // ... from this position on ...
     int n_prompt_top_logprobs; // ... with as many of the most probable next tokens
     bool want_last_logits;     // a PROMPT event for the last prompt token, with all logits
-    bool keep_sequence;        // for a later request's continue_from: see gyre_forget
-    uint64_t continue_from;    // a finished request that was kept: what the two prompts share is not computed again; 0: none
 
     enum gyre_pooling pooling; // DONE brings the vector; max_tokens must be 0
 
@@ -156,15 +154,11 @@ struct gyre_request {
 struct gyre_request gyre_request_default(const struct gyre *g);
 
 /* Refuses what is out of range, prompts that are longer than the context or than the cache, and ids that are
- * not in the vocabulary. continue_from takes the kept sequence over, whether or not it helps. */
+ * not in the vocabulary. */
 int gyre_submit(struct gyre *g, const struct gyre_request *request, uint64_t *id, struct gyre_error *err);
 
 /* The request's next event is DONE with GYRE_CANCELLED, if it has not ended already. Unknown ids are fine. */
 void gyre_cancel(struct gyre *g, uint64_t id);
-
-/* Gives a kept sequence back that nobody will continue. The engine also drops the cache of kept sequences, oldest
- * first, when running ones need the room; they can still be continued, from the start. */
-void gyre_forget(struct gyre *g, uint64_t id);
 
 enum gyre_event_kind {
     GYRE_PROMPT, // a prompt token was computed (score_prompt, want_last_logits)
@@ -181,14 +175,15 @@ enum gyre_finish {
 
 /* Why not more of a prompt came from the prefix cache. */
 enum gyre_cache_miss {
-    GYRE_MISS_NONE,     // all that can be reused was: whole blocks before the last token
-    GYRE_MISS_DISABLED, // gyre_options.no_prefix_cache, or a model whose cache cannot be shared
-    GYRE_MISS_SHORT,    // there is no whole block before the last token
-    GYRE_MISS_SCORED,   // log-probabilities were asked for from here on, so these tokens had to be computed
-    GYRE_MISS_NEW,      // no earlier text went on like this, or it is long gone
-    GYRE_MISS_SALT,     // one did, under another cache_salt
-    GYRE_MISS_EVICTED,  // one did, and its blocks were taken for something else
-    GYRE_MISS_WINDOW,   // its full-attention blocks are there, those of a sliding window were taken
+    GYRE_MISS_NONE,       // all that can be reused was: whole blocks before the last token
+    GYRE_MISS_DISABLED,   // gyre_options.no_prefix_cache, or a model whose cache cannot be shared
+    GYRE_MISS_SHORT,      // there is no whole block before the last token
+    GYRE_MISS_SCORED,     // log-probabilities were asked for from here on, so these tokens had to be computed
+    GYRE_MISS_NEW,        // no earlier text went on like this, or it is long gone
+    GYRE_MISS_SALT,       // one did, under another cache_salt
+    GYRE_MISS_EVICTED,    // one did, and its blocks were taken for something else
+    GYRE_MISS_WINDOW,     // its full-attention blocks are there, those of a sliding window were taken
+    GYRE_MISS_CHECKPOINT, // its blocks are there, but of the recurrent state at their end no copy
 };
 const char *gyre_cache_miss_name(enum gyre_cache_miss miss); // "none", "disabled", ...
 

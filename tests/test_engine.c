@@ -117,7 +117,6 @@ static void run_alone(struct toy_shape shape, struct gyre_request q, struct reco
     depth = 1;
     struct world w = world_open(shape, (struct gyre_options){0});
     depth = company_depth;
-    q.continue_from = 0;
     submit(w.g, q, r);
     finish_all(w.g);
     world_close(w);
@@ -189,17 +188,16 @@ static void random_request(struct company *c, int max_len, const struct world *w
     q->score_prompt = one_in(4);
     q->score_from = one_in(2) ? 0 : below((int)q->n_prompt + 2);
     q->want_last_logits = one_in(4);
-    q->keep_sequence = one_in(4);
     q->priority = one_in(3) ? below(5) - 2 : 0;
 }
 
 /* Begins like an earlier request: its prompt and answer, cut or changed somewhere or not, and something new. */
-static void begin_like(struct company *c, const struct company *kept, int max_len) {
+static void begin_like(struct company *c, const struct company *earlier, int max_len) {
     int n = 0;
-    for (int i = 0; i < kept->request.n_prompt && n < max_len - 1; i++)
-        c->prompt[n++] = kept->prompt[i];
-    for (int i = 0; i < kept->record.n_tokens && n < max_len - 1; i++)
-        c->prompt[n++] = kept->record.tokens[i];
+    for (int i = 0; i < earlier->request.n_prompt && n < max_len - 1; i++)
+        c->prompt[n++] = earlier->prompt[i];
+    for (int i = 0; i < earlier->record.n_tokens && n < max_len - 1; i++)
+        c->prompt[n++] = earlier->record.tokens[i];
     if (one_in(2))
         n = 1 + below(n);
     for (int extra = below(6); extra > 0 && n < max_len - 1; extra--)
@@ -249,10 +247,6 @@ static void one_random_schedule(struct tally *tally) {
             int k = below(n);
             if (k < submitted)
                 begin_like(c, &all[k], max_len);
-            if (k < submitted && all[k].request.keep_sequence && all[k].record.n_done && all[k].id) {
-                c->request.continue_from = all[k].id;
-                all[k].id = 0;
-            }
             c->id = submit(w.g, c->request, &c->record);
             submitted++;
         }
@@ -273,10 +267,8 @@ static void one_random_schedule(struct tally *tally) {
         tally->n_requests++;
         tally->n_cancelled += all[i].record.finish == GYRE_CANCELLED;
         tally->n_reused += all[i].record.timing.n_reused;
-        if (all[i].request.keep_sequence && all[i].id)
-            gyre_forget(w.g, all[i].id);
     }
-    EXPECT_EQ(w.g->scheduler.idle.n, 0);
+    EXPECT_EQ(w.g->pool.states.n_free, w.g->pool.states.n_blocks);
     for (int g = 0; g < w.g->pool.n_groups; g++)
         EXPECT_EQ(w.g->pool.groups[g].blocks.n_free, w.g->pool.groups[g].blocks.n_blocks);
     world_close(w);
@@ -414,7 +406,7 @@ static void what_cannot_be_computed_is_refused_in_words(void **state) {
     struct {
         const char *word;
         struct gyre_request q;
-    } cases[28];
+    } cases[27];
     int n = 0;
 #define CASE(w, ...)                            \
     do {                                        \
@@ -449,7 +441,6 @@ static void what_cannot_be_computed_is_refused_in_words(void **state) {
     CASE("bad_words", q->bad_sequences = &far_bad, q->n_bad_sequences = 1);
     CASE("bad_words", q->bad_sequences = &empty_bad, q->n_bad_sequences = 1);
     CASE("score_from", q->score_from = -1);
-    CASE("continue_from", q->continue_from = 12345);
 #undef CASE
     EXPECT_EQ(n, sizeof cases / sizeof cases[0]);
     for (int i = 0; i < n; i++) {
@@ -557,28 +548,32 @@ static void cancelling_voids_what_was_not_handed_out(void **state) {
     world_close(w);
 }
 
+/* A block of an answer can be reused once its last token has been computed; the last token of all was not. */
 static void a_conversation_computes_its_past_once(void **state) {
     (void)state;
-    struct world w = world_open(PLAIN, (struct gyre_options){.block_size = 4, .no_prefix_cache = true});
-    int32_t text[LONGEST];
-    int n = 6;
-    uint64_t id = 0;
-    memcpy(text, PROMPT, 6 * sizeof *text);
-    for (int turn = 0; turn < 5; turn++) {
-        struct gyre_request q = ask(&w, n, 8);
-        struct record r = {0}, alone = {0};
-        q.prompt = text, q.keep_sequence = true, q.continue_from = id;
-        id = submit(w.g, q, &r);
-        finish_all(w.g);
-        run_alone(PLAIN, q, &alone);
-        expect_same(&r, &alone, "in a conversation");
-        EXPECT_EQ(r.timing.n_reused, turn ? n - 4 : 0); // the last token of an answer was never computed
-        for (int i = 0; i < r.n_tokens; i++)
-            text[n++] = r.tokens[i];
-        for (int i = 0; i < 3; i++)
-            text[n++] = PROMPT[(turn + i) % 10];
+    static const struct toy_shape shapes[] = {{.full = true}, {.full = true, .recurrent = true}, {.recurrent = true}, {.window = 9}};
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 4});
+        int32_t text[LONGEST];
+        int n = 6, n_before = 0;
+        memcpy(text, PROMPT, 6 * sizeof *text);
+        for (int turn = 0; turn < 5; turn++) {
+            struct gyre_request q = ask(&w, n, 8);
+            struct record r = {0}, alone = {0};
+            q.prompt = text;
+            submit(w.g, q, &r);
+            finish_all(w.g);
+            run_alone(shapes[i], q, &alone);
+            expect_same(&r, &alone, "in a conversation");
+            EXPECT_EQ(r.timing.n_reused, n_before / 4 * 4);
+            for (int k = 0; k < r.n_tokens; k++)
+                text[n++] = r.tokens[k];
+            n_before = n - 1;
+            for (int k = 0; k < 3; k++)
+                text[n++] = PROMPT[(turn + k) % 10];
+        }
+        world_close(w);
     }
-    world_close(w);
 }
 
 /* Tokens reused of a prompt of n tokens, and that they changed nothing. */
@@ -655,7 +650,7 @@ static void a_miss_says_why(void **state) {
     w = world_open(PLAIN, tiny);
     EXPECT_EQ(miss(&w, text, 41, NULL, false), GYRE_MISS_DISABLED);
     world_close(w);
-    for (int m = GYRE_MISS_NONE; m <= GYRE_MISS_WINDOW; m++)
+    for (int m = GYRE_MISS_NONE; m <= GYRE_MISS_CHECKPOINT; m++)
         EXPECT(gyre_cache_miss_name((enum gyre_cache_miss)m));
 }
 
@@ -673,14 +668,29 @@ static void what_was_evicted_is_computed_again(void **state) {
     world_close(w);
 }
 
-static void recurrent_models_remember_nothing(void **state) {
+/* A state is known where the prompt ended, and where a second text parted from a first one, for a third. */
+static void a_recurrent_model_goes_on_from_a_checkpoint(void **state) {
     (void)state;
-    struct toy_shape shape = {.full = true, .recurrent = true};
-    struct world w = world_open(shape, (struct gyre_options){.block_size = 8});
-    int32_t text[41] = {3};
-    EXPECT_EQ(reused(&w, shape, text, 41, NULL), 0);
-    EXPECT_EQ(reused(&w, shape, text, 41, NULL), 0);
-    world_close(w);
+    static const struct toy_shape shapes[] = {{.full = true, .recurrent = true}, {.recurrent = true}, {.window = 11, .recurrent = true}};
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 8, .max_batched_tokens = 64});
+        int32_t text[60];
+        for (int k = 0; k < 60; k++)
+            text[k] = 2 + (k * 7 + k / 3) % (VOCAB - 2);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, NULL), 0);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, NULL), 40);
+        EXPECT_EQ(miss(&w, text, 40, NULL, false), GYRE_MISS_CHECKPOINT);
+        EXPECT_EQ(reused(&w, shapes[i], text, 40, NULL), 32);
+        EXPECT_EQ(reused(&w, shapes[i], text, 60, NULL), 40);
+        EXPECT_EQ(reused(&w, shapes[i], text, 60, NULL), 56);
+        text[20]++; // other text from the third block on
+        EXPECT_EQ(miss(&w, text, 41, NULL, false), GYRE_MISS_CHECKPOINT);
+        text[20]++;
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, NULL), 16);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, "tenant"), 0);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, "tenant"), 40);
+        world_close(w);
+    }
 }
 
 /* The order in which requests end that are submitted together, one running at a time. */
@@ -764,28 +774,6 @@ static void a_long_prompt_does_not_starve_among_short_ones(void **state) {
     world_close(w);
 }
 
-static void kept_sequences_give_way(void **state) {
-    (void)state;
-    struct world w =
-        world_open(PLAIN, (struct gyre_options){.block_size = 4, .max_seqs = 2, .kv_cache_bytes = 8 * LONGEST, .no_prefix_cache = true});
-    struct gyre_request q = ask(&w, 10, 40);
-    struct record first = {0}, large = {0}, again = {0}, alone = {0};
-    q.keep_sequence = true;
-    uint64_t id = submit(w.g, q, &first);
-    finish_all(w.g);
-    EXPECT_EQ(w.g->scheduler.idle.n, 1);
-    submit(w.g, ask(&w, 6, 80), &large);
-    finish_all(w.g);
-    EXPECT(large.n_tokens == 80 && w.g->scheduler.n_preempted == 0);
-    q.continue_from = id;
-    submit(w.g, q, &again);
-    finish_all(w.g);
-    run_alone(PLAIN, q, &alone);
-    expect_same(&again, &alone, "after its cache was dropped");
-    EXPECT_EQ(again.timing.n_reused, 0);
-    world_close(w);
-}
-
 static void the_cache_is_as_large_as_was_said(void **state) {
     (void)state;
     struct toy_shape shape = {.vocab_size = VOCAB, .full = true, .window = 10, .recurrent = true};
@@ -800,9 +788,12 @@ static void the_cache_is_as_large_as_was_said(void **state) {
         int64_t total = 64 * (int64_t)s.cache.n_states;
         for (int g = 0; g < p->n_groups; g++)
             total += 64 * (int64_t)s.cache.n_blocks[g];
-        EXPECT(total == s.kv_cache_bytes && total <= bytes && s.max_model_len <= LONGEST && s.cache.n_states <= 16);
+        EXPECT(total == s.kv_cache_bytes && total <= bytes && s.max_model_len <= LONGEST && s.cache.n_states <= 48);
         struct kv_pool pool;
-        kv_pool_init(&pool, p->groups, p->n_groups, 8, 16, s.cache.n_blocks, s.cache.n_states, false);
+        struct kv_pool_options po = {
+            .groups = p->groups, .n_groups = p->n_groups, .block_size = 8, .max_chunk = 16, .n_states = s.cache.n_states};
+        memcpy(po.n_blocks, s.cache.n_blocks, sizeof po.n_blocks);
+        kv_pool_init(&pool, &po);
         EXPECT(kv_pool_could_hold(&pool, s.max_model_len));
         kv_pool_release(&pool);
         if (s.max_model_len == LONGEST)
@@ -857,11 +848,10 @@ int main(void) {
         cmocka_unit_test(a_beginning_seen_before_is_not_computed_again),
         cmocka_unit_test(a_miss_says_why),
         cmocka_unit_test(what_was_evicted_is_computed_again),
-        cmocka_unit_test(recurrent_models_remember_nothing),
+        cmocka_unit_test(a_recurrent_model_goes_on_from_a_checkpoint),
         cmocka_unit_test(policies_decide_who_comes_first),
         cmocka_unit_test(a_more_important_request_takes_the_place_of_a_running_one),
         cmocka_unit_test(a_long_prompt_does_not_starve_among_short_ones),
-        cmocka_unit_test(kept_sequences_give_way),
         cmocka_unit_test(the_cache_is_as_large_as_was_said),
         cmocka_unit_test(options_out_of_range_are_named),
     };

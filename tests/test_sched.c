@@ -120,7 +120,8 @@ static double step(struct bench *b, uint64_t i) {
 static double longest_step(double itl_target_us) {
     struct bench *b = xcalloc(1, sizeof *b);
     const struct cache_group group = {.kind = CACHE_KV, .n_heads = 1, .k_dim = 1, .v_dim = 1, .n_layers = 1};
-    kv_pool_init(&b->pool, &group, 1, BLOCK, 2048, (int[]){BLOCKS}, 0, false);
+    kv_pool_init(&b->pool,
+                 &(struct kv_pool_options){.groups = &group, .n_groups = 1, .block_size = BLOCK, .max_chunk = 2048, .n_blocks = {BLOCKS}});
     scheduler_init(&b->s, &b->pool, (struct step_limits){2048, 16, 64, itl_target_us});
     for (int i = 0; i < STREAMS; i++)
         add(b, &b->streams[i], 100 + 50 * i);
@@ -155,6 +156,51 @@ static void a_long_prompt_does_not_stretch_running_streams(void **state) {
     EXPECT(bounded < 8000 * 1.15); // noise of the machine, and of the fit
 }
 
+// ---- checkpoints of recurrent state ---------------------------------------------------------------------------------
+
+/* A sequence of n tokens in a pool of recurrent state and two slots. */
+static struct sequence *new_sequence(struct arena *arena, int n) {
+    struct sequence *seq = arena_calloc(arena, 1, sizeof *seq);
+    sequence_init(seq, arena, 64, 1, 4);
+    for (int i = 0; i < n; i++)
+        sequence_append(seq, i);
+    return seq;
+}
+
+static void the_last_slot_comes_with_the_checkpoint_that_it_holds(void **state) {
+    (void)state;
+    const struct cache_group group = {.kind = CACHE_STATE, .state_floats = 1, .n_layers = 1};
+    struct kv_pool pool;
+    struct arena arena = {0};
+    struct cache_copy copies[4];
+    kv_pool_init(&pool,
+                 &(struct kv_pool_options){
+                     .groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 16, .max_copies = 4, .n_states = 2, .remember = true});
+    struct sequence *first = new_sequence(&arena, 9), *other = new_sequence(&arena, 1), *again = new_sequence(&arena, 9);
+    EXPECT_EQ(kv_pool_recall(&pool, first, 8), GYRE_MISS_NEW);
+    EXPECT_EQ(kv_pool_tokens_to_checkpoint(&pool, first), 8);
+    EXPECT_EQ(kv_pool_extend(&pool, first, 8), OK);
+    int32_t own = first->state_slot;
+    first->n_computed = 8;
+    kv_pool_remember(&pool, first);
+    EXPECT_EQ(kv_pool_take_copies(&pool, copies), 1);
+    EXPECT(copies[0].group == STATE_SLOTS && copies[0].from == own && copies[0].to == 1 - own);
+    kv_pool_drop(&pool, first);
+    EXPECT_EQ(kv_pool_extend(&pool, other, 1), OK);
+    EXPECT_EQ(other->state_slot, own); // not the one with the checkpoint
+    EXPECT_EQ(kv_pool_recall(&pool, again, 8), GYRE_MISS_NONE);
+    EXPECT_EQ(again->n_computed, 8);
+    EXPECT_EQ(again->state_slot, 1 - own);
+    EXPECT_EQ(kv_pool_take_copies(&pool, copies), 0);
+    EXPECT(!kv_pool_check(&pool, (struct sequence *[]){other, again}, 2));
+    kv_pool_drop(&pool, again);
+    EXPECT_EQ(kv_pool_recall(&pool, again, 8), GYRE_MISS_EVICTED); // it was written on
+    kv_pool_drop(&pool, other);
+    EXPECT(!kv_pool_check(&pool, NULL, 0));
+    kv_pool_release(&pool);
+    arena_release(&arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cost_of_a_step_is_learned),
@@ -162,6 +208,7 @@ int main(void) {
         cmocka_unit_test(a_long_calm_does_not_spoil_the_fit),
         cmocka_unit_test(a_chunk_is_as_large_as_the_target_allows),
         cmocka_unit_test(a_long_prompt_does_not_stretch_running_streams),
+        cmocka_unit_test(the_last_slot_comes_with_the_checkpoint_that_it_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

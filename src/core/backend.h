@@ -28,7 +28,7 @@ struct backend_options {
 struct cache_config {
     int block_size;                 // tokens a block, a power of two
     int n_blocks[MAX_CACHE_GROUPS]; // of KV and latent groups; block ids are 0 .. n_blocks-1
-    int n_states;                   // slots of state groups
+    int n_states;                   // slots of state groups: running sequences and checkpoints
 };
 
 struct backend_ops {

@@ -12,6 +12,7 @@
  *     block_table[g]  [S, table_width[g]]: entry i holds positions [i*block_size, (i+1)*block_size); -1: none
  *                     (not yet allocated, or out of the window and given back)
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0
+ *     copies[i]       of cache, done one after the other before any token of the step and after all earlier steps
  *     out_row[r]      the token row that output row r is made of, ascending; sample[r] says what is wanted of it
  *
  * Owned and filled by the engine; a backend reads it until the step is collected, what it points to as well. */
@@ -21,10 +22,16 @@
 
 #include <stdint.h>
 
-enum { MAX_CACHE_GROUPS = 8 };
+enum { MAX_CACHE_GROUPS = 8, STATE_SLOTS = -1 };
+
+/* Block `to` of a group becomes what block `from` is; or state slot `to`, in all recurrent groups. */
+struct cache_copy {
+    int32_t group; // or STATE_SLOTS
+    int32_t from, to;
+};
 
 struct batch_plan {
-    int n_tokens, n_seqs, n_rows;
+    int n_tokens, n_seqs, n_rows, n_copies;
     int32_t *token_id, *position, *from_row; // [T]
     int32_t *query_start;                    // [S + 1]
     int32_t *seq_len, *n_known;              // [S]; n_known: tokens known so far, prompt included (see rope.h)
@@ -33,11 +40,12 @@ struct batch_plan {
     int table_width[MAX_CACHE_GROUPS];
     int32_t *out_row;             // [R]
     struct sample_params *sample; // [R]
+    struct cache_copy *copies;    // [n_copies]
 };
 
 /* The largest step that a plan or an executable is made for. */
 struct bucket {
-    int max_tokens, max_seqs, max_rows;
+    int max_tokens, max_seqs, max_rows, max_copies;
 };
 
 /* Allocates for a bucket; table_width[g] entries a sequence. All zero, but for from_row. */

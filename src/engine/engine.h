@@ -1,7 +1,7 @@
 /* engine.h - what an engine is made of; for the files of this room and its tests. The contract is gyre.h.
  *
  *     gyre_submit -> request -> scheduler: waiting -> running ------------> ended -> DONE -> freed
- *                                             step: plan, run, collect, publish       '-> kept (continue_from)
+ *                                             step: plan, run, collect, publish
  *
  * One request is one sequence. Everything that a step needs is allocated before it: a request's memory when it is
  * submitted, plan, results and events when the engine is opened. */
@@ -33,7 +33,7 @@ struct request {
     int64_t fair_cost, fair_tag;       // see sched/fair_share.h
     int64_t accepted_step;             // steps that were planned before it came
     struct request_progress *progress; // NULL: nobody watches
-    bool ended, delivered;
+    bool ended;
     enum gyre_finish finish;
     struct error error;
     struct request *next_ended;
@@ -55,7 +55,7 @@ struct request *request_table_find(const struct request_table *t, uint64_t id);
 void request_table_remove(struct request_table *t, struct request *r);
 
 /* A request with everything copied and checked, or a sentence that names the field. Reads only what does not change
- * while the engine is open (unless continue_from is given), so any thread may call it. */
+ * while the engine is open, so any thread may call it. */
 enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out, struct error *err);
 void request_free(struct request *r);
 
@@ -126,7 +126,7 @@ bool engine_has_work(const struct gyre *g);
 /* The request is in a step for the first time. */
 void engine_started(struct gyre *g, struct request *r, int64_t now_us);
 
-/* The request is over: out of the scheduler (or kept), DONE next. For FAILED, err says why. */
+/* The request is over: out of the scheduler, DONE next. For FAILED, err says why. */
 void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err);
 
 /* Frees the requests whose DONE was handed out by the last poll, but for those that a step in flight still has. */

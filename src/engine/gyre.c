@@ -23,33 +23,6 @@ struct gyre_request gyre_request_default(const struct gyre *g) {
 
 // ---- the life of a request --------------------------------------------------------------------------------------
 
-static int32_t shared_prefix(const struct sequence *a, const struct sequence *b) {
-    int32_t n = 0, max = MIN(a->n_computed, b->n_tokens);
-    while (n < max && a->tokens[n] == b->tokens[n])
-        n++;
-    return n;
-}
-
-/* It is freed by the next poll that may. */
-static void let_go(struct gyre *g, struct request *r) {
-    request_table_remove(&g->requests, r);
-    r->next_ended = g->delivered;
-    g->delivered = r;
-}
-
-static void forget(struct gyre *g, struct request *kept) {
-    scheduler_remove(&g->scheduler, &kept->sequence);
-    let_go(g, kept);
-}
-
-/* What both prompts begin with need not be computed again, except what must give output rows. */
-static void take_over(struct gyre *g, struct request *kept, struct request *r) {
-    int32_t n = MIN(shared_prefix(&kept->sequence, &r->sequence), sequence_row_start(&r->sequence));
-    kv_pool_rewind(&g->pool, &kept->sequence, n);
-    kv_pool_hand_over(&g->pool, &kept->sequence, &r->sequence);
-    forget(g, kept);
-}
-
 /* When its turn is: the number of its arrival, or with several tenants its tag, in units of 16 tokens. */
 static int64_t turn_of(struct gyre *g, struct request *r, int64_t arrival) {
     if (g->fair.n_tenants == 1)
@@ -75,8 +48,6 @@ void engine_accept(struct gyre *g, struct request *r) {
     r->accepted_step = g->n_steps;
     r->sequence.rank = rank_of(g, r);
     request_table_add(&g->requests, r);
-    if (r->asked.continue_from)
-        take_over(g, request_table_find(&g->requests, r->asked.continue_from), r);
     scheduler_add(&g->scheduler, &r->sequence);
     g->n_busy++;
 }
@@ -93,10 +64,7 @@ int gyre_submit(struct gyre *g, const struct gyre_request *asked, uint64_t *id, 
 
 void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err) {
     sequence_expect_no_more(&r->sequence);
-    if (r->asked.keep_sequence && finish != GYRE_FAILED)
-        scheduler_keep(&g->scheduler, &r->sequence);
-    else
-        scheduler_remove(&g->scheduler, &r->sequence);
+    scheduler_remove(&g->scheduler, &r->sequence);
     if (g->fair.n_tenants > 1)
         fair_share_settle(&g->fair, r->asked.tenant, r->fair_cost, r->started_us ? r->n_prompt - MAX(r->sequence.n_recalled, 0) : 0,
                           r->sequence.n_tokens - r->n_prompt);
@@ -110,7 +78,7 @@ void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, cons
 
 void gyre_cancel(struct gyre *g, uint64_t id) {
     struct request *r = request_table_find(&g->requests, id);
-    if (!r || r->delivered)
+    if (!r)
         return;
     if (r->ended)
         r->finish = r->finish == GYRE_FAILED ? GYRE_FAILED : GYRE_CANCELLED;
@@ -118,17 +86,11 @@ void gyre_cancel(struct gyre *g, uint64_t id) {
         engine_end(g, r, GYRE_CANCELLED, NULL);
 }
 
-void gyre_forget(struct gyre *g, uint64_t id) {
-    struct request *r = request_table_find(&g->requests, id);
-    if (r && r->delivered)
-        forget(g, r);
-}
-
 const char *gyre_cache_miss_name(enum gyre_cache_miss miss) {
     static const char *const names[] = {
         [GYRE_MISS_NONE] = "none",       [GYRE_MISS_DISABLED] = "disabled",  [GYRE_MISS_SHORT] = "short prompt",
         [GYRE_MISS_SCORED] = "scored",   [GYRE_MISS_NEW] = "new text",       [GYRE_MISS_SALT] = "other salt",
-        [GYRE_MISS_EVICTED] = "evicted", [GYRE_MISS_WINDOW] = "window gone",
+        [GYRE_MISS_EVICTED] = "evicted", [GYRE_MISS_WINDOW] = "window gone", [GYRE_MISS_CHECKPOINT] = "no checkpoint",
     };
     BUG_IF((size_t)miss >= ARRAY_LEN(names));
     return names[miss];
@@ -161,7 +123,7 @@ static struct gyre_timing timing_of(const struct request *r) {
     };
 }
 
-/* Takes the first ended request off the list. One that is not kept is freed by the next poll. */
+/* Takes the first ended request off the list. It is freed by the next poll. */
 static struct gyre_event take_done(struct gyre *g) {
     struct request *r = g->ended_head;
     g->ended_head = r->next_ended;
@@ -172,10 +134,10 @@ static struct gyre_event take_done(struct gyre *g) {
         e.error = r->error.text, e.error_of_request = r->error.status == ERR_ARG;
     if (r->pooled_whole && r->finish == GYRE_LENGTH)
         e.pooled = r->pooled;
-    r->delivered = true;
     g->n_busy--;
-    if (r->sequence.place != SEQ_IDLE)
-        let_go(g, r);
+    request_table_remove(&g->requests, r);
+    r->next_ended = g->delivered;
+    g->delivered = r;
     return e;
 }
 

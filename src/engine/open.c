@@ -43,8 +43,15 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
         g->steps[i].rows = xcalloc((size_t)b.max_rows, sizeof *g->steps[i].rows);
         g->steps[i].requests = xcalloc((size_t)b.max_seqs, sizeof *g->steps[i].requests);
     }
-    kv_pool_init(&g->pool, p->groups, p->n_groups, sizes->cache.block_size, b.max_tokens, sizes->cache.n_blocks, sizes->cache.n_states,
-                 !o->no_prefix_cache);
+    struct kv_pool_options pool = {.groups = p->groups,
+                                   .n_groups = p->n_groups,
+                                   .block_size = sizes->cache.block_size,
+                                   .max_chunk = b.max_tokens,
+                                   .max_copies = b.max_copies,
+                                   .n_states = sizes->cache.n_states,
+                                   .remember = !o->no_prefix_cache};
+    memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);
+    kv_pool_init(&g->pool, &pool);
     scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
     g->events = xcalloc(2 * (size_t)b.max_rows, sizeof *g->events);

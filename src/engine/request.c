@@ -91,9 +91,6 @@ static enum status check_request(const struct gyre *g, const struct gyre_request
     TRY(check_pooling(a, &g->info, err));
     if (a->tenant < 0 || a->tenant >= g->fair.n_tenants)
         return fail(err, ERR_ARG, "tenant: %d is not one of %d", a->tenant, g->fair.n_tenants);
-    const struct request *kept = a->continue_from ? request_table_find(&g->requests, a->continue_from) : NULL;
-    if (a->continue_from && !(kept && kept->sequence.place == SEQ_IDLE))
-        return fail(err, ERR_ARG, "continue_from: there is no kept request of this id");
     return OK;
 }
 

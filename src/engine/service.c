@@ -130,7 +130,7 @@ static enum status put_in_inbox(struct service *s, struct ticket *t, struct erro
 }
 
 int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err) {
-    BUG_IF(request->want_last_logits || request->keep_sequence || request->continue_from);
+    BUG_IF(request->want_last_logits);
     struct error e = {0};
     struct request *r;
     *out = NULL;

@@ -64,7 +64,7 @@ int service_open(struct gyre *take_engine, const struct service_options *options
 void service_close(struct service *s);
 
 /* Any thread. Refuses with a sentence: a field out of range (ERR_ARG), a full queue (ERR_FULL), a broken device
- * (ERR_DEVICE), a service that drains (ERR_FULL). want_last_logits, keep_sequence and continue_from must be off.
+ * (ERR_DEVICE), a service that drains (ERR_FULL). want_last_logits must be off.
  * *out is set before the first news, which may come before this returns. */
 int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err);
 

@@ -7,6 +7,8 @@ enum {
     DEFAULT_BATCHED_TOKENS = 512,
     DEFAULT_SEQS = 64,
     DEFAULT_BLOCK = 64,
+    CHECKPOINTS_A_SEQ = 2,  // of recurrent state, for each sequence of a full step: of its prompt's end and its answer's
+    COPIES_A_SEQ = 4,       // of cache before a step: a checkpoint made and one restored, and some to spare
     LONGEST = 1 << 24,      // tokens of a sequence: tables are made for them
     LOGIT_BYTES = 64 << 20, // for the rows of one step; scoring goes in slices of that
 };
@@ -102,6 +104,7 @@ static struct bucket bucket_of(const struct gyre_options *o, const struct progra
                        .max_seqs = o->max_seqs ? o->max_seqs : DEFAULT_SEQS};
     b.max_seqs = MIN(b.max_seqs, b.max_tokens);
     int64_t rows = LOGIT_BYTES / ((int64_t)sizeof(float) * p->vocab_size);
+    b.max_copies = COPIES_A_SEQ * b.max_seqs;
     b.max_rows = (int)MAX((int64_t)b.max_seqs, MIN(rows, (int64_t)b.max_tokens));
     return b;
 }
@@ -121,7 +124,8 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
     int64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : quarter_of_memory();
     int64_t state = state_bytes(&d), states = 0;
     if (state > 0) { // at most half for recurrent state, but one slot there must be
-        out->cache.n_states = (int)MAX(1, MIN(budget / 2 / state, d.max_seqs));
+        int64_t useful = d.max_seqs * (o->no_prefix_cache ? 1 : 1 + CHECKPOINTS_A_SEQ);
+        out->cache.n_states = (int)MAX(1, MIN(budget / 2 / state, useful));
         states = saturating_mul(state, out->cache.n_states);
     }
     int64_t asked_len = MIN(o->max_model_len ? o->max_model_len : m->max_positions, LONGEST);

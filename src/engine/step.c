@@ -91,6 +91,7 @@ static void fill_sequence(const struct gyre *g, struct step *step, struct sequen
 
 static void fill_step(struct gyre *g, struct step *step) {
     step->plan.n_tokens = step->plan.n_seqs = step->plan.n_rows = 0;
+    step->plan.n_copies = kv_pool_take_copies(&g->pool, step->plan.copies);
     step->is_read_back = false;
     telemetry_step(g);
     step->started_us = clock_us();

@@ -1,7 +1,7 @@
 /* chat.c - see chat.h.
  *
- * Each turn renders the whole conversation through the template and continues the sequence of the turn before, so
- * that only what is new is computed. Lines are edited with libedit and remembered in ~/.gyre_history (or
+ * Each turn renders the whole conversation through the template; the engine's prefix cache knows what the turns before
+ * computed of it. Lines are edited with libedit and remembered in ~/.gyre_history (or
  * $GYRE_HISTORY). Ctrl-C stops an answer, or clears the line; what was said until then stays in the conversation. */
 #include "main/chat.h"
 
@@ -25,7 +25,6 @@ struct conversation {
     const struct chat_options *options;
     json_t *messages;
     char *system;
-    uint64_t kept; // the request of the last turn; 0: none
     bool over;
 };
 
@@ -44,9 +43,6 @@ static void drop_last_message(struct conversation *c) { json_array_remove(c->mes
 
 static void begin_anew(struct conversation *c) {
     json_array_clear(c->messages);
-    if (c->kept)
-        gyre_forget(c->g, c->kept);
-    c->kept = 0;
     if (c->system && !add_message(c, "system", str_of(c->system)))
         fprintf(stderr, "the system message is not UTF-8, and left out\n");
 }
@@ -84,15 +80,11 @@ static enum status ask(struct conversation *c, struct answer *a, struct error *e
     enum status st = model_text_encode_chat(c->text, c->messages, &prompt, err);
     if (st == OK) {
         q.prompt = prompt.ids, q.n_prompt = (int64_t)prompt.n;
-        q.keep_sequence = true, q.continue_from = c->kept;
         st = answer_submit(a, c->g, &q, err);
     }
     token_ids_release(&prompt);
     TRY(st);
-    c->kept = 0;
-    TRY(stream_answer(c, a, err));
-    c->kept = a->id;
-    return OK;
+    return stream_answer(c, a, err);
 }
 
 /* A turn that fails is taken back, so that the next one does not fail for it again. */

@@ -4,23 +4,24 @@
  * attention, sliding window, latent) has blocks of its own; recurrent groups share one set of state slots, one
  * slot a running sequence. Windowed groups give blocks back that no layer can see any more.
  *
- * A block is free or has ref_count holders. Free blocks stand in a list in the order of eviction: what was given
- * back longest ago is taken first, so that whatever a block still holds stays useful as long as possible: full blocks
- * are remembered by the text they hold (prefix_cache.h), free ones too, until they are taken for something else. */
+ * Full blocks are remembered by the text they hold (prefix_cache.h), free ones too, until they are taken for something
+ * else (block_list.h); so a sequence that begins like an earlier one shares its blocks.
+ *
+ * A recurrent state cannot be shared, nor be cut back: it is what all tokens so far have made of it. So at a few places
+ * of a text it is copied to a free slot, a checkpoint, which is remembered at the node of that place; whoever goes on
+ * from there copies it to its own slot:
+ *
+ *     text     [ block | block | block | block | blo        a step ends at each checkpoint
+ *     nodes       o ----- o ----- o ----- o
+ *     state               A               B                 A: where another text parted from this one
+ *                                                           B: the last whole block of the prompt, or of the answer so far
+ *
+ * Copies are left in a list, for the next step to begin with. */
 #pragma once
 
-#include "base/status.h"
 #include "core/program.h"
+#include "sched/block_list.h"
 #include "sched/sequence.h"
-
-/* Blocks of one group, or state slots. A free block has ref_count 0 and stands in the list prev/next. */
-struct block_list {
-    int n_blocks, n_free;
-    int32_t *ref_count;   // [n_blocks]
-    int32_t *prev, *next; // [n_blocks]; NO_BLOCK at the ends
-    int32_t *node;        // [n_blocks]: of the prefix cache; NO_NODE
-    int32_t oldest, newest;
-};
 
 struct kv_group {
     bool paged; // false: recurrent, its state stands in the sequence's slot
@@ -30,19 +31,28 @@ struct kv_group {
 
 struct kv_pool {
     int n_groups, block_size;
-    int max_chunk; // tokens that a sequence may compute in one step
+    int max_chunk;
     struct kv_group groups[MAX_CACHE_GROUPS];
     bool has_state;
-    struct block_list states;
+    int state_group;          // whose place in a node names its checkpoint; if has_state
+    struct block_list states; // slots of running sequences, checkpoints (free, with a node) and others
     bool remembers;
     struct prefix_cache prefix;
-    int32_t *path; // [prefix.n_nodes]: scratch of kv_pool_recall
+    int32_t *path;             // [prefix.n_nodes]: scratch of kv_pool_recall
+    struct cache_copy *copies; // [max_copies]: what the next step begins with
+    int n_copies, max_copies;
 };
 
-/* n_blocks[g] of paged groups as in struct cache_config. Recurrent groups cannot go back to an earlier state, so a
- * pool with one remembers nothing. */
-void kv_pool_init(struct kv_pool *pool, const struct cache_group *groups, int n_groups, int block_size, int max_chunk, const int *n_blocks,
-                  int n_states, bool remember);
+struct kv_pool_options {
+    const struct cache_group *groups; // [n_groups]
+    int n_groups, block_size;
+    int max_chunk;                  // tokens that a sequence may compute in one step
+    int max_copies;                 // that a step may begin with
+    int n_blocks[MAX_CACHE_GROUPS]; // of paged groups, as in struct cache_config
+    int n_states;
+    bool remember; // what earlier sequences computed
+};
+void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *options);
 void kv_pool_release(struct kv_pool *pool);
 
 /* Blocks that a sequence of n tokens holds at most at any one time. Static: sizes a pool before there is one. */
@@ -67,16 +77,15 @@ void kv_pool_drop(struct kv_pool *pool, struct sequence *seq);
  * was not more. */
 enum gyre_cache_miss kv_pool_recall(struct kv_pool *pool, struct sequence *seq, int32_t max_tokens);
 
-/* Remembers the blocks that seq has filled since the last time, with tokens that are known. */
+/* How many of its next tokens a step may compute at most, so that it ends where a checkpoint is due. */
+int32_t kv_pool_tokens_to_checkpoint(const struct kv_pool *pool, const struct sequence *seq);
+
+/* Remembers the blocks that seq has filled since the last time with tokens that are known, and its state where a checkpoint
+ * is due. */
 void kv_pool_remember(struct kv_pool *pool, struct sequence *seq);
 
-/* Makes the first n computed tokens all that is computed, if the cache can go back to there (n_computed 0 if not:
- * recurrent state and blocks out of a window are gone; fewer than n if the last block is remembered whole, as what is
- * remembered is not written again). */
-void kv_pool_rewind(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens);
-
-/* Moves what `from` holds, with its n_computed, to `to`, which holds nothing and has room in its tables. */
-void kv_pool_hand_over(const struct kv_pool *pool, struct sequence *from, struct sequence *to);
+/* Moves the list of copies, at most max_copies, to `to`; returns how many they are. */
+int kv_pool_take_copies(struct kv_pool *pool, struct cache_copy *to);
 
 /* NULL if remembered blocks and nodes name each other and every block is either free and listed once, or held exactly ref_count times by
  * these sequences; else what is wrong. For tests: O(blocks). */

@@ -79,7 +79,6 @@ static void take_out(struct scheduler *s, struct sequence *seq) {
         list_remove(&s->waiting, seq);
         s->n_waiting_with_cache -= seq->n_computed > 0;
         break;
-    case SEQ_IDLE: list_remove(&s->idle, seq); break;
     case SEQ_RUNNING: remove_running(s, seq); break;
     case SEQ_OUTSIDE:
     case SEQ_LEAVING: break;
@@ -103,28 +102,17 @@ static void leave(struct scheduler *s, struct sequence *seq) {
     kv_pool_drop(s->pool, seq);
 }
 
-void scheduler_keep(struct scheduler *s, struct sequence *seq) {
-    take_out(s, seq);
-    seq->place = SEQ_IDLE;
-    list_append(&s->idle, seq);
-}
-
 // ---- making room ------------------------------------------------------------------------------------------------
 
-/* Takes the cache of one sequence that is not running and is not `needed`: kept ones, oldest first, then those that
- * wait with the cache of a kept one, last come first. */
+/* Takes the cache of one sequence that waits with some and is not `needed`, last come first. */
 static bool drop_spare(struct scheduler *s, const struct sequence *needed) {
-    struct sequence *seq = s->idle.head;
-    while (seq && (seq->n_computed == 0 || seq->n_in_flight > 0))
-        seq = seq->next;
-    for (struct sequence *w = s->waiting.tail; !seq && w && s->n_waiting_with_cache > 0; w = w->prev)
-        if (w->n_computed > 0 && w != needed)
-            seq = w;
-    if (!seq)
-        return false;
-    s->n_waiting_with_cache -= seq->place == SEQ_WAITING;
-    kv_pool_drop(s->pool, seq);
-    return true;
+    for (struct sequence *w = s->waiting.tail; w && s->n_waiting_with_cache > 0; w = w->prev)
+        if (w->n_computed > 0 && w != needed) {
+            s->n_waiting_with_cache--;
+            kv_pool_drop(s->pool, w);
+            return true;
+        }
+    return false;
 }
 
 /* What the last running sequence has computed is lost, but for what is remembered of it. */
@@ -175,6 +163,7 @@ struct reserve {
 static int tokens_that_fit(const struct scheduler *s, const struct sequence *seq, struct reserve decoding) {
     int reserved = decodes(seq) ? 0 : decoding.n_later;
     int n = MIN(seq->n_tokens - seq->n_computed, s->limits.max_tokens - s->n_step_tokens - reserved);
+    n = MIN(n, kv_pool_tokens_to_checkpoint(s->pool, seq));
     if (n > 1 && decoding.n_all > 0 && s->limits.itl_target_us > 0) {
         struct step_work work = s->step_work; // the decoding ones to come look at contexts like those of this step
         work.tokens += reserved;
@@ -364,10 +353,8 @@ static const char *check_list(const struct scheduler *s, const struct sequence_l
 
 const char *scheduler_check(const struct scheduler *s) {
     size_t n = 0;
-    struct sequence **seqs = xcalloc((size_t)(s->n_running + s->waiting.n + s->idle.n + s->leaving.n + 1), sizeof *seqs);
+    struct sequence **seqs = xcalloc((size_t)(s->n_running + s->waiting.n + s->leaving.n + 1), sizeof *seqs);
     const char *wrong = check_list(s, &s->waiting, SEQ_WAITING, seqs, &n);
-    if (!wrong)
-        wrong = check_list(s, &s->idle, SEQ_IDLE, seqs, &n);
     if (!wrong)
         wrong = check_list(s, &s->leaving, SEQ_LEAVING, seqs, &n);
     for (int i = 0; i < s->n_running && !wrong; i++) {

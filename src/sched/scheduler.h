@@ -11,9 +11,9 @@
  * collect are three calls. What makes a sequence lose its cache is done when nothing is in flight: until then such a plan
  * is put off. A sequence that is removed while a step with it is in flight keeps its cache until that is collected.
  *
- *     add -> waiting -> running -> remove                       (finished, cancelled)
- *               ^          |  \
- *               '- preempt-'   '-> keep -> idle -> remove       (kept for its cache)
+ *     add -> waiting -> running -> remove (finished, cancelled)
+ *               ^          |
+ *               '- preempt-'
  *
  * Rank is given when a sequence is added and never changes: by arrival (fcfs), by arrival plus the cost of the prompt
  * (sjf), with a priority before either. The first in rank can take everything and always ends, and within a priority
@@ -57,8 +57,8 @@ struct scheduler {
     struct step_limits limits;
     struct sequence **running; // [max_seqs], in order of rank
     int n_running;
-    struct sequence_list waiting, idle, leaving;
-    int n_waiting_with_cache; // which was a kept sequence's
+    struct sequence_list waiting, leaving;
+    int n_waiting_with_cache; // which was remembered
 
     // The step that was planned last: sequences in the order of running, each with n_scheduled > 0.
     struct sequence **step; // [max_seqs]
@@ -82,9 +82,6 @@ void scheduler_add(struct scheduler *s, struct sequence *seq);
 /* Takes it out of wherever it is and gives its cache back, which with a step in flight happens later: it is then leaving, and
  * must live until it is outside. Not while a step with it is planned and not started. */
 void scheduler_remove(struct scheduler *s, struct sequence *seq);
-
-/* Out of the running ones, with its cache, until somebody else needs the room. */
-void scheduler_keep(struct scheduler *s, struct sequence *seq);
 
 /* Chooses the next step. False when there is nothing to compute, or nothing as long as a step is in flight. */
 bool scheduler_plan(struct scheduler *s);

@@ -4,7 +4,12 @@
 #include "base/status.h"
 
 void sequence_init(struct sequence *seq, struct arena *arena, int32_t capacity, int n_groups, int block_size) {
-    *seq = (struct sequence){.capacity = capacity, .first_row = INT32_MAX, .state_slot = NO_STATE_SLOT, .node = NO_NODE, .n_recalled = -1};
+    *seq = (struct sequence){.capacity = capacity,
+                             .first_row = INT32_MAX,
+                             .state_slot = NO_STATE_SLOT,
+                             .node = NO_NODE,
+                             .answer_checkpoint = NO_NODE,
+                             .n_recalled = -1};
     seq->tokens = arena_calloc(arena, (size_t)capacity, sizeof *seq->tokens);
     int32_t width = (capacity + block_size - 1) / block_size;
     for (int g = 0; g < n_groups; g++) {

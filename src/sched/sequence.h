@@ -14,18 +14,18 @@
 
 #include "base/arena.h"
 #include "core/plan.h"
+#include "sched/block_list.h"
 #include "sched/prefix_cache.h"
 
 #include <stdbool.h>
 
-enum { NO_STATE_SLOT = -1, NO_BLOCK = -1 };
+enum { NO_STATE_SLOT = -1 };
 
 /* Where the scheduler keeps it. */
 enum sequence_place {
     SEQ_OUTSIDE, // not known to the scheduler
-    SEQ_WAITING, // holds no cache, unless it took over a kept sequence's
+    SEQ_WAITING, // holds no cache but what was remembered of its text, once its turn is near
     SEQ_RUNNING,
-    SEQ_IDLE,    // finished and kept for its cache
     SEQ_LEAVING, // removed, but a step in flight has it: outside once that is collected
 };
 
@@ -55,11 +55,13 @@ struct sequence {
     struct block_table tables[MAX_CACHE_GROUPS];
     struct prefix_salt salt;
     int32_t node, n_remembered; // the first n_remembered blocks are known to the prefix cache; node is the last one's
+    int32_t checkpoints[2];     // of recurrent groups: after so many tokens the state is kept, ascending; 0: nowhere more
+    int32_t answer_checkpoint;  // node of the last one after those; it moves along as the answer grows. NO_NODE: none
     int32_t n_recalled;         // tokens that the prefix cache had when it was first admitted; -1: not yet
     enum gyre_cache_miss miss;  // why it had no more of them
     int32_t n_preempted;        // times that it lost its cache
     enum sequence_place place;
-    struct sequence *prev, *next; // in the waiting, the idle or the leaving list
+    struct sequence *prev, *next; // in the waiting or the leaving list
 };
 
 /* A sequence of at most `capacity` tokens, none known yet; its arrays come from the arena. */

@@ -239,6 +239,27 @@ static void deal_rows(const struct op *op, struct pool_range *rows) {
     pool_range_deal(rows, w->out, MAX((128 << 10) / row_bytes / 32 * 32, 32));
 }
 
+/* Of all copies each worker moves the same part of the bytes, so that a block may be copied on within the list. */
+static void copy_cache(const struct executable *exe, int worker, int n_workers) {
+    const struct backend *b = exe->backend;
+    for (int i = 0; i < exe->plan.n_copies; i++) {
+        const struct cache_copy *copy = &exe->plan.copies[i];
+        for (int g = 0; g < b->n_caches; g++) {
+            bool state = exe->program->groups[g].kind == CACHE_STATE;
+            if (copy->group == STATE_SLOTS ? !state : copy->group != g)
+                continue;
+            const struct cache *cache = &b->caches[g];
+            int64_t begin, end;
+            pool_share(cache->block_floats, 16, worker, n_workers, &begin, &end);
+            for (int l = 0; l < exe->program->groups[g].n_layers; l++) {
+                float *layer = cache->at + l * cache->layer_floats;
+                memcpy(layer + copy->to * cache->block_floats + begin, layer + copy->from * cache->block_floats + begin,
+                       (size_t)(end - begin) * sizeof *layer);
+            }
+        }
+    }
+}
+
 static void run_worker(void *arg, int worker, int n_workers) {
     const struct executable *exe = arg;
     struct call c = {
@@ -254,6 +275,7 @@ static void run_worker(void *arg, int worker, int n_workers) {
         .worker = worker,
         .n_workers = n_workers,
     };
+    copy_cache(exe, worker, n_workers);
     fill_cos_sin(exe, worker, n_workers);
     for (int i = 0; i < exe->program->n_ops; i++) {
         c.rows = exe->rows[i & 1]; // the other one may still be taken from by workers that are not done with the op before

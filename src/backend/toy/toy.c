@@ -261,6 +261,21 @@ static void sleep_until(int64_t us) {
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
 }
 
+static void copy_cache(const struct executable *exe) {
+    struct backend *b = exe->backend;
+    for (int i = 0; i < exe->plan->n_copies; i++) {
+        struct cache_copy c = exe->plan->copies[i];
+        int n = c.group == STATE_SLOTS ? b->config.n_states : b->config.n_blocks[c.group];
+        BUG_IF(c.from < 0 || c.from >= n || c.to < 0 || c.to >= n || c.from == c.to);
+        if (c.group == STATE_SLOTS) {
+            b->states[c.to] = b->states[c.from];
+            continue;
+        }
+        size_t size = (size_t)b->config.block_size;
+        memcpy(b->slots[c.group] + (size_t)c.to * size, b->slots[c.group] + (size_t)c.from * size, size * sizeof(toy_slot));
+    }
+}
+
 static enum status toy_collect(struct executable *exe, struct sample_result *results, struct error *err) {
     BUG_IF(exe->n_collected == exe->n_started);
     const struct toy_step *step = &exe->in_flight[exe->n_collected++ & 1];
@@ -270,6 +285,7 @@ static enum status toy_collect(struct executable *exe, struct sample_result *res
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
     BUG_IF(plan->n_tokens <= 0 || plan->query_start[0] != 0 || plan->query_start[plan->n_seqs] != plan->n_tokens);
     int out = 0;
+    copy_cache(exe);
     for (int s = 0; s < plan->n_seqs; s++)
         run_sequence(exe, s, &out, results);
     BUG_IF(out != plan->n_rows);

@@ -1,0 +1,73 @@
+/* kv_check.c - the pool's integrity, for tests; see kv_pool_check. */
+#include "sched/kv_pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Takes one holder off each block that a table names; false when a block has none left. */
+static bool uncount_held(int32_t *holders, int n_blocks, const struct block_table *t) {
+    for (int32_t i = t->first; i < t->end; i++)
+        if (t->block[i] < 0 || t->block[i] >= n_blocks || holders[t->block[i]]-- <= 0)
+            return false;
+    return true;
+}
+
+static const char *check_list(const struct block_list *l, struct sequence *const *seqs, size_t n_seqs, int group) {
+    const char *wrong = blocks_check(l);
+    if (wrong || l->n_blocks == 0)
+        return wrong;
+    int32_t *holders = xcalloc((size_t)l->n_blocks, sizeof *holders);
+    memcpy(holders, l->ref_count, (size_t)l->n_blocks * sizeof *holders);
+    for (size_t s = 0; s < n_seqs && !wrong; s++) {
+        struct block_table slot = {&seqs[s]->state_slot, 0, seqs[s]->state_slot != NO_STATE_SLOT};
+        if (!uncount_held(holders, l->n_blocks, group < 0 ? &slot : &seqs[s]->tables[group]))
+            wrong = "a sequence holds a block that is not counted as held";
+    }
+    for (int b = 0; b < l->n_blocks && !wrong; b++)
+        if (holders[b] != 0)
+            wrong = "a block is counted as held and nobody holds it";
+    free(holders);
+    return wrong;
+}
+
+static const struct block_list *list_of(const struct kv_pool *pool, int group) {
+    return pool->has_state && group == pool->state_group ? &pool->states : &pool->groups[group].blocks;
+}
+
+/* Holders of a node are its children and the sequences that stand on it. */
+static const char *check_nodes(const struct kv_pool *pool, struct sequence *const *seqs, size_t n_seqs) {
+    const struct prefix_cache *pc = &pool->prefix;
+    int32_t *holders = xcalloc((size_t)pc->n_nodes, sizeof *holders);
+    const char *wrong = NULL;
+    int n_used = 0;
+    for (size_t s = 0; s < n_seqs; s++)
+        if (seqs[s]->node != NO_NODE)
+            holders[seqs[s]->node]++;
+    for (uint32_t i = 0; i < pc->n_buckets; i++)
+        for (int32_t n = pc->buckets[i]; n != NO_NODE; n = pc->nodes[n].next, n_used++) {
+            if (pc->nodes[n].parent != NO_NODE)
+                holders[pc->nodes[n].parent]++;
+            for (int g = 0; g < pool->n_groups; g++)
+                if (pc->nodes[n].block[g] != NO_BLOCK && list_of(pool, g)->node[pc->nodes[n].block[g]] != n)
+                    wrong = "a remembered block does not know its node";
+        }
+    for (uint32_t i = 0; i < pc->n_buckets; i++)
+        for (int32_t n = pc->buckets[i]; n != NO_NODE; n = pc->nodes[n].next)
+            if (holders[n] != pc->nodes[n].n_holders)
+                wrong = "a node's holders are not counted right";
+    for (int g = 0; g < pool->n_groups; g++)
+        for (int b = 0; b < list_of(pool, g)->n_blocks; b++) {
+            int32_t node = list_of(pool, g)->node[b];
+            if (node != NO_NODE && pc->nodes[node].block[g] != b)
+                wrong = "a node does not know its block";
+        }
+    free(holders);
+    return wrong ? wrong : n_used == pc->n_used ? NULL : "nodes are not counted right";
+}
+
+const char *kv_pool_check(const struct kv_pool *pool, struct sequence *const *seqs, size_t n_seqs) {
+    const char *wrong = check_list(&pool->states, seqs, n_seqs, -1);
+    for (int g = 0; g < pool->n_groups && !wrong; g++)
+        wrong = check_list(&pool->groups[g].blocks, seqs, n_seqs, g);
+    return wrong ? wrong : check_nodes(pool, seqs, n_seqs);
+}

@@ -1,0 +1,87 @@
+/* test_prefix_models.c - on models with each kind of cache: what the prefix cache gives back is what computing gives. */
+#include "check.h"
+
+#include "base/random.h"
+#include "base/status.h"
+#include "gyre.h"
+
+enum { PROMPT = 220, ANSWER = 24, BLOCK = 16 };
+
+static struct gyre *open_model(const char *folder, bool remember) {
+    struct gyre_options o = {.model = folder,
+                             .backend = &backend_cpu,
+                             .n_threads = 1,
+                             .block_size = BLOCK,
+                             .max_batched_tokens = 96,
+                             .max_seqs = 4,
+                             .no_prefix_cache = !remember};
+    struct gyre *g;
+    struct gyre_error err;
+    EXPECT_OK(gyre_open(&o, &g, &err), err);
+    return g;
+}
+
+struct outcome {
+    int32_t tokens[ANSWER];
+    int n_tokens;
+    int64_t n_reused;
+};
+
+static struct outcome answer(struct gyre *g, const int32_t *prompt, int n) {
+    struct outcome r = {0};
+    struct gyre_request q = gyre_request_default(g);
+    struct gyre_error err;
+    uint64_t id;
+    q.prompt = prompt, q.n_prompt = n, q.max_tokens = ANSWER, q.ignore_eos = true, q.temperature = 0;
+    EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+    while (gyre_busy(g)) {
+        struct gyre_event e[8];
+        for (int i = 0, got = gyre_poll(g, e, 8); i < got; i++) {
+            if (e[i].kind == GYRE_TOKEN)
+                r.tokens[r.n_tokens++] = e[i].token;
+            if (e[i].kind == GYRE_DONE)
+                r.n_reused = e[i].timing.n_reused;
+        }
+    }
+    EXPECT_EQ(r.n_tokens, ANSWER);
+    return r;
+}
+
+/* The answer with a cache that knows something is that without; returns how much was reused. */
+static int64_t reused(struct gyre *remembers, struct gyre *computes, const int32_t *prompt, int n) {
+    struct outcome a = answer(remembers, prompt, n), b = answer(computes, prompt, n);
+    EXPECT_EQ(b.n_reused, 0);
+    for (int i = 0; i < ANSWER; i++)
+        if (a.tokens[i] != b.tokens[i])
+            fail_msg("token %d is %d after %lld reused, and %d computed", i, a.tokens[i], (long long)a.n_reused, b.tokens[i]);
+    return a.n_reused;
+}
+
+static void reused_text_gives_the_tokens_that_computing_gives(void **state) {
+    (void)state;
+    static const char *const models[] = {"models/story", "tests/models/gemma4", "tests/models/qwen3_5", "tests/models/deepseek_v3"};
+    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
+        struct gyre *remembers = open_model(models[m], true), *computes = open_model(models[m], false);
+        int vocab = gyre_info(computes)->vocab_size;
+        int32_t text[PROMPT + ANSWER];
+        for (int i = 0; i < PROMPT + ANSWER; i++)
+            text[i] = (int32_t)(philox_uniform(test_seed(), (uint64_t)i, m) * vocab);
+        EXPECT_EQ(reused(remembers, computes, text, PROMPT), 0);
+        EXPECT_EQ(reused(remembers, computes, text, PROMPT), (PROMPT - 1) / BLOCK * BLOCK);
+        struct outcome turn = answer(remembers, text, PROMPT); // and the conversation goes on
+        memcpy(text + PROMPT, turn.tokens, sizeof turn.tokens);
+        EXPECT_EQ(reused(remembers, computes, text, PROMPT + ANSWER), (PROMPT + ANSWER - 1) / BLOCK * BLOCK);
+        for (int variant = 0; variant < 3; variant++) { // texts that part from it within a block
+            text[200] = (text[200] + 1) % vocab;
+            int64_t n = reused(remembers, computes, text, PROMPT);
+            EXPECT(n == 192 || (variant == 0 && n == 0)); // where a state must be kept, the first of them makes it
+        }
+        gyre_close(remembers);
+        gyre_close(computes);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reused_text_gives_the_tokens_that_computing_gives)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
