@@ -6,6 +6,7 @@
 static const struct field fields[] = {
     {"prompt", FIELD_READ, NULL},
     {"top_logprobs", FIELD_UNSUPPORTED, "0"}, // completions say it in logprobs
+    {"best_of", FIELD_READ, NULL},
     EXTENSION_FIELDS,
     {"suffix", FIELD_UNSUPPORTED, "\"\""},
     {"prompt_embeds", FIELD_UNSUPPORTED, NULL},
@@ -97,7 +98,7 @@ static void write_last(struct generation *g, struct buf *out) {
 static void write_body(struct generation *g, struct buf *out) {
     write_head(g, out);
     buf_str(out, STR(",\"choices\":["));
-    for (int i = 0; i < g->n_choices; i++) {
+    for (int i = 0; i < g->n_shown; i++) {
         if (i)
             buf_push(out, ',');
         write_choice(&g->choices[i], out);
@@ -118,14 +119,33 @@ static enum status check_logprobs(const json_t *body, struct error *err) {
     return json_is_true(value) ? fail(err, ERR_ARG, "logprobs: completions want a number of tokens, 0 to %d", GYRE_MAX_TOP_LOGPROBS) : OK;
 }
 
+/* n of best_of answers are shown, so that none can be before all are there. */
+static enum status read_best_of(struct generation *g, const json_t *body, struct params *p, struct error *err) {
+    int64_t best_of;
+    TRY(jv_int_or(body, "request", "best_of", 1, g->api->options.limits.max_choices, p->n, &best_of, err));
+    if (best_of < p->n)
+        return fail(err, ERR_ARG, "best_of: %lld is less than n, %d", (long long)best_of, p->n);
+    if (best_of == p->n)
+        return OK;
+    if (g->stream)
+        return fail(err, ERR_ARG, "best_of: which of %lld answers are the best is known at their end, so they cannot be streamed",
+                    (long long)best_of);
+    g->n_best = p->n;
+    p->n = (int)best_of;
+    p->fields.request.logprobs = true;
+    return OK;
+}
+
 static enum status read_prompts(struct generation *g, const json_t *body, struct params *p, struct prompt_ids **out, int *n,
                                 struct error *err) {
     struct extensions e;
     struct gyre_request *r = &p->fields.request;
     TRY(check_logprobs(body, err));
+    TRY(read_best_of(g, body, p, err));
     TRY(extensions_read(g, body, true, p, &e, err));
     struct prompt_source source = {"prompt", ENCODE_PARSE_SPECIAL | (e.add_special ? ENCODE_ADD_SPECIAL : 0),
-                                   g->api->options.limits.max_choices / p->n, "answers that one request may ask for (n of each)", e.cut};
+                                   g->api->options.limits.max_choices / p->n, "answers that one request may ask for (n or best_of of each)",
+                                   e.cut};
     TRY(prompts_read(g->x, body, &source, out, n, err));
     if (g->echo && g->logprobs) {
         r->score_prompt = true;

@@ -1,6 +1,7 @@
 /* generation.c - see generation.h. */
 #include "api/generation.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -221,6 +222,34 @@ static void end_stream(struct generation *g, struct buf *out) {
     buf_str(out, str_of(d->done ? d->done : DONE));
 }
 
+static double mean_logprob(const struct choice *c) {
+    double sum = 0;
+    for (int32_t i = 0; i < c->n_seen; i++)
+        sum += (double)c->answer->logprobs[i];
+    return c->n_seen > 0 ? sum / c->n_seen : -INFINITY;
+}
+
+static int by_mean_logprob(const void *a, const void *b) {
+    const struct choice *x = a, *y = b;
+    double mx = mean_logprob(x), my = mean_logprob(y);
+    return mx != my ? (mx < my ? 1 : -1) : x->index - y->index;
+}
+
+/* The best of each prompt come first in the array, with the numbers that they are shown under. All answers are done, so that
+ * nobody holds a pointer to a choice any more. */
+static void pick_best(struct generation *g) {
+    int n_each = g->n_choices / (g->n_shown / g->n_best);
+    for (int first = 0, shown = 0; first < g->n_choices; first += n_each) {
+        qsort(g->choices + first, (size_t)n_each, sizeof *g->choices, by_mean_logprob);
+        for (int i = 0; i < g->n_best; i++, shown++) {
+            struct choice best = g->choices[first + i];
+            g->choices[first + i] = g->choices[shown];
+            g->choices[shown] = best;
+            g->choices[shown].index = shown;
+        }
+    }
+}
+
 static void reply_whole(struct generation *g) {
     if (g->aborted) {
         api_reply_error(g->x, 499, NULL, g->failed.text);
@@ -230,6 +259,8 @@ static void reply_whole(struct generation *g) {
         api_reply_fault(g->x, &g->failed);
         return;
     }
+    if (g->n_best > 0)
+        pick_best(g);
     struct buf out = {0};
     g->dialect->body(g, &out);
     api_reply_json(g->x, 200, buf_view(&out));
@@ -354,6 +385,7 @@ static void refuse(struct generation *g, int n_submitted, const struct gyre_erro
 void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n) {
     struct http_exchange *x = g->x;
     g->n_choices = n_prompts * n;
+    g->n_shown = g->n_best > 0 ? n_prompts * g->n_best : g->n_choices;
     g->choices = arena_calloc(&x->arena, (size_t)g->n_choices, sizeof *g->choices);
     g->created = (int64_t)time(NULL);
     api_new_id(g->dialect->id_prefix, g->id);

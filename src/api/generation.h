@@ -71,6 +71,8 @@ struct generation {
     size_t n_stops;
     struct choice *choices; // [n_choices]
     int n_choices, n_ended;
+    int n_best;              // of the choices of a prompt so many are shown, the most probable by token; 0: all, in their order
+    int n_shown;             // choices that a body has: the first ones, once all have ended
     bool begun;              // dialect->begin was called
     bool aborted;            // and the dialect has no name for that
     int n_done;              // answers that the service has ended

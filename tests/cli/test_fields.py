@@ -256,6 +256,33 @@ class Prompts(Case):
         self.assertEqual(*(server.post("/v1/chat/completions", echo=e, **ask)[1]["choices"][0]["message"] for e in (False, True)))
 
 
+class BestOf(Case):
+    def test_the_n_most_probable_by_token_come_back_best_first(self):
+        ask = dict(prompt=[PROMPT, "The dog"], max_tokens=12, temperature=1.5, seed=11, logprobs=0, stop_token_ids=[16])
+        all_, best = (server.post("/v1/completions", **dict(ask, **extra))[1] for extra in ({"n": 7}, {"n": 2, "best_of": 7}))
+        mean = {c["text"]: sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"]) for c in all_["choices"]}
+        self.assertEqual([c["index"] for c in best["choices"]], [0, 1, 2, 3])
+        for prompt in (0, 1):
+            texts = [c["text"] for c in all_["choices"][7 * prompt:7 * prompt + 7]]
+            self.assertEqual([c["text"] for c in best["choices"][2 * prompt:2 * prompt + 2]], sorted(texts, key=lambda t: -mean[t])[:2])
+        self.assertEqual(best["usage"], dict(all_["usage"], prompt_tokens_details=best["usage"]["prompt_tokens_details"]))
+
+    def test_log_probabilities_are_shown_only_if_asked(self):
+        c = self.complete(best_of=4, temperature=1)
+        self.assertIsNone(c["logprobs"])
+        self.assertEqual(self.complete(best_of=3, temperature=1, seed=1, max_tokens=0, echo=True)["text"], PROMPT)
+
+    def test_what_cannot_be_is_refused(self):
+        for bad in (0, 129, "x", 1.5):
+            self.refused("best_of", best_of=bad)
+        self.refused("best_of", best_of=2, n=3)
+        self.refused("best_of", best_of=2, stream=True)
+        self.refused("prompt", prompt=["x"] * 50, best_of=3)
+        self.refused("best_of", "/v1/chat/completions", best_of=2)
+        events = server.stream("/v1/completions", prompt=PROMPT, best_of=2, n=2, max_tokens=2)
+        self.assertEqual(events[-1], "[DONE]")
+
+
 class Ranges(Case):
     def test_what_is_out_of_range_names_its_field(self):
         for path, _ in BOTH:

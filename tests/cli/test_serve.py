@@ -150,7 +150,7 @@ class Refusals(unittest.TestCase):
                            ("max_tokens", -5), ("max_tokens", 10 ** 12), ("logprobs", 21), ("stop", 5), ("stop", [""]), ("stop", ["x"] * 1000),
                            ("seed", "x"), ("stream", 1), ("logit_bias", {"x": 1}), ("logit_bias", {"99999999": 1}), ("logit_bias", []),
                            ("repetition_penalty", 0), ("presence_penalty", []), ("stop_token_ids", [-1]), ("stop_token_ids", "x"),
-                           ("stream_options", {"include_usage": True}), ("suffix", "x"), ("priority", "x"), ("best_of", 3)):
+                           ("stream_options", {"include_usage": True}), ("suffix", "x"), ("priority", "x"), ("best_of", "x")):
             with self.subTest(field=field, bad=str(bad)[:20]):
                 self.refused("/v1/completions", {"prompt": "x", field: bad})
 
