@@ -24,10 +24,16 @@ static void put_choices(const struct flag *f, FILE *out) {
         fputc(*p == '|' ? ' ' : *p, out);
 }
 
+/* "serve" of "bench serve"; NULL for a verb of one word. */
+static const char *second_word(const struct verb_spec *verb) {
+    const char *blank = strchr(verb->name, ' ');
+    return blank ? blank + 1 : NULL;
+}
+
 // ---- bash -----------------------------------------------------------------------------------------------------------
 
 static void bash_verb(const struct verb_spec *verb, FILE *out) {
-    fprintf(out, "    %s) flags=\"--help", verb->name);
+    fprintf(out, "    '%s') flags=\"--help", verb->name);
     for (size_t i = 0; i < verb->n_flags; i++) {
         fprintf(out, " --%s", verb->flags[i].name);
         if (verb->flags[i].kind == FLAG_BOOL)
@@ -51,12 +57,18 @@ void completion_bash(FILE *out) {
           "        COMPREPLY=($(compgen -W \"",
           out);
     for (size_t i = 0; i < n_verbs; i++)
-        fprintf(out, "%s%s", i ? " " : "", verbs[i]->name);
+        if (!second_word(verbs[i]))
+            fprintf(out, "%s%s", i ? " " : "", verbs[i]->name);
     fputs("\" -- \"$word\"))\n"
           "        return\n"
           "    fi\n"
-          "    case ${COMP_WORDS[1]} in\n",
+          "    local verb=${COMP_WORDS[1]}\n"
+          "    case \"$verb ${COMP_WORDS[2]}\" in\n",
           out);
+    for (size_t i = 0; i < n_verbs; i++)
+        if (second_word(verbs[i]))
+            fprintf(out, "    '%s') verb='%s' ;;\n", verbs[i]->name, verbs[i]->name);
+    fputs("    esac\n    case $verb in\n", out);
     for (size_t i = 0; i < n_verbs; i++)
         bash_verb(verbs[i], out);
     fputs("    esac\n"
@@ -96,6 +108,8 @@ void completion_zsh(FILE *out) {
           "        local -a verbs=(\n",
           out);
     for (size_t i = 0; i < n_verbs; i++) {
+        if (second_word(verbs[i]))
+            continue;
         fprintf(out, "            '%s:", verbs[i]->name);
         put_quoted(verbs[i]->summary, out);
         fputs("'\n", out);
@@ -105,12 +119,18 @@ void completion_zsh(FILE *out) {
           "        return\n"
           "    fi\n"
           "    local verb=$words[2]\n"
+          "    case \"$verb $words[3]\" in\n",
+          out);
+    for (size_t i = 0; i < n_verbs; i++)
+        if (second_word(verbs[i]))
+            fprintf(out, "        '%s') verb='%s'; shift words; (( CURRENT-- )) ;;\n", verbs[i]->name, verbs[i]->name);
+    fputs("    esac\n"
           "    shift words\n"
           "    (( CURRENT-- ))\n"
           "    case $verb in\n",
           out);
     for (size_t i = 0; i < n_verbs; i++) {
-        fprintf(out, "        %s)\n            _arguments \\\n", verbs[i]->name);
+        fprintf(out, "        '%s')\n            _arguments \\\n", verbs[i]->name);
         for (size_t k = 0; k < verbs[i]->n_flags; k++) {
             zsh_flag(&verbs[i]->flags[k], "", out);
             if (verbs[i]->flags[k].kind == FLAG_BOOL)
@@ -127,7 +147,9 @@ void completion_zsh(FILE *out) {
 // ---- fish -----------------------------------------------------------------------------------------------------------
 
 static void fish_flag(const struct verb_spec *verb, const struct flag *f, const char *prefix, FILE *out) {
-    fprintf(out, "complete -c gyre -n '__fish_seen_subcommand_from %s' -l %s%s", verb->name, prefix, f->name);
+    const char *second = second_word(verb);
+    fprintf(out, "complete -c gyre -n '__fish_seen_subcommand_from %.*s%s%s' -l %s%s", (int)strcspn(verb->name, " "), verb->name,
+            second ? "; and __fish_seen_subcommand_from " : "", second ? second : "", prefix, f->name);
     if (f->short_name && !*prefix)
         fprintf(out, " -s %c", f->short_name);
     if (f->kind == FLAG_CHOICE) {
@@ -147,7 +169,11 @@ void completion_fish(FILE *out) {
     fputs("# fish completion for gyre; made by: gyre help --format fish\n", out);
     for (size_t i = 0; i < n_verbs; i++) {
         const struct verb_spec *verb = verbs[i];
-        fprintf(out, "complete -c gyre -f -n __fish_use_subcommand -a %s -d '", verb->name);
+        if (second_word(verb))
+            fprintf(out, "complete -c gyre -f -n '__fish_seen_subcommand_from %.*s' -a %s -d '", (int)strcspn(verb->name, " "), verb->name,
+                    second_word(verb));
+        else
+            fprintf(out, "complete -c gyre -f -n __fish_use_subcommand -a %s -d '", verb->name);
         put_quoted(verb->summary, out);
         fputs("'\n", out);
         for (size_t k = 0; k < verb->n_flags; k++) {

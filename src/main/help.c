@@ -159,7 +159,7 @@ void help_verb(const struct verb_spec *verb, FILE *out) {
 void help_overview(FILE *out) {
     fprintf(out, "usage: gyre VERB [ARGUMENTS] [FLAGS]\n\n");
     for (size_t i = 0; i < n_verbs; i++)
-        fprintf(out, "  %-12s %s\n", verbs[i]->name, verbs[i]->summary);
+        fprintf(out, "  %-17s %s\n", verbs[i]->name, verbs[i]->summary);
     fprintf(out, "\nA verb's flags are listed by: gyre VERB --help\n");
 }
 
@@ -170,8 +170,10 @@ static const struct flag flags[] = {
      "man: the manual page; bash, zsh, fish: a completion script"},
 };
 
-static int help_about(const struct verb_args *args, const char *name) {
-    const struct verb_spec *verb = verb_find(name);
+static int help_about(const struct verb_args *args) {
+    int n_words;
+    const char *name = args->operands[0];
+    const struct verb_spec *verb = verb_find_words((int)args->n, args->operands, &n_words);
     if (!verb) {
         const char *near = verb_nearest(name);
         return near ? verb_misused(args->spec, "there is no verb %s; did you mean %s?", name, near)
@@ -192,7 +194,7 @@ static int run(const struct verb_args *args) {
     if (args->n > 0 && strcmp(format, "text") != 0)
         return verb_misused(args->spec, "--format %s is about all verbs, not about one", format);
     if (args->n > 0)
-        return help_about(args, args->operands[0]);
+        return help_about(args);
     for (size_t i = 0; i < ARRAY_LEN(whole); i++)
         if (strcmp(format, whole[i].format) == 0)
             whole[i].print(stdout);
@@ -200,4 +202,4 @@ static int run(const struct verb_args *args) {
 }
 
 const struct verb_spec verb_help = {"help",        "[VERB]",  "lists the verbs, or tells all about one", flags, ARRAY_LEN(flags),
-                                    .max_args = 1, .run = run};
+                                    .max_args = 2, .run = run};

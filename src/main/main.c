@@ -30,12 +30,14 @@ int main(int argc, char **argv) {
         help_overview(stderr);
         return 2;
     }
-    const char *name = argv[1];
+    char *name = argv[1];
+    int n_words;
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         name = "help";
     else if (strcmp(name, "--version") == 0)
         name = "version";
-    const struct verb_spec *verb = verb_find(name);
+    argv[1] = name;
+    const struct verb_spec *verb = verb_find_words(argc - 1, (const char *const *)argv + 1, &n_words);
     if (!verb) {
         const char *near = verb_nearest(name);
         fprintf(stderr, "gyre: there is no verb %s", name);
@@ -44,5 +46,5 @@ int main(int argc, char **argv) {
         fprintf(stderr, "\nThe verbs are listed by: gyre help\n");
         return 2;
     }
-    return close_stdout(run_verb(verb, argc - 1, argv + 1));
+    return close_stdout(run_verb(verb, argc - n_words, argv + n_words));
 }
