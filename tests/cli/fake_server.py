@@ -94,6 +94,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class FakeServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 256  # five connections at once are more than the default takes
 
     def __init__(self, answer, models=("fake",), get=lambda h: h.reply(404, {"error": {"message": "no such path"}})):
         super().__init__(("127.0.0.1", 0), Handler)
