@@ -610,6 +610,26 @@ static void a_beginning_seen_before_is_not_computed_again(void **state) {
     }
 }
 
+/* The window's blocks are a ring: of a long text the last ones are there, and a hit needs no more. */
+static void a_hit_needs_only_the_last_window(void **state) {
+    (void)state;
+    static const struct toy_shape shapes[] = {{.window = 11}, {.full = true, .window = 11}, {.window = 11, .recurrent = true}};
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
+        struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 8, .max_batched_tokens = 8, .max_seqs = 1});
+        int32_t text[88];
+        for (int k = 0; k < 88; k++)
+            text[k] = 2 + (k * 7 + k / 3) % (VOCAB - 2);
+        for (int g = 0; g < w.g->pool.n_groups; g++)
+            if (w.g->pool.groups[g].window)
+                EXPECT_EQ(w.g->pool.groups[g].blocks.n_blocks, 4); // of 11 that 88 tokens fill: 10 + 8 positions, anywhere
+        EXPECT_EQ(reused(&w, shapes[i], text, 81, NULL), 0);
+        EXPECT_EQ(reused(&w, shapes[i], text, 81, NULL), 80);
+        EXPECT_EQ(reused(&w, shapes[i], text, 88, NULL), 80);
+        EXPECT_EQ(reused(&w, shapes[i], text, 41, NULL), 0); // there the window is gone
+        world_close(w);
+    }
+}
+
 static enum gyre_cache_miss miss(struct world *w, const int32_t *prompt, int n, const char *salt, bool scored) {
     struct gyre_request q = ask(w, 1, 2);
     struct record r = {0};
@@ -846,6 +866,7 @@ int main(void) {
         cmocka_unit_test(cancelling_voids_what_was_not_handed_out),
         cmocka_unit_test(a_conversation_computes_its_past_once),
         cmocka_unit_test(a_beginning_seen_before_is_not_computed_again),
+        cmocka_unit_test(a_hit_needs_only_the_last_window),
         cmocka_unit_test(a_miss_says_why),
         cmocka_unit_test(what_was_evicted_is_computed_again),
         cmocka_unit_test(a_recurrent_model_goes_on_from_a_checkpoint),

@@ -156,6 +156,47 @@ static void a_long_prompt_does_not_stretch_running_streams(void **state) {
     EXPECT(bounded < 8000 * 1.15); // noise of the machine, and of the fit
 }
 
+// ---- sliding windows ------------------------------------------------------------------------------------------------
+
+/* Random chunks of a long text in a pool of as many blocks as one sequence of any length was said to need. */
+static void a_window_is_a_ring_of_as_many_blocks_as_was_said(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 200; i++) {
+        int block = 1 << (int)(uniform(i, 11) * 6), window = 1 + (int)(uniform(i, 12) * 100), chunk = 1 + (int)(uniform(i, 13) * 70);
+        const struct cache_group group = {.kind = CACHE_KV, .n_heads = 1, .k_dim = 1, .v_dim = 1, .window = window, .n_layers = 1};
+        struct kv_pool pool;
+        struct arena arena = {0};
+        struct sequence seq;
+        int n_blocks = (int)kv_group_blocks_for(&group, 1 << 24, block, chunk), most = 0;
+        EXPECT(n_blocks <= (window - 1 + chunk) / block + 2);
+        kv_pool_init(&pool, &(struct kv_pool_options){.groups = &group,
+                                                      .n_groups = 1,
+                                                      .block_size = block,
+                                                      .max_chunk = chunk,
+                                                      .n_blocks = {n_blocks},
+                                                      .remember_tokens = i % 2 ? 3000 : 0});
+        sequence_init(&seq, &arena, 3000, 1, block);
+        for (int k = 0; k < 3000; k++)
+            sequence_append(&seq, k);
+        for (uint64_t k = 0; seq.n_computed < 3000; k++) {
+            int n = 1 + (int)(uniform(i, 1000 + k) * chunk);
+            n = n < 3000 - seq.n_computed ? n : 3000 - seq.n_computed;
+            EXPECT_EQ(kv_pool_extend(&pool, &seq, seq.n_computed + n), OK);
+            int first = seq.n_computed - window + 1 > 0 ? seq.n_computed - window + 1 : 0;
+            EXPECT(seq.tables[0].first * block <= first && seq.tables[0].end * block >= seq.n_computed + n); // all that it sees
+            most = seq.tables[0].end - seq.tables[0].first > most ? seq.tables[0].end - seq.tables[0].first : most;
+            seq.n_computed += n;
+            kv_pool_remember(&pool, &seq);
+            EXPECT(!kv_pool_check(&pool, (struct sequence *[]){&seq}, 1));
+        }
+        EXPECT(most <= n_blocks);
+        kv_pool_drop(&pool, &seq);
+        EXPECT_EQ(pool.groups[0].blocks.n_free, n_blocks);
+        kv_pool_release(&pool);
+        arena_release(&arena);
+    }
+}
+
 // ---- checkpoints of recurrent state ---------------------------------------------------------------------------------
 
 /* A sequence of n tokens in a pool of recurrent state and two slots. */
@@ -173,9 +214,10 @@ static void the_last_slot_comes_with_the_checkpoint_that_it_holds(void **state) 
     struct kv_pool pool;
     struct arena arena = {0};
     struct cache_copy copies[4];
-    kv_pool_init(&pool,
-                 &(struct kv_pool_options){
-                     .groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 16, .max_copies = 4, .n_states = 2, .remember = true});
+    kv_pool_init(
+        &pool,
+        &(struct kv_pool_options){
+            .groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 16, .max_copies = 4, .n_states = 2, .remember_tokens = 64});
     struct sequence *first = new_sequence(&arena, 9), *other = new_sequence(&arena, 1), *again = new_sequence(&arena, 9);
     EXPECT_EQ(kv_pool_recall(&pool, first, 8), GYRE_MISS_NEW);
     EXPECT_EQ(kv_pool_tokens_to_checkpoint(&pool, first), 8);
@@ -208,6 +250,7 @@ int main(void) {
         cmocka_unit_test(a_long_calm_does_not_spoil_the_fit),
         cmocka_unit_test(a_chunk_is_as_large_as_the_target_allows),
         cmocka_unit_test(a_long_prompt_does_not_stretch_running_streams),
+        cmocka_unit_test(a_window_is_a_ring_of_as_many_blocks_as_was_said),
         cmocka_unit_test(the_last_slot_comes_with_the_checkpoint_that_it_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

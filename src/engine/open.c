@@ -49,7 +49,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
                                    .max_chunk = b.max_tokens,
                                    .max_copies = b.max_copies,
                                    .n_states = sizes->cache.n_states,
-                                   .remember = !o->no_prefix_cache};
+                                   .remember_tokens = o->no_prefix_cache ? 0 : sizes->kv_cache_tokens};
     memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);
     kv_pool_init(&g->pool, &pool);
     scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});

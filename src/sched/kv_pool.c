@@ -4,15 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Nodes outlive the blocks that a window gave back, as long as text behind them is remembered: hence twice. Where there
- * are only states, texts of some 64 blocks each are remembered. */
-static int count_nodes(const struct kv_pool *pool) {
-    int64_t most = 0;
+/* A node a block, and twice that: text outlives the blocks that a window gave back, as long as what comes after it is
+ * remembered. Where few blocks or none go a long way (windows, states) the text itself is counted, to a limit. */
+static int count_nodes(const struct kv_pool *pool, int64_t n_tokens) {
+    enum { MOST_FOR_TEXT = 1 << 16 };
+    int64_t most = MIN(n_tokens / pool->block_size, MOST_FOR_TEXT);
     for (int g = 0; g < pool->n_groups; g++)
         most = MAX(most, pool->groups[g].blocks.n_blocks);
-    if (most == 0)
-        most = 64 * (int64_t)pool->states.n_blocks;
-    return pool->remembers ? (int)(2 * MIN(most, INT32_MAX / 4)) : 0;
+    return n_tokens > 0 ? (int)(2 * MIN(most, INT32_MAX / 4)) : 0;
 }
 
 void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *o) {
@@ -21,7 +20,7 @@ void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *o) {
                              .block_size = o->block_size,
                              .max_chunk = o->max_chunk,
                              .max_copies = o->max_copies,
-                             .remembers = o->remember};
+                             .remembers = o->remember_tokens > 0};
     for (int g = 0; g < o->n_groups; g++) {
         struct kv_group *group = &pool->groups[g];
         group->paged = o->groups[g].kind != CACHE_STATE;
@@ -31,7 +30,7 @@ void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *o) {
             pool->has_state = true, pool->state_group = g;
     }
     blocks_init(&pool->states, pool->has_state ? o->n_states : 0);
-    int n_nodes = count_nodes(pool);
+    int n_nodes = count_nodes(pool, o->remember_tokens);
     prefix_cache_init(&pool->prefix, n_nodes, o->block_size);
     pool->path = xcalloc((size_t)n_nodes, sizeof *pool->path);
     pool->copies = xcalloc((size_t)o->max_copies, sizeof *pool->copies);

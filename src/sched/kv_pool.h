@@ -50,7 +50,7 @@ struct kv_pool_options {
     int max_copies;                 // that a step may begin with
     int n_blocks[MAX_CACHE_GROUPS]; // of paged groups, as in struct cache_config
     int n_states;
-    bool remember; // what earlier sequences computed
+    int64_t remember_tokens; // of text, so many at least of what earlier sequences computed; 0: nothing
 };
 void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *options);
 void kv_pool_release(struct kv_pool *pool);
