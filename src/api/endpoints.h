@@ -19,5 +19,6 @@ void endpoint_version(struct http_exchange *x);
 void endpoint_server_info(struct http_exchange *x);
 void endpoint_page(struct http_exchange *x);           // page.c
 void endpoint_metrics(struct http_exchange *x);        // metrics.c
+void endpoint_abort(struct http_exchange *x);          // abort.c
 void endpoint_openapi(struct http_exchange *x);        // openapi.c
 void endpoint_debug_requests(struct http_exchange *x); // debug_requests.c

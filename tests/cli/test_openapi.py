@@ -40,7 +40,7 @@ def least(schema):
     """The smallest body: what is required, and few tokens."""
     fields = fields_of(schema)
     required = [name for part in schema.get("allOf", []) + [schema] for name in resolve(part).get("required", [])]
-    few = {name for name in ("max_tokens", "max_output_tokens", "content") if name in fields}
+    few = {name for name in ("max_tokens", "max_output_tokens", "content", "request_ids") if name in fields}
     return {name: fields[name]["example"] for name in few.union(required)}
 
 
