@@ -1,268 +1,278 @@
-/* chat.c - see chat.h.
+/* chat.c - gyre chat: a conversation with an OpenAI-compatible server.
  *
- * Each turn renders the whole conversation through the template; the engine's prefix cache knows what the turns before
- * computed of it. Lines are edited with libedit and remembered in ~/.gyre_history (or
- * $GYRE_HISTORY). Ctrl-C stops an answer, or clears the line; what was said until then stays in the conversation. */
-#include "main/chat.h"
+ * What the server sends is hostile input: on a terminal control characters are shown as '?', so that a model cannot move the
+ * cursor, set the title or type for the person. Into a file or pipe its text goes as it is. */
+#include "main/verbs.h"
 
-#include "base/file.h"
-#include "main/answer.h"
+#include "base/clock.h"
+#include "main/api_client.h"
+#include "main/dialogue.h"
 #include "main/interrupt.h"
 #include "main/terminal.h"
 
-#include <errno.h>
-#include <histedit.h>
-#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-enum { HISTORY_LINES = 1000 };
+enum { MAX_ANSWER = 16 << 20 };
 
-struct conversation {
-    struct gyre *g;
-    struct model_text *text;
-    const struct chat_options *options;
-    json_t *messages;
-    char *system;
-    bool over;
+static struct {
+    const char *url, *key, *model, *system, *prompt;
+    struct flag_list headers, stop;
+    int64_t max_tokens, top_k, seed, patience_s;
+    double temperature, top_p, min_p;
+} opt = {.url = "http://127.0.0.1:8000",
+         .max_tokens = -1,
+         .top_k = -1,
+         .seed = -1,
+         .patience_s = 600,
+         .temperature = -1,
+         .top_p = -1,
+         .min_p = -1};
+
+static const struct flag flags[] = {
+    {"url", 0, FLAG_STRING, &opt.url, "URL", "Server", "the server, with or without /v1"},
+    {"api-key", 0, FLAG_STRING, &opt.key, "KEY", "Server",
+     "sent as a bearer token; OPENAI_API_KEY is read too. Other users see a command line"},
+    {"model", 0, FLAG_STRING, &opt.model, "NAME", "Server", "otherwise the first that the server lists"},
+    {"header", 0, FLAG_LIST, &opt.headers, "NAME: VALUE", "Server", "a header of each request; may be repeated"},
+    {"timeout", 0, FLAG_INT, &opt.patience_s, "SECONDS", "Server", "how long the server may send nothing; 0 is no bound", .min = 0,
+     .max = 86400},
+    {"prompt", 'p', FLAG_STRING, &opt.prompt, "TEXT", "Conversation", "one message and its answer, in place of a conversation"},
+    {"system", 0, FLAG_STRING, &opt.system, "TEXT", "Conversation", "the system message"},
+    {"max-tokens", 'n', FLAG_INT, &opt.max_tokens, "N", "Sampling",
+     "tokens of an answer. This and the next: otherwise as the server has it", .min = 1, .max = 1 << 24},
+    {"stop", 0, FLAG_LIST, &opt.stop, "TEXT", "Sampling", "stop before this text; may be repeated"},
+    {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Sampling", "0 takes the most probable token", .min = 0, .max = 100},
+    {"top-k", 0, FLAG_INT, &opt.top_k, "K", "Sampling", "only the K most probable tokens", .min = 0, .max = INT32_MAX},
+    {"top-p", 0, FLAG_REAL, &opt.top_p, "P", "Sampling", "only the most probable tokens that together have probability P", .min = 0,
+     .max = 1},
+    {"min-p", 0, FLAG_REAL, &opt.min_p, "P", "Sampling", "only tokens of at least P times the probability of the best", .min = 0, .max = 1},
+    {"seed", 0, FLAG_INT, &opt.seed, "N", "Sampling", "the same seed gives the same answer", .min = 0, .max = 1e18},
 };
 
-// ---- the conversation -------------------------------------------------------------------------------------------
+struct client {
+    struct api_server server;
+    char *model;
+    struct api_stream stream;
+    CURLM *multi;
+    struct dialogue_answer *out;
+    int64_t start_us, first_us, last_us;
+    int64_t n_pieces, n_tokens; // tokens: of the server's usage; -1: it did not say
+    bool thinking, out_of_tokens;
+};
 
-/* False when the text is not UTF-8, which JSON cannot hold. */
-static bool add_message(struct conversation *c, const char *role, struct str content) {
-    json_t *text = json_stringn(content.ptr, content.len);
-    if (!text)
-        return false;
-    json_array_append_new(c->messages, json_pack("{s:s, s:o}", "role", role, "content", text));
-    return true;
+// ---- printing ---------------------------------------------------------------------------------------------------
+
+/* C0 without tab and newline, DEL, C1, and bytes that are not UTF-8 become '?'. The pieces are whole characters: they were
+ * JSON strings. */
+static void print_safely(struct str text) {
+    for (size_t i = 0; i < text.len;) {
+        int32_t c;
+        int n = utf8_decode(text.ptr + i, text.len - i, &c);
+        bool control = c < 0 || (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7f && c < 0xa0);
+        if (control)
+            putchar('?');
+        else
+            fwrite(text.ptr + i, 1, (size_t)n, stdout);
+        i += (size_t)n;
+    }
 }
 
-static void drop_last_message(struct conversation *c) { json_array_remove(c->messages, json_array_size(c->messages) - 1); }
+static void print_text(struct str text) {
+    if (terminal_is(stdout))
+        print_safely(text);
+    else
+        fwrite(text.ptr, 1, text.len, stdout);
+    fflush(stdout);
+}
 
-static void begin_anew(struct conversation *c) {
-    json_array_clear(c->messages);
-    if (c->system && !add_message(c, "system", str_of(c->system)))
-        fprintf(stderr, "the system message is not UTF-8, and left out\n");
+/* Reasoning is for who watches, dimmed; it is no part of the answer. */
+static void print_reasoning(struct client *c, struct str text) {
+    if (!terminal_is(stdout))
+        return;
+    if (!c->thinking)
+        fputs(terminal_style(stdout, STYLE_DIM), stdout);
+    c->thinking = true;
+    print_text(text);
+}
+
+static void end_reasoning(struct client *c) {
+    if (c->thinking)
+        printf("%s\n\n", terminal_style(stdout, STYLE_NONE));
+    c->thinking = false;
 }
 
 // ---- an answer --------------------------------------------------------------------------------------------------
 
-static void print_rates(const struct answer *a) {
-    printf("%s[%zu tokens, %.0f tok/s%s]%s\n", terminal_style(stdout, STYLE_DIM), a->ids.n, answer_decode_rate(a),
-           a->finish == GYRE_CANCELLED && !a->stopped ? ", stopped"
-           : a->finish == GYRE_LENGTH                 ? ", out of tokens"
-                                                      : "",
-           terminal_style(stdout, STYLE_NONE));
+static enum status take_piece(struct api_stream *stream, struct error *err) {
+    struct client *c = stream->user;
+    const struct answer_event *e = &stream->event;
+    if (e->has_usage)
+        c->n_tokens = e->completion_tokens;
+    c->out_of_tokens |= str_eq(buf_view(&e->finish_reason), STR("length"));
+    if (e->content.len + e->reasoning.len == 0)
+        return OK;
+    if (c->out->text.len + e->content.len > MAX_ANSWER)
+        return fail(err, ERR_LIMIT, "the answer is longer than %d MiB", MAX_ANSWER >> 20);
+    c->last_us = clock_us();
+    c->first_us = c->first_us ? c->first_us : c->last_us;
+    c->n_pieces++;
+    if (e->reasoning.len > 0)
+        print_reasoning(c, buf_view(&e->reasoning));
+    if (e->content.len > 0) {
+        end_reasoning(c);
+        print_text(buf_view(&e->content));
+        buf_str(&c->out->text, buf_view(&e->content));
+    }
+    return OK;
 }
 
-static enum status stream_answer(struct conversation *c, struct answer *a, struct error *err) {
-    size_t printed = 0;
-    enum status st = OK;
-    while (!a->done) {
-        struct gyre_event events[16];
-        int n = gyre_poll(c->g, events, 16);
-        for (int i = 0; i < n; i++) {
-            enum status one = answer_take(a, c->g, &events[i], st == OK ? err : NULL);
-            st = st == OK ? one : st;
-        }
-        answer_print(a, &printed);
-        if (interrupt_taken())
-            gyre_cancel(c->g, a->id);
+static json_t *request_of(const struct client *c, json_t *messages) {
+    json_t *body =
+        json_pack("{s:s, s:O, s:b, s:{s:b}}", "model", c->model, "messages", messages, "stream", 1, "stream_options", "include_usage", 1);
+    if (opt.max_tokens > 0)
+        json_object_set_new(body, "max_tokens", json_integer(opt.max_tokens));
+    if (opt.top_k >= 0)
+        json_object_set_new(body, "top_k", json_integer(opt.top_k));
+    if (opt.seed >= 0)
+        json_object_set_new(body, "seed", json_integer(opt.seed));
+    if (opt.temperature >= 0)
+        json_object_set_new(body, "temperature", json_real(opt.temperature));
+    if (opt.top_p >= 0)
+        json_object_set_new(body, "top_p", json_real(opt.top_p));
+    if (opt.min_p >= 0)
+        json_object_set_new(body, "min_p", json_real(opt.min_p));
+    for (size_t i = 0; i < opt.stop.n; i++) {
+        if (i == 0)
+            json_object_set_new(body, "stop", json_array());
+        json_array_append_new(json_object_get(body, "stop"), json_string(opt.stop.items[i]));
     }
+    return body;
+}
+
+/* False when the person stopped it. */
+static bool perform(struct client *c, CURLcode *code) {
+    int running = 1, left;
+    bool stopped = false;
+    curl_multi_add_handle(c->multi, c->stream.easy);
+    while (running && !(stopped = interrupt_taken())) {
+        curl_multi_perform(c->multi, &running);
+        if (running)
+            curl_multi_poll(c->multi, NULL, 0, 100, NULL);
+    }
+    for (CURLMsg *m; (m = curl_multi_info_read(c->multi, &left));)
+        *code = m->data.result;
+    curl_multi_remove_handle(c->multi, c->stream.easy);
+    return !stopped;
+}
+
+static void write_note(const struct client *c, bool stopped, struct dialogue_answer *out) {
+    int64_t n = c->n_tokens >= 0 ? c->n_tokens : c->n_pieces;
+    const char *about = c->n_tokens >= 0 ? "" : "about ";
+    int at = snprintf(out->note, sizeof out->note, "%s%lld tokens", about, (long long)n);
+    if (c->last_us > c->first_us && n > 1)
+        at += snprintf(out->note + at, sizeof out->note - (size_t)at, ", %.0f tok/s",
+                       (double)(n - 1) / ((double)(c->last_us - c->first_us) * 1e-6));
+    if (c->first_us)
+        at += snprintf(out->note + at, sizeof out->note - (size_t)at, ", first after %s",
+                       human_seconds((double)(c->first_us - c->start_us) * 1e-6).text);
+    snprintf(out->note + at, sizeof out->note - (size_t)at, "%s", stopped ? ", stopped" : c->out_of_tokens ? ", out of tokens" : "");
+}
+
+static enum status answer(void *self, json_t *messages, struct dialogue_answer *out, struct error *err) {
+    struct client *c = self;
+    CURLcode code = CURLE_OK;
+    json_t *body = request_of(c, messages);
+    char *text = json_dumps(body, JSON_COMPACT);
+    c->out = out;
+    c->start_us = clock_us(), c->first_us = c->last_us = 0;
+    c->n_pieces = 0, c->n_tokens = -1, c->out_of_tokens = c->thinking = false;
+    enum status st = api_stream_begin(&c->stream, &c->server, "/v1/chat/completions", str_of(text), err);
+    free(text);
+    json_decref(body);
+    TRY(st);
+    if (opt.patience_s > 0) {
+        curl_easy_setopt(c->stream.easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        curl_easy_setopt(c->stream.easy, CURLOPT_LOW_SPEED_TIME, (long)opt.patience_s);
+    }
+    bool whole = perform(c, &code);
+    st = whole ? api_stream_end(&c->stream, code, err) : OK;
+    end_reasoning(c);
+    write_note(c, !whole, out);
     return st;
 }
 
-static enum status ask(struct conversation *c, struct answer *a, struct error *err) {
-    struct token_ids prompt = {0};
-    struct gyre_request q = c->options->request;
-    enum status st = model_text_encode_chat(c->text, c->messages, &prompt, err);
-    if (st == OK) {
-        q.prompt = prompt.ids, q.n_prompt = (int64_t)prompt.n;
-        st = answer_submit(a, c->g, &q, err);
-    }
-    token_ids_release(&prompt);
-    TRY(st);
-    return stream_answer(c, a, err);
+// ---- the verb ---------------------------------------------------------------------------------------------------
+
+static enum status open_client(struct client *c, struct error *err) {
+    c->server = (struct api_server){
+        .base = opt.url, .key = api_key_or_environment(opt.key), .headers = opt.headers.items, .n_headers = opt.headers.n};
+    c->stream.take = take_piece;
+    c->stream.user = c;
+    c->multi = curl_multi_init();
+    if (!opt.model)
+        return api_first_model(&c->server, &c->model, err);
+    c->model = xstrdup(opt.model);
+    return OK;
 }
 
-/* A turn that fails is taken back, so that the next one does not fail for it again. */
-static void say(struct conversation *c, struct str line) {
-    struct answer a;
+static enum status ask_once(struct client *c, struct error *err) {
+    struct dialogue_answer a = {0};
+    json_t *messages = json_array(), *text = json_string(opt.prompt);
+    if (opt.system)
+        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", opt.system));
+    enum status st = text ? OK : fail(err, ERR_ARG, "the prompt is not UTF-8");
+    if (text)
+        json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content", text));
+    if (st == OK)
+        st = answer(c, messages, &a, err);
+    if (a.text.len > 0 && a.text.ptr[a.text.len - 1] != '\n')
+        putchar('\n');
+    fflush(stdout);
+    if (st == OK)
+        fprintf(stderr, "%s%s%s\n", terminal_style(stderr, STYLE_DIM), a.note, terminal_style(stderr, STYLE_NONE));
+    json_decref(messages);
+    buf_release(&a.text);
+    return st;
+}
+
+static int converse(struct client *c) {
+    printf("%s%s at %s%s\n", terminal_style(stdout, STYLE_DIM), c->model, opt.url, terminal_style(stdout, STYLE_NONE));
+    return dialogue(&(struct dialogue_model){.answer = answer, .self = c}, opt.system);
+}
+
+static int run(const struct verb_args *args) {
     struct error err;
-    if (!add_message(c, "user", line)) {
-        printf("that is not UTF-8\n");
-        return;
-    }
-    answer_init(&a, c->text->tok, c->options->stop, c->options->n_stop);
-    interrupt_taken();
-    if (ask(c, &a, &err) == OK && add_message(c, "assistant", buf_view(&a.text))) {
-        if (a.text.len > 0 && a.text.ptr[a.text.len - 1] != '\n')
-            putchar('\n');
-        print_rates(&a);
-    } else {
-        printf("%s%s%s\n", terminal_style(stdout, STYLE_RED), err.text, terminal_style(stdout, STYLE_NONE));
-        drop_last_message(c);
-    }
-    answer_release(&a);
+    struct client c = {0};
+    if (!opt.prompt && !(terminal_is(stdin) && terminal_is(stdout)))
+        return verb_misused(args->spec, "chat needs --prompt unless it talks with a terminal");
+    for (size_t i = 0; i < opt.headers.n; i++)
+        if (!strchr(opt.headers.items[i], ':') || strpbrk(opt.headers.items[i], "\r\n"))
+            return verb_misused(args->spec, "--header: \"%s\" is not NAME: VALUE", opt.headers.items[i]);
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+    enum status st = open_client(&c, &err);
+    int rc = 0;
+    if (st == OK && opt.prompt)
+        st = ask_once(&c, &err);
+    else if (st == OK)
+        rc = converse(&c);
+    api_stream_release(&c.stream);
+    if (c.multi)
+        curl_multi_cleanup(c.multi);
+    free(c.model);
+    curl_global_cleanup();
+    return st == OK ? rc : verb_failed(&err);
 }
 
-// ---- commands ---------------------------------------------------------------------------------------------------
-
-static void command_help(struct conversation *c, const char *argument) {
-    (void)c, (void)argument;
-    printf("/reset          begin a new conversation\n"
-           "/system TEXT    begin anew with this system message; without TEXT, with none\n"
-           "/save FILE      write the conversation as JSON\n"
-           "/exit           end; Ctrl-D does too\n"
-           "Ctrl-C stops an answer. A line that ends with \\ goes on in the next.\n");
-}
-
-static void command_reset(struct conversation *c, const char *argument) {
-    (void)argument;
-    begin_anew(c);
-}
-
-static void command_system(struct conversation *c, const char *argument) {
-    free(c->system);
-    c->system = *argument ? xstrdup(argument) : NULL;
-    begin_anew(c);
-}
-
-static void command_save(struct conversation *c, const char *argument) {
-    struct error err;
-    if (!*argument) {
-        printf("/save needs the name of a file\n");
-        return;
-    }
-    char *text = json_dumps(c->messages, JSON_INDENT(2));
-    if (file_write(argument, str_of(text), &err) != OK)
-        printf("%s\n", err.text);
-    free(text);
-}
-
-static void command_exit(struct conversation *c, const char *argument) {
-    (void)argument;
-    c->over = true;
-}
-
-static void do_command(struct conversation *c, const char *line) {
-    static const struct {
-        const char *name;
-        void (*run)(struct conversation *c, const char *argument);
-    } commands[] = {
-        {"/help", command_help}, {"/reset", command_reset}, {"/system", command_system}, {"/save", command_save}, {"/exit", command_exit},
-    };
-    size_t n = strcspn(line, " \t");
-    for (size_t i = 0; i < ARRAY_LEN(commands); i++)
-        if (strlen(commands[i].name) == n && strncmp(commands[i].name, line, n) == 0) {
-            commands[i].run(c, line + n + strspn(line + n, " \t"));
-            return;
-        }
-    printf("there is no command %.*s; /help lists them\n", (int)n, line);
-}
-
-// ---- the terminal -----------------------------------------------------------------------------------------------
-
-struct editor {
-    EditLine *line;
-    History *history;
-    char path[4096];
-    bool goes_on; // the line before ended with a backslash
-};
-
-static char *prompt_text(EditLine *line) {
-    static char first[] = "> ", next[] = "... ";
-    const struct editor *e;
-    el_get(line, EL_CLIENTDATA, &e);
-    return e->goes_on ? next : first;
-}
-
-static void find_history(struct editor *e) {
-    const char *given = getenv("GYRE_HISTORY"), *home = getenv("HOME");
-    if (given)
-        snprintf(e->path, sizeof e->path, "%s", given);
-    else if (home)
-        snprintf(e->path, sizeof e->path, "%s/.gyre_history", home);
-}
-
-static void editor_open(struct editor *e) {
-    HistEvent event;
-    *e = (struct editor){.history = history_init()};
-    setlocale(LC_CTYPE, ""); // libedit moves over characters, not bytes
-    find_history(e);
-    history(e->history, &event, H_SETSIZE, HISTORY_LINES);
-    history(e->history, &event, H_SETUNIQUE, 1);
-    if (e->path[0])
-        history(e->history, &event, H_LOAD, e->path); // the first time there is none
-    e->line = el_init("gyre", stdin, stdout, stderr);
-    el_set(e->line, EL_CLIENTDATA, e);
-    el_set(e->line, EL_PROMPT, prompt_text);
-    el_set(e->line, EL_EDITOR, "emacs");
-    el_set(e->line, EL_HIST, history, e->history);
-}
-
-static void editor_close(struct editor *e) {
-    HistEvent event;
-    if (e->path[0])
-        history(e->history, &event, H_SAVE, e->path);
-    el_end(e->line);
-    history_end(e->history);
-}
-
-enum input { INPUT_LINE, INPUT_CLEARED, INPUT_END };
-
-/* One line, or several that are joined, without the last newline. */
-static enum input read_input(struct editor *e, struct buf *out) {
-    buf_clear(out);
-    e->goes_on = false;
-    for (;;) {
-        int n;
-        const char *line = el_gets(e->line, &n);
-        if (!line && n < 0 && interrupt_taken()) {
-            putchar('\n');
-            return INPUT_CLEARED;
-        }
-        if (!line || n <= 0)
-            return INPUT_END;
-        size_t len = (size_t)n - (line[n - 1] == '\n');
-        e->goes_on = len > 0 && line[len - 1] == '\\';
-        buf_append(out, line, len - e->goes_on);
-        if (!e->goes_on)
-            return INPUT_LINE;
-        buf_push(out, '\n');
-    }
-}
-
-static void talk(struct conversation *c, struct editor *e) {
-    struct buf line = {0};
-    HistEvent event;
-    enum input input;
-    while (!c->over && (input = read_input(e, &line)) != INPUT_END) {
-        if (input == INPUT_CLEARED || line.len == 0)
-            continue;
-        history(e->history, &event, H_ENTER, line.ptr);
-        if (line.ptr[0] == '/')
-            do_command(c, line.ptr);
-        else
-            say(c, buf_view(&line));
-    }
-    buf_release(&line);
-}
-
-int chat(struct gyre *g, struct model_text *text, const struct chat_options *options) {
-    struct conversation c = {.g = g, .text = text, .options = options, .messages = json_array()};
-    struct editor e;
-    c.system = options->system ? xstrdup(options->system) : NULL;
-    begin_anew(&c);
-    editor_open(&e);
-    interrupt_catch();
-    printf("%s/help lists the commands, Ctrl-D ends%s\n", terminal_style(stdout, STYLE_DIM), terminal_style(stdout, STYLE_NONE));
-    talk(&c, &e);
-    interrupt_release();
-    editor_close(&e);
-    json_decref(c.messages);
-    free(c.system);
-    return 0;
-}
+const struct verb_spec verb_chat = {
+    "chat",
+    "",
+    "talks with any OpenAI-compatible server",
+    flags,
+    ARRAY_LEN(flags),
+    0,
+    0,
+    .run = run,
+    .epilogue = "/help lists the commands of a conversation. A model's reasoning is shown dimmed, on a terminal only.\n"
+                "  gyre chat --url http://localhost:8000\n"
+                "  gyre chat --url https://api.example.com/v1 --model NAME -p \"Why is the sky blue?\"\n"};

@@ -3,8 +3,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "main/answer.h"
-#include "main/chat.h"
 #include "main/engine_batch.h"
+#include "main/engine_chat.h"
 #include "main/engine_flags.h"
 #include "main/model_text.h"
 #include "main/terminal.h"
@@ -284,8 +284,8 @@ static void put_answer(const void *job, struct buf *out) { answer_json(job, out)
 // ---- the verb ---------------------------------------------------------------------------------------------------
 
 static int converse(struct runner *r) {
-    struct chat_options options = {r->base, opt.system, opt.stop.items, opt.stop.n};
-    return chat(r->g, &r->text, &options);
+    struct engine_chat_options options = {r->base, opt.system, opt.stop.items, opt.stop.n};
+    return engine_chat(r->g, &r->text, &options);
 }
 
 static const char *misuse(const struct verb_args *args) {

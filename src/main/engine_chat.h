@@ -1,11 +1,11 @@
-/* chat.h - a conversation on a terminal: `gyre run MODEL` without a prompt. */
+/* engine_chat.h - a conversation with an engine in the process: `gyre run MODEL` without a prompt. */
 #pragma once
 
 #include "gyre.h"
 #include "main/flags.h"
 #include "main/model_text.h"
 
-struct chat_options {
+struct engine_chat_options {
     struct gyre_request request; // sampling and max_tokens
     const char *system;          // the first system message; NULL: none
     const char *const *stop;
@@ -13,4 +13,4 @@ struct chat_options {
 };
 
 /* Talks until the person ends it; returns the exit code. The model's chat template must be open. */
-int chat(struct gyre *g, struct model_text *text, const struct chat_options *options);
+int engine_chat(struct gyre *g, struct model_text *text, const struct engine_chat_options *options);
