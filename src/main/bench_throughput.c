@@ -1,0 +1,114 @@
+/* bench_throughput.c - gyre bench throughput: how fast the engine gets through many requests, without a server between, with
+ * vllm bench throughput's flags and lines. */
+#include "main/verbs.h"
+
+#include "base/file.h"
+#include "main/bench_batch.h"
+#include "main/bench_dataset.h"
+#include "main/engine_flags.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct {
+    const char *model, *tokenizer, *output_json;
+    int64_t n;
+    bool no_text, trust;
+    struct bench_dataset_flags data;
+    struct engine_flags engine;
+} opt = {.n = 1, .data = BENCH_DATASET_DEFAULT, .engine = ENGINE_FLAGS_DEFAULT};
+
+/* clang-format off */
+static const struct flag flags[] = {
+    {"model", 0, FLAG_STRING, &opt.model, "MODEL", "Workload", "the model, in place of the argument"},
+    {"tokenizer", 0, FLAG_STRING, &opt.tokenizer, "FOLDER", "Workload", "folder with the tokenizer; otherwise the model's"},
+    {"n", 0, FLAG_INT, &opt.n, "N", "Workload", "answers to each prompt", .min = 1, .max = 1 << 10},
+    {"disable-detokenize", 0, FLAG_BOOL, &opt.no_text, NULL, "Workload", "do not make text of the answers"},
+    BENCH_DATASET_FLAGS(opt.data),
+    {"output-json", 0, FLAG_STRING, &opt.output_json, "FILE", "Report", "write the figures as JSON"},
+    {"enable-prefix-caching", 0, FLAG_BOOL, &opt.engine.prefix_cache, NULL, "Engine", "do not compute again what earlier prompts began with"},
+    {"trust-remote-code", 0, FLAG_BOOL, &opt.trust, NULL, "Engine", "nothing here runs code of a model; taken so that a vllm bench line can be pasted"},
+    ENGINE_FLAGS(opt.engine),
+};
+/* clang-format on */
+
+static enum status report(double seconds, int64_t n_requests, int64_t n_prompt, int64_t n_output, struct error *err) {
+    double total = (double)(n_prompt + n_output) / seconds;
+    printf("Throughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n", (double)n_requests / seconds, total,
+           (double)n_output / seconds);
+    printf("Total num prompt tokens:  %lld\n", (long long)n_prompt);
+    printf("Total num output tokens:  %lld\n", (long long)n_output);
+    if (!opt.output_json)
+        return OK;
+    json_t *json =
+        json_pack("{s:f, s:I, s:I, s:f, s:f}", "elapsed_time", seconds, "num_requests", (json_int_t)n_requests, "total_num_tokens",
+                  (json_int_t)(n_prompt + n_output), "requests_per_second", (double)n_requests / seconds, "tokens_per_second", total);
+    char *text = json_dumps(json, JSON_INDENT(4) | JSON_REAL_PRECISION(12));
+    enum status st = file_write(opt.output_json, str_of(text), err);
+    free(text);
+    json_decref(json);
+    return st;
+}
+
+static enum status measure(struct gyre *g, const struct model_text *text, const struct bench_dataset *data, struct error *err) {
+    struct bench_job *jobs = xcalloc(data->n, sizeof *jobs);
+    struct progress progress;
+    int64_t n_prompt = 0, n_output;
+    double seconds;
+    for (size_t i = 0; i < data->n; i++) {
+        const struct bench_prompt *p = &data->prompts[i];
+        jobs[i] = (struct bench_job){p->ids.ids, (int64_t)p->ids.n, p->n_output_tokens};
+        n_prompt += (int64_t)p->ids.n;
+    }
+    progress_begin(&progress, "bench throughput", "requests", (int64_t)data->n * opt.n);
+    struct bench_batch batch = {.jobs = jobs,
+                                .n = data->n,
+                                .copies = opt.n,
+                                .tokenizer = opt.no_text ? NULL : text->tok,
+                                .seed = (uint64_t)opt.data.seed,
+                                .progress = &progress};
+    enum status st = bench_batch_run(g, &batch, &seconds, &n_output, err);
+    progress_end(&progress);
+    free(jobs);
+    return st == OK ? report(seconds, (int64_t)data->n, n_prompt, n_output, err) : st;
+}
+
+static enum status open_text(struct model_text *text, const char *model, struct error *err) {
+    const char *folder = opt.tokenizer ? opt.tokenizer : model;
+    TRY(model_text_open(text, folder, err));
+    bool templated = strcmp(opt.data.name, "custom") == 0 && !opt.data.skip_chat_template;
+    return templated && chat_template_exists(folder) ? model_text_open_chat(text, folder, err) : OK;
+}
+
+static int run(const struct verb_args *args) {
+    struct error err;
+    struct gyre *g = NULL;
+    struct model_text text = {0};
+    struct bench_dataset data = {0};
+    const char *model = args->n ? args->operands[0] : opt.model;
+    if (!model || (args->n && opt.model))
+        return verb_misused(args->spec, "bench throughput needs one MODEL, or --model");
+    enum status st = open_text(&text, model, &err);
+    if (st == OK)
+        st = bench_dataset_make(&opt.data, &text, &data, &err);
+    if (st == OK)
+        st = engine_flags_open(&opt.engine, model, &g, &err);
+    if (st == OK)
+        st = measure(g, &text, &data, &err);
+    gyre_close(g);
+    bench_dataset_release(&data);
+    model_text_release(&text);
+    return st == OK ? 0 : verb_failed(&err);
+}
+
+const struct verb_spec verb_bench_throughput = {
+    "bench throughput",
+    "[MODEL]",
+    "gets many requests through the engine, as vllm bench throughput does",
+    flags,
+    ARRAY_LEN(flags),
+    0,
+    1,
+    .run = run,
+    .epilogue = "Answers are drawn at temperature 1 and as long as asked for. What a server adds is seen with: gyre bench serve.\n"
+                "  gyre bench throughput models/story --num-prompts 200 --input-len 64 --output-len 64\n"};

@@ -1,0 +1,75 @@
+"""gyre bench latency and throughput: vllm's lines, figures that fit the work, and the JSON that says the same."""
+import json
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+import unittest
+
+GYRE = os.path.abspath(os.environ["GYRE"])
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+STORY = os.path.join(ROOT, "models/story")
+
+
+def bench(*words):
+    return subprocess.run([GYRE, "bench", *words, "--threads", "1"], capture_output=True, text=True, timeout=120)
+
+
+class Offline(unittest.TestCase):
+    def run_json(self, *words):
+        with tempfile.NamedTemporaryFile(suffix=".json") as f:
+            p = bench(*words, "--output-json", f.name)
+            self.assertEqual((p.returncode, p.stderr), (0, ""))
+            with open(f.name) as g:
+                return p.stdout, json.load(g)
+
+    def test_latency_has_vllms_lines_and_its_json_the_same(self):
+        out, r = self.run_json("latency", STORY, "--input-len", "8", "--output-len", "4", "--batch-size", "3", "--num-iters", "7", "--num-iters-warmup", "1")
+        self.assertEqual([re.sub(r"[\d.e-]+ seconds", "X", line) for line in out.splitlines()],
+                         ["Avg latency: X", "Std latency: X"] + ["%d%% percentile latency: X" % p for p in (10, 25, 50, 75, 90, 99)])
+        self.assertEqual(len(r["latencies"]), 7)
+        self.assertAlmostEqual(r["avg_latency"], statistics.mean(r["latencies"]), 9)
+        self.assertAlmostEqual(r["std_latency"], statistics.pstdev(r["latencies"]), 9)
+        self.assertAlmostEqual(r["percentiles"]["50"], statistics.median(r["latencies"]), 9)
+        self.assertEqual(list(r["percentiles"]), ["10", "25", "50", "75", "90", "99"])
+
+    def test_throughput_has_vllms_lines_and_counts_every_token(self):
+        out, r = self.run_json("throughput", "--model", STORY, "--device", "toy", "--num-prompts", "40", "--input-len", "20", "--output-len", "9", "--n", "2")
+        lines = out.splitlines()
+        self.assertRegex(lines[0], r"^Throughput: \d+\.\d\d requests/s, \d+\.\d\d total tokens/s, \d+\.\d\d output tokens/s$")
+        n_prompt = int(re.match(r"Total num prompt tokens:  (\d+)$", lines[1]).group(1))
+        self.assertTrue(40 * 18 <= n_prompt <= 40 * 22, n_prompt)
+        self.assertEqual(lines[2], "Total num output tokens:  %d" % (40 * 9 * 2))
+        self.assertEqual((r["num_requests"], r["total_num_tokens"]), (40, n_prompt + 720))
+        self.assertAlmostEqual(r["tokens_per_second"], r["total_num_tokens"] / r["elapsed_time"], 3)
+
+    def test_prompts_from_a_file(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+            f.write('{"prompt": "Tell me a story."}\n\n{"prompt": "And another."}\n')
+            f.flush()
+            out, r = self.run_json("throughput", STORY, "--device", "toy", "--dataset-name", "custom", "--dataset-path", f.name, "--num-prompts", "5", "--custom-output-len", "3")
+        self.assertEqual(r["num_requests"], 5)
+        self.assertIn("Total num output tokens:  15", out)
+
+    def test_faults_are_one_sentence(self):
+        for words, part in ((["latency", "/nowhere"], "/nowhere"), (["throughput", "/nowhere"], "/nowhere"), (["latency", STORY, "--input-len", "5000"], "5000"),
+                            (["throughput", STORY, "--dataset-name", "custom", "--dataset-path", "/nowhere"], "/nowhere")):
+            p = bench(*words)
+            self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1), p.stderr)
+            self.assertIn(part, p.stderr)
+        for words in (["latency"], ["throughput", STORY, "--model", STORY]):
+            self.assertEqual(bench(*words).returncode, 2)
+
+    def test_a_bad_line_of_a_file_is_named(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+            f.write('{"prompt": "x"}\n{"prmpt": "y"}\n')
+            f.flush()
+            p = bench("throughput", STORY, "--dataset-name", "custom", "--dataset-path", f.name)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn(f.name + ":2", p.stderr)
+        self.assertIn("prompt", p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
