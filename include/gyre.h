@@ -91,6 +91,7 @@ struct gyre_info {
     int64_t kv_cache_bytes;  // allocated
     int64_t kv_cache_tokens; // that the cache holds, of all sequences together
     int max_batched_tokens, max_seqs, block_size;
+    int n_tenants;
 };
 const struct gyre_info *gyre_info(const struct gyre *g);
 

@@ -10,8 +10,8 @@
 /* What is to be ended. */
 struct wanted {
     bool all;
-    json_t *ids;     // an object: id to true
-    const char *key; // NULL: whoever sent them
+    json_t *ids;               // an object: id to true
+    const struct api_key *key; // NULL: whoever sent them
 };
 
 static enum status add_id(json_t *ids, const json_t *id, struct error *err) {
@@ -33,7 +33,7 @@ static enum status read_wanted(const json_t *body, struct wanted *w, struct erro
 }
 
 static bool is_wanted(const struct wanted *w, const struct api_record *rec) {
-    if (!rec->generation || (w->key && !(rec->key && strcmp(w->key, rec->key) == 0)))
+    if (!rec->generation || (w->key && w->key != rec->key))
         return false;
     struct str sent = rec->x->request_id;
     return w->all || json_object_get(w->ids, rec->generation->id) || json_object_getn(w->ids, sent.ptr, sent.len);

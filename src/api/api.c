@@ -30,6 +30,8 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     struct api *api = xcalloc(1, sizeof *api);
     api->options = *options;
     api->options.limits = limits_or_defaults(options->limits);
+    if (api->options.step_timeout_us <= 0)
+        api->options.step_timeout_us = 120 * 1000000ll;
     if (api->options.http.n_threads <= 0)
         api->options.http.n_threads = 2;
     api->created = (int64_t)time(NULL);

@@ -7,6 +7,7 @@
  * service and http_wake cross. Endpoints see tokens and text, never tensors or blocks. */
 #pragma once
 
+#include "api/keys.h"
 #include "api/record.h"
 #include "api/request_log.h"
 #include "engine/service.h"
@@ -27,8 +28,7 @@ struct api_options {
     const char *version;
     const char *const *names; // model names that requests may use; the first is ours
     size_t n_names;
-    const char *const *keys; // API keys, one of which a request must send; none: anybody may ask
-    size_t n_keys;
+    struct keyring *keyring; // API keys, one of which a request must send; NULL: anybody may ask
     const struct tokenizer *tokenizer;
     const struct chat_template *chat; // NULL: chat requests are refused
     enum gyre_pooling pooling;        // of embeddings
@@ -36,6 +36,7 @@ struct api_options {
     const char *no_pooling;           // NULL; or why embeddings are refused
     struct http_options http;         // routes, context and hooks are filled in here
     int max_queued;
+    int64_t step_timeout_us;            // a step that takes longer hangs; 120 s
     struct api_limits limits;           // zero: defaults
     enum request_log_format log_format; // on stderr
 };
@@ -73,8 +74,17 @@ extern const size_t api_n_routes;
 
 static inline struct api *api_of(const struct http_exchange *x) { return http_context(x); }
 
-/* http's hook: false after a 401 was sent (keys.c). */
+/* http's hook: false after a 401 or 429 was sent (keys.c). */
 bool api_admit(struct http_exchange *x);
+
+/* What the key of the exchange says about its request to the engine; tokens that it may use are charged to the key. */
+void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_prompt_tokens, int n_answers);
+
+/* 429 with Retry-After, and the time in words and in the body. */
+void api_reply_wait(struct http_exchange *x, int64_t retry_us, const char *message);
+
+/* Whether the engine's step takes longer than any should. */
+bool api_step_hangs(const struct api *api, const struct service_state *state);
 
 /* ---- answers ---- */
 

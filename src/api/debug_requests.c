@@ -13,8 +13,12 @@ struct look {
 };
 
 static void add(struct look *l, const struct record_entry *e, const char *key) {
-    if (!key || strcmp(e->key, key) == 0)
-        l->entries[l->n++] = *e;
+    if (key && strcmp(e->key, key) != 0)
+        return;
+    l->entries[l->n] = *e;
+    if (key && e->cache_miss == GYRE_MISS_SALT) // that somebody else sent the same text is not this key's business
+        l->entries[l->n].cache_miss = GYRE_MISS_NEW;
+    l->n++;
 }
 
 static void take_look(struct records *r, const char *key, struct look *l) {
@@ -49,7 +53,8 @@ void endpoint_debug_requests(struct http_exchange *x) {
     struct look look;
     struct buf body = {0};
     service_state(api->service, &state);
-    take_look(&api->records, ((const struct api_record *)x->record)->key, &look);
+    const struct api_key *key = ((const struct api_record *)x->record)->key;
+    take_look(&api->records, key ? key->name : NULL, &look);
     for (size_t i = 0; i < look.n_in_flight; i++)
         if (!look.entries[i].started)
             look.entries[i].queue_reason = state.queue_reason;

@@ -371,6 +371,7 @@ static void refuse(struct generation *g, int n_submitted, const struct gyre_erro
         choice_release(&g->choices[i]);
     g->n_choices = n_submitted;
     if (n_submitted == 0) {
+        record_generated(g->x);
         g->x->user = NULL;
         api_reply_fault(g->x, &err);
         http_release(g->x);
@@ -395,6 +396,7 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
     for (int i = 0; i < n_prompts; i++)
         g->n_prompt_tokens += (int64_t)prompts[i].n;
     struct gyre_request r = *request;
+    api_key_apply(x, &r, g->n_prompt_tokens, g->n_choices);
     g->thread = http_thread(x);
     http_hold(x);
     for (int i = 0; i < g->n_choices; i++, r.seed++) {

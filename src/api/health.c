@@ -6,20 +6,21 @@
 
 #include "base/clock.h"
 
-static const int64_t HUNG_US = 60 * 1000000ll;
-
 void endpoint_live(struct http_exchange *x) { api_reply_json(x, 200, STR("{\"status\":\"ok\"}")); }
+
+bool api_step_hangs(const struct api *api, const struct service_state *s) {
+    return s->step_started_us > 0 && clock_us() - s->step_started_us > api->options.step_timeout_us;
+}
 
 void endpoint_ready(struct http_exchange *x) {
     struct service_state s;
     service_state(api_of(x)->service, &s);
-    bool hangs = s.step_started_us > 0 && clock_us() - s.step_started_us > HUNG_US;
     if (s.failed)
         api_reply_error(x, 503, NULL, s.error);
     else if (s.draining)
         api_reply_error(x, 503, NULL, "the server is shutting down");
-    else if (hangs)
-        api_reply_error(x, 503, NULL, "the engine has been in one step for over a minute");
+    else if (api_step_hangs(api_of(x), &s))
+        api_reply_error(x, 503, NULL, "the engine hangs: it has been in one step for too long");
     else
         api_reply_json(x, 200, STR("{\"status\":\"ok\"}"));
 }

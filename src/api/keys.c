@@ -1,19 +1,14 @@
-/* keys.c - who may ask: API keys, sent as "Authorization: Bearer KEY" or "x-api-key: KEY".
+/* keys.c - requests and their API keys, sent as "Authorization: Bearer KEY" or "x-api-key: KEY".
  *
  * Checked by route when the head is read, so neither another spelling of a path nor a body gets past, and a body without a key is
- * not kept. Health is for everybody: a probe has no key. So is the chat
- * page, which asks for one. */
+ * not kept. Health is for everybody: a probe has no key. So is the chat page, which asks for one.
+ *
+ * What a key may send a minute and at once is checked there too, and said in OpenAI's x-ratelimit-* fields. */
 #include "api/api.h"
 #include "api/endpoints.h"
+#include "base/clock.h"
 
-/* Takes as long whatever the key is: only the length of what was sent shows. */
-static bool is_key(struct str sent, const char *key) {
-    size_t n = strlen(key);
-    unsigned char differs = sent.len != n;
-    for (size_t i = 0; i < sent.len; i++)
-        differs |= (unsigned char)(sent.ptr[i] ^ key[n ? i % n : 0]);
-    return !differs;
-}
+#include <stdio.h>
 
 /* The scheme's name is compared without regard to case, as RFC 9110 has it. */
 static struct str sent_key(const struct http_exchange *x) {
@@ -29,25 +24,101 @@ static bool is_for_everybody(const struct http_route *route) {
     return route->handle == endpoint_live || route->handle == endpoint_ready || route->handle == endpoint_page;
 }
 
-bool api_admit(struct http_exchange *x) {
-    const struct api_options *o = &api_of(x)->options;
-    struct api_record *rec = record_begin(x);
-    if (o->n_keys == 0 || is_for_everybody(x->route))
-        return true;
-    struct str sent = sent_key(x);
-    size_t which = 0; // from 1
-    for (size_t i = 0; i < o->n_keys; i++)
-        which |= is_key(sent, o->keys[i]) ? i + 1 : 0;
-    if (which) {
-        rec->key = arena_printf(&x->arena, "key%zu", which);
-        return true;
-    }
+static bool refuse_key(struct http_exchange *x, bool sent) {
     struct buf body = {0};
     api_append_error(&body, x->path, 401, NULL,
-                     sent.ptr ? "the API key is not one of this server's" : "an API key is missing: send Authorization: Bearer KEY");
+                     sent ? "the API key is not one of this server's" : "an API key is missing: send Authorization: Bearer KEY");
     const struct http_header challenge = {"WWW-Authenticate", "Bearer"};
     http_reply(x, &(struct http_answer){.status = 401, .content_type = "application/json", .headers = &challenge, .n_headers = 1},
                buf_view(&body));
     buf_release(&body);
     return false;
+}
+
+// ---- limits -----------------------------------------------------------------------------------------------------
+
+/* 1m30s, 12.5s, 40ms: as OpenAI writes times. */
+static void format_time(int64_t us, char *out, size_t n) {
+    int64_t ms = (us + 999) / 1000;
+    if (ms < 1000)
+        snprintf(out, n, "%lldms", (long long)ms);
+    else if (ms < 60000)
+        snprintf(out, n, "%.5gs", (double)ms / 1000);
+    else
+        snprintf(out, n, "%lldm%llds", (long long)(ms / 60000), (long long)(ms % 60000 / 1000));
+}
+
+static void add_number(struct http_exchange *x, const char *name, int64_t value) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    http_add_header(x, name, text);
+}
+
+static void add_limit_headers(struct http_exchange *x, const struct key_state *s) {
+    char text[32];
+    if (s->limits.requests > 0) {
+        add_number(x, "x-ratelimit-limit-requests", s->limits.requests);
+        add_number(x, "x-ratelimit-remaining-requests", s->requests);
+        format_time(s->requests_us, text, sizeof text);
+        http_add_header(x, "x-ratelimit-reset-requests", text);
+    }
+    if (s->limits.tokens > 0) {
+        add_number(x, "x-ratelimit-limit-tokens", s->limits.tokens);
+        add_number(x, "x-ratelimit-remaining-tokens", s->tokens);
+        format_time(s->tokens_us, text, sizeof text);
+        http_add_header(x, "x-ratelimit-reset-tokens", text);
+    }
+}
+
+static bool refuse_limit(struct http_exchange *x, const struct api_key *k, enum key_refusal why, const struct key_limits *l,
+                         int64_t retry_us) {
+    struct error e = {0};
+    if (why == KEY_CONCURRENCY)
+        fail(&e, ERR_FULL, "the key %s has %lld requests in flight, and may have no more", k->name, (long long)l->concurrency);
+    else if (why == KEY_REQUESTS)
+        fail(&e, ERR_FULL, "the key %s has used up its %lld requests a minute", k->name, (long long)l->requests);
+    else
+        fail(&e, ERR_FULL, "the key %s has used up its %lld tokens a minute", k->name, (long long)l->tokens);
+    api_reply_wait(x, retry_us, e.text);
+    return false;
+}
+
+/* What is looked at only is not counted, so that a client which is over its limits can see why. */
+static bool enter(struct http_exchange *x, struct api_record *rec) {
+    struct key_state state;
+    int64_t retry_us;
+    if (x->method != HTTP_POST)
+        return true;
+    enum key_refusal why = keyring_enter(api_of(x)->options.keyring, rec->key, clock_us(), &state, &retry_us);
+    add_limit_headers(x, &state);
+    if (why != KEY_ADMITTED)
+        return refuse_limit(x, rec->key, why, &state.limits, retry_us);
+    rec->entered = true;
+    return true;
+}
+
+bool api_admit(struct http_exchange *x) {
+    struct keyring *keyring = api_of(x)->options.keyring;
+    struct api_record *rec = record_begin(x);
+    if (!keyring || is_for_everybody(x->route))
+        return true;
+    struct str sent = sent_key(x);
+    rec->key = sent.ptr ? keyring_find(keyring, sent) : NULL;
+    return rec->key ? enter(x, rec) : refuse_key(x, sent.ptr != NULL);
+}
+
+// ---- what a key says about its requests ---------------------------------------------------------------------------
+
+void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_prompt_tokens, int n_answers) {
+    struct api *api = api_of(x);
+    struct api_record *rec = x->record;
+    if (!rec->key)
+        return;
+    rec->charged = n_prompt_tokens + (r->max_tokens > 0 ? n_answers * r->max_tokens : 0);
+    keyring_charge(api->options.keyring, rec->key, rec->charged);
+    r->priority = MAX(r->priority, rec->key->limits.priority);
+    if (service_info(api->service)->n_tenants == 1)
+        return;
+    r->tenant = rec->key->tenant;
+    r->cache_salt = arena_printf(&x->arena, "%s\n%s", rec->key->name, r->cache_salt ? r->cache_salt : ""); // a name has no line feed
 }

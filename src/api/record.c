@@ -68,7 +68,7 @@ void record_show(const struct api_record *rec, struct record_entry *e) {
     copy_cut(e->client, sizeof e->client, str_of(x->client));
     copy_cut(e->method, sizeof e->method, str_of(method_name_of(x->method)));
     copy_cut(e->path, sizeof e->path, x->path);
-    copy_cut(e->key, sizeof e->key, str_of(rec->key ? rec->key : ""));
+    copy_cut(e->key, sizeof e->key, str_of(rec->key ? rec->key->name : ""));
 }
 
 static const char *ended_as(const struct http_outcome *o) {
@@ -137,6 +137,8 @@ static void record_over(struct api_record *rec) {
     if (!noise)
         r->recorder[r->n_finished++ % FLIGHT_RECORDER_SIZE] = e;
     pthread_mutex_unlock(&r->lock);
+    if (rec->entered)
+        keyring_leave(api->options.keyring, rec->key);
     if (!noise)
         request_log_write(&api->log, &e);
 }
@@ -171,6 +173,9 @@ void record_generated(struct http_exchange *x) {
         rec->generated.finish = finish_of_all(g);
     }
     pthread_mutex_unlock(&r->lock);
+    if (rec->key)
+        keyring_charge(api_of(x)->options.keyring, rec->key, rec->generated.n_prompt + rec->generated.n_generated - rec->charged);
+    rec->charged = 0;
     if (rec->sent)
         record_over(rec);
 }

@@ -9,6 +9,7 @@
  * nobody. Of a prompt and its answer only the lengths are kept, and of a key only its name. */
 #pragma once
 
+#include "api/keys.h"
 #include "http/http.h"
 
 #include <pthread.h>
@@ -37,7 +38,9 @@ enum { FLIGHT_RECORDER_SIZE = 256 };
 struct api_record {
     struct api_record *prev, *next; // in flight, under the lock
     struct http_exchange *x;
-    const char *key;                     // the name of the one it was sent with; NULL: none was wanted
+    struct api_key *key;                 // that it was sent with; NULL: none was wanted
+    bool entered;                        // it counts as in flight for the key
+    int64_t charged;                     // tokens, to the key
     const struct generation *generation; // under the lock: while its answers are there
     int64_t began_us, began_unix_us;
     bool sent; // finished was called, and `outcome` is what it said
@@ -59,7 +62,7 @@ void records_release(struct records *r);
 /* On the exchange's thread, all of these. */
 struct api_record *record_begin(struct http_exchange *x);
 void record_generating(struct http_exchange *x, const struct generation *g);
-void record_generated(struct http_exchange *x); // before its answers are released
+void record_generated(struct http_exchange *x); // before its answers are released; or none came to be: it pays nothing
 
 /* Under the lock: as it is now. */
 void record_show(const struct api_record *rec, struct record_entry *e);

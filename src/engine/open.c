@@ -69,6 +69,7 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     g->policy = o->policy;
     fair_share_init(&g->fair, MAX(o->n_tenants, 1));
     fill_info(g, m, &sizes);
+    g->info.n_tenants = g->fair.n_tenants;
     allocate_step(g, o, &sizes);
     enum status st = open_device(g, o, &sizes, err);
     if (st != OK) {

@@ -19,6 +19,8 @@ static void add_headers(struct exchange *x, const struct http_answer *a) {
         add_header(r, "Content-Type", a->content_type);
     for (size_t i = 0; i < a->n_headers; i++)
         add_header(r, a->headers[i].name, a->headers[i].value);
+    for (size_t i = 0; i < x->n_added; i++)
+        add_header(r, x->added[i].name, x->added[i].value);
     add_header(r, "X-Request-Id", arena_strdup(&x->pub.arena, x->pub.request_id));
     if (origin) {
         add_header(r, "Access-Control-Allow-Origin", origin);
@@ -50,6 +52,12 @@ static void begin(struct exchange *x, enum answer_kind kind, const struct http_a
     x->closes |= x->io->stage >= STAGE_DRAIN;
     add_headers(x, a);
     conn_resume(x->conn);
+}
+
+void http_add_header(struct http_exchange *pub, const char *name, const char *value) {
+    struct exchange *x = of(pub);
+    BUG_IF(x->n_added == HTTP_MAX_ADDED);
+    x->added[x->n_added++] = (struct http_header){arena_strdup(&pub->arena, str_of(name)), arena_strdup(&pub->arena, str_of(value))};
 }
 
 void http_reply(struct http_exchange *pub, const struct http_answer *a, struct str body) {

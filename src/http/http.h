@@ -195,6 +195,10 @@ struct http_answer {
 /* Answers at once with a whole body, which is copied. After it the exchange may be gone unless it is held. */
 void http_reply(struct http_exchange *x, const struct http_answer *answer, struct str body);
 
+/* Is sent with the answer, whichever it will be, unless that is there already. Both are copied; at most HTTP_MAX_ADDED. */
+enum { HTTP_MAX_ADDED = 8 };
+void http_add_header(struct http_exchange *x, const char *name, const char *value);
+
 /* Sends the head; the route's fill makes the body (chunks, or until the connection closes for HTTP/1.0). */
 void http_stream_begin(struct http_exchange *x, const struct http_answer *answer);
 

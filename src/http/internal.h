@@ -98,6 +98,8 @@ struct exchange {
     uint64_t body_seen; // bytes, kept or not
     size_t body_limit, body_reserved;
 
+    struct http_header added[HTTP_MAX_ADDED];
+    size_t n_added;
     enum answer_kind answer;
     int status;
     struct MHD_Response *response; // until MHD has it

@@ -22,6 +22,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .policy = strcmp(f->policy, "sjf") == 0 ? GYRE_SJF : GYRE_FCFS,
         .itl_target_ms = f->itl_target,
         .no_prefix_cache = !f->prefix_cache,
+        .n_tenants = f->n_tenants,
         .load_step = progress_of_load,
         .load_context = &loading,
     };

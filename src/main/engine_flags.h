@@ -11,6 +11,7 @@ struct engine_flags {
     bool prefix_cache;
     const char *policy; // of servers: "fcfs", "sjf"
     double itl_target;
+    int n_tenants; // set by the verb
 };
 
 #define ENGINE_FLAGS_DEFAULT \

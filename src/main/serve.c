@@ -5,15 +5,16 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "main/engine_flags.h"
+#include "main/supervise.h"
 #include "model/pooling.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 static struct {
-    const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format;
+    const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format, *key_file;
     bool no_log;
+    double step_timeout;
     struct flag_list names, keys;
     int64_t port, io_threads, max_queued, max_connections, max_body, max_choices, drain_seconds;
     struct engine_flags engine;
@@ -27,6 +28,7 @@ static struct {
          .drain_seconds = 30,
          .pooling = "auto",
          .log_format = "text",
+         .step_timeout = 120,
          .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
@@ -43,12 +45,16 @@ static const struct flag flags[] = {
      "name that requests use for the model; may be repeated. Otherwise its folder's"},
     {"api-key", 0, FLAG_LIST, &opt.keys, "KEY", "Requests",
      "requests must send this key (or another, if repeated); health probes need none"},
+    {"api-key-file", 0, FLAG_STRING, &opt.key_file, "FILE", "Requests",
+     "keys with a name and limits each, one a line; see docs/serving.md. SIGHUP reads it again"},
     {"max-queued-requests", 0, FLAG_INT, &opt.max_queued, "N", "Requests", "requests that may wait; one more is told 429. 0 is no limit",
      .min = 0, .max = 1 << 20},
     {"max-choices", 0, FLAG_INT, &opt.max_choices, "N", "Requests", "answers that one request may ask for (n, times prompts)", .min = 1,
      .max = 1 << 16},
     {"drain-timeout", 0, FLAG_INT, &opt.drain_seconds, "SECONDS", "Requests", "after SIGTERM, how long requests in flight may take",
      .min = 0, .max = 86400},
+    {"step-timeout", 0, FLAG_REAL, &opt.step_timeout, "SECONDS", "Requests",
+     "a step that takes longer hangs: /health/ready answers 503 until it ends", .min = 0.01, .max = 86400},
     {"embedding-pooling", 0, FLAG_CHOICE, &opt.pooling, "auto|last|mean", "Requests",
      "state that embeddings are made of: of the last token, or averaged; auto is what modules.json says, or the last"},
     {"log-format", 0, FLAG_CHOICE, &opt.log_format, "text|json", "Logging", "a line on stderr for each request that is over"},
@@ -66,12 +72,16 @@ struct server {
     struct tokenizer *tok;
     struct chat_template *chat;
     struct api *api;
+    struct keyring *keyring; // NULL: everybody may ask
 };
 
 static void server_release(struct server *s) {
     api_close(s->api, (int)(opt.drain_seconds * 1000));
     chat_template_free(s->chat);
     tokenizer_free(s->tok);
+    if (s->keyring)
+        keyring_release(s->keyring);
+    free(s->keyring);
 }
 
 /* The last part of a path, as model folders are called. */
@@ -111,8 +121,7 @@ static enum status open_server(struct server *s, const char *model, struct error
         .version = GYRE_VERSION,
         .names = opt.names.n ? opt.names.items : &own_name,
         .n_names = opt.names.n ? opt.names.n : 1,
-        .keys = opt.keys.items,
-        .n_keys = opt.keys.n,
+        .keyring = s->keyring,
         .tokenizer = s->tok,
         .chat = s->chat,
         .http = {.host = opt.host,
@@ -125,6 +134,7 @@ static enum status open_server(struct server *s, const char *model, struct error
                  .max_body = (size_t)opt.max_body,
                  .cors_origin = opt.cors},
         .max_queued = (int)opt.max_queued,
+        .step_timeout_us = (int64_t)(opt.step_timeout * 1e6),
         .limits = {.max_choices = opt.max_choices},
         .log_format = opt.no_log                            ? REQUEST_LOG_OFF
                       : strcmp(opt.log_format, "json") == 0 ? REQUEST_LOG_JSON
@@ -144,54 +154,46 @@ static void announce(const struct server *s, double seconds) {
         fprintf(stderr, "listening on %s://%s:%d\n", opt.tls_cert ? "https" : "http", opt.host, http_port(s->api->http));
 }
 
-static struct http_server *hurried; // by the second signal
-
-static void on_second_signal(int signo) {
-    (void)signo;
-    http_hurry(hurried);
+/* Read before the model, so that a fault in them is told at once. */
+static enum status open_keys(struct server *s, struct error *err) {
+    if (opt.keys.n == 0 && !opt.key_file)
+        return OK;
+    s->keyring = xmalloc(sizeof *s->keyring);
+    keyring_init(s->keyring);
+    for (size_t i = 0; i < opt.keys.n; i++)
+        TRY(keyring_add(s->keyring, opt.keys.items[i], err));
+    if (opt.key_file)
+        TRY(keyring_load(s->keyring, opt.key_file, err));
+    if (opt.key_file || opt.keys.n > 1)
+        opt.engine.n_tenants = KEYS_MAX + 1;
+    return OK;
 }
 
-/* SIGTERM or SIGINT begins the drain; a second one ends it. */
-static void wait_for_signal(struct server *s) {
-    sigset_t set;
-    int signo;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigwait(&set, &signo);
-    fprintf(stderr, "shutting down: requests in flight have %lld s; once more ends them\n", (long long)opt.drain_seconds);
-    hurried = s->api->http;
-    struct sigaction action = {.sa_handler = on_second_signal};
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+static enum status check_flags(struct error *err) {
+    if (!opt.tls_cert != !opt.tls_key)
+        return fail(err, ERR_ARG, "--ssl-certfile and --ssl-keyfile go together");
+    return OK;
 }
 
-/* Threads inherit the mask, so only wait_for_signal sees these two. */
-static void block_signals(void) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN);
+static enum status open_all(struct server *s, const char *model, struct error *err) {
+    TRY(check_flags(err));
+    TRY(open_keys(s, err));
+    return open_server(s, model, err);
 }
 
 static int run(const struct verb_args *args) {
     struct error err;
     struct server s = {0};
     int64_t start = clock_us();
-    block_signals();
-    enum status st = !opt.tls_cert != !opt.tls_key ? fail(&err, ERR_ARG, "--ssl-certfile and --ssl-keyfile go together")
-                                                   : open_server(&s, args->operands[0], &err);
-    if (st != OK) {
+    supervise_block_signals();
+    if (open_all(&s, args->operands[0], &err) != OK) {
         server_release(&s);
         return verb_failed(&err);
     }
     announce(&s, clock_seconds_since(start));
-    wait_for_signal(&s);
+    int code = supervise(s.api, opt.key_file, opt.drain_seconds);
     server_release(&s);
-    return 0;
+    return code;
 }
 
 const struct verb_spec verb_serve = {"serve",

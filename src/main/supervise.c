@@ -1,0 +1,84 @@
+/* supervise.c - see supervise.h. */
+#include "main/supervise.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+static const struct timespec tick = {.tv_nsec = 200 * 1000000}; // how late a step that hangs may be noticed
+
+static sigset_t watched_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    return set;
+}
+
+void supervise_block_signals(void) {
+    sigset_t set = watched_signals();
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static struct http_server *hurried; // by the second signal
+
+static void on_second_signal(int signo) {
+    (void)signo;
+    http_hurry(hurried);
+}
+
+static void await_second_signal(struct api *api) {
+    sigset_t set;
+    hurried = api->http;
+    struct sigaction action = {.sa_handler = on_second_signal};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
+static void reload_keys(struct api *api, const char *path) {
+    struct error err;
+    if (!path)
+        return;
+    if (keyring_load(api->options.keyring, path, &err) == OK)
+        fprintf(stderr, "%s: its keys are taken over\n", path);
+    else
+        fprintf(stderr, "%s; the keys stay as they were\n", err.text);
+}
+
+/* Tells of a step that hangs, and of its end. True: the device has failed. */
+static bool look_at_engine(struct api *api, bool *hung) {
+    struct service_state state;
+    service_state(api->service, &state);
+    bool hangs = api_step_hangs(api, &state);
+    if (hangs && !*hung)
+        fprintf(stderr, "the engine has been in one step for more than %lld s: /health/ready is 503 until it ends\n",
+                (long long)(api->options.step_timeout_us / 1000000));
+    if (!hangs && *hung)
+        fprintf(stderr, "the step that hung has ended\n");
+    *hung = hangs;
+    if (state.failed)
+        fprintf(stderr, "%s\n", state.error);
+    return state.failed;
+}
+
+int supervise(struct api *api, const char *key_file, int64_t drain_seconds) {
+    sigset_t set = watched_signals();
+    bool hung = false;
+    for (;;) {
+        int signo = sigtimedwait(&set, NULL, &tick);
+        bool failed = look_at_engine(api, &hung);
+        if (signo == SIGHUP)
+            reload_keys(api, key_file);
+        if (!failed && signo != SIGTERM && signo != SIGINT)
+            continue;
+        fprintf(stderr, "shutting down: requests in flight have %lld s; %s ends them\n", (long long)drain_seconds,
+                failed ? "a signal" : "once more");
+        await_second_signal(api);
+        return failed;
+    }
+}
