@@ -494,6 +494,16 @@ class Page(unittest.TestCase):
         self.assertEqual(b.js("document.querySelectorAll('.pane.won .best').length"), 3, b.text("#verdict") + b.text("#panes dl"))
         self.assertIn("fast fast", b.text(".pane.won .md"))
 
+    def test_an_answer_that_came_at_once_has_no_rate(self):
+        def burst(h, body):
+            h.begin_stream()
+            h.raw("".join("data: " + json.dumps({"choices": [{"delta": {"content": "word "}}]}) + "\n\n" for _ in range(50)))
+            h.end_stream({"prompt_tokens": 1, "completion_tokens": 50})
+        self.fake(burst)
+        self.ask("Hello")
+        self.assertNotIn("tok/s", self.browser.text(".stats"))
+        self.assertIn("50 tokens", self.browser.text(".stats"))
+
     def test_a_race_is_stopped_and_a_server_that_fails_has_lost(self):
         b = self.browser
         broken = FakeServer(lambda h, body: h.reply(500, {"error": {"message": "out of breath"}}), models=["x"])

@@ -209,7 +209,7 @@ function forget(c) {
   dropConversation(c.id);
   if (c === current) location.hash = '#new';
   listPast();
-  notice(`Deleted “${titleOf(c.title, 30)}”.`, {label: 'Undo', run: () => { keepConversation(c); location.hash = '#' + c.id; notice(''); listPast(); }});
+  notice(`Deleted “${titleOf(c.title, 30)}”.`, {label: 'Undo', run: () => { keepConversation(c); location.hash = '#' + c.id; notice(''); listPast(); }}, 'news');
 }
 
 function showConversation(c) {

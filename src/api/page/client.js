@@ -8,7 +8,7 @@ const SAMPLING = [ // name, label, hint, attributes of the input
   ['top_p', 'Top p', '', {min: 0, max: 1, step: 0.01}],
   ['top_k', 'Top k', '', {min: 0, step: 1}],
   ['min_p', 'Min p', '', {min: 0, max: 1, step: 0.01}],
-  ['max_tokens', 'Most tokens', '', {min: 1, step: 1}],
+  ['max_tokens', 'Max tokens', '', {min: 1, step: 1}],
   ['seed', 'Seed', '', {min: 0, step: 1}],
   ['repetition_penalty', 'Repetition penalty', '', {min: 0.01, max: 2, step: 0.01}],
   ['presence_penalty', 'Presence penalty', '', {min: -2, max: 2, step: 0.1}],
@@ -60,13 +60,15 @@ async function listModels(server, signal) {
   return body.data.map(m => m?.id).filter(id => typeof id === 'string');
 }
 
-/** The data of each event. Lines end with \n or \r\n; comments and other fields are passed over. */
-async function* eventsOf(body) {
+/** The data of each event. Lines end with \n or \r\n; comments and other fields are passed over. arrived() is called for
+ *  each piece of the network, which may hold many events. */
+async function* eventsOf(body, arrived) {
   const reader = body.getReader(), decoder = new TextDecoder();
   let rest = '', data = [];
   try {
     for (;;) {
       const {done, value} = await reader.read();
+      arrived();
       rest += done ? decoder.decode() + '\n\n' : decoder.decode(value, {stream: true});
       if (rest.length > MAX_ANSWER) throw new ServerError('The server sent an event without an end', 0);
       const lines = rest.split('\n');
@@ -87,20 +89,23 @@ async function* eventsOf(body) {
  *  stats: ms from the request to the first text (ttft), to the last (total), tokens, and tokens a second after the first. */
 async function streamChat(server, body, into, changed, signal) {
   const start = performance.now();
+  let now = start, arrivals = 0, lastArrival = 0;
   const stats = into.stats = {ttft: null, total: null, tokens: 0, counted: false, rate: null, thought: null};
   let first = 0, last = 0, ended = false, pieces = 0;
   const measure = () => {
     stats.total = last - start;
     if (!stats.counted) stats.tokens = pieces;
-    stats.rate = stats.tokens > 1 && last > first ? (stats.tokens - 1) / (last - first) * 1000 : null;
+    // What came in one or two pieces says when the network handed it over, not how fast it was made.
+    stats.rate = stats.tokens > 1 && last > first && arrivals > 2 ? (stats.tokens - 1) / (last - first) * 1000 : null;
   };
   const take = choice => {
     const delta = choice.delta ?? choice.message ?? {};
     const thought = delta.reasoning_content ?? delta.reasoning, said = delta.content;
     if (choice.finish_reason) into.finish = choice.finish_reason;
     if (!(typeof thought === 'string' && thought) && !(typeof said === 'string' && said)) return;
-    last = performance.now();
+    last = now;
     pieces++;
+    if (lastArrival !== now) { arrivals++; lastArrival = now; }
     if (!first) { first = last; stats.ttft = first - start; }
     if (typeof thought === 'string') into.reasoning += thought;
     if (typeof said === 'string' && said) {
@@ -125,12 +130,14 @@ async function streamChat(server, body, into, changed, signal) {
   if (!response.ok) throw await faultOf(response);
   const type = response.headers.get('Content-Type') || '';
   if (type.includes('json')) {
-    use(await response.json().catch(() => { throw new ServerError('The server sent JSON that is none', 0); }));
+    const whole = await response.json().catch(() => { throw new ServerError('The server sent JSON that is none', 0); });
+    now = performance.now();
+    use(whole);
     return;
   }
   if (!type.includes('event-stream')) throw new ServerError(`The server answered with ${type || 'something without a type'} where a stream was asked for`, 0);
   try {
-    for await (const data of eventsOf(response.body)) {
+    for await (const data of eventsOf(response.body, () => { now = performance.now(); })) {
       if (data === '[DONE]') { ended = true; break; }
       let chunk;
       try { chunk = JSON.parse(data); } catch { throw new ServerError('The server sent an event that is not JSON', 0); }

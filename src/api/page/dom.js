@@ -50,9 +50,10 @@ async function copyText(text, button, original) {
 /** For screen readers, which get whole sentences and not the stream. */
 function say(text) { $('status').textContent = text; }
 
-/** A sentence above the conversation, until the next or until it is dismissed. */
-function notice(text, action) {
+/** A sentence above the conversation, until the next or until it is dismissed; kind is fault or news. */
+function notice(text, action, kind = 'fault') {
   const box = $('notice');
+  box.className = kind;
   box.hidden = !text;
   if (!text) return box.replaceChildren();
   box.replaceChildren(el('span', {}, text), action ? el('button', {type: 'button', onclick: action.run}, action.label) : '',

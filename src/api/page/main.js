@@ -25,7 +25,7 @@ function nextTheme() {
 // ---- models -------------------------------------------------------------------------------------------------------
 
 function askForKey() {
-  notice('This server asks for an API key.', {label: 'Enter it', run: () => { openSettings(); $('set-key').focus(); }});
+  notice('This server asks for an API key.', {label: 'Enter it', run: () => { openSettings(); $('set-key').focus(); }}, 'news');
 }
 
 async function findModels() {
@@ -148,6 +148,7 @@ function start() {
     follows = far < 60;
     $('latest').hidden = far < 300;
   });
+  new ResizeObserver(() => { if (follows && view === 'chat') toEnd(); }).observe($('chat'));
   $('latest').addEventListener('click', () => { follows = true; toEnd(); });
   $('model').addEventListener('change', () => keep('gyre.model', $('model').value));
   $('theme').addEventListener('click', nextTheme);
