@@ -207,9 +207,15 @@ static void write_chunk(struct choice *c, struct buf *out) {
     c->n_written = c->n_seen;
 }
 
+int generation_failed_status(const struct generation *g) {
+    if (g->aborted)
+        return 499;
+    return g->failed.status == ERR_ARG ? 400 : 503;
+}
+
 static void write_failure(struct generation *g, struct buf *out) {
     buf_str(out, STR("data: "));
-    api_append_error(out, g->x->path, g->failed.status == ERR_ARG ? 400 : 503, NULL, g->failed.text);
+    api_append_error(out, g->x->path, generation_failed_status(g), NULL, g->failed.text);
     buf_str(out, STR("\n\n"));
 }
 

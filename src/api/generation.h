@@ -105,5 +105,8 @@ void generation_flush(void *api);
 /* What ended the choice, for JSON: its stop string, its stop token's id, or null. */
 void generation_stop_reason(const struct choice *c, struct buf *out);
 
+/* Of g->failed, as HTTP has it. */
+int generation_failed_status(const struct generation *g);
+
 int64_t generation_n_tokens(const struct generation *g);            // generated, of all choices
 void generation_usage(const struct generation *g, struct buf *out); // "usage":{...}

@@ -185,7 +185,7 @@ static void write_last(struct generation *g, struct buf *out) {
 
 static void write_failure(struct generation *g, struct buf *out) {
     buf_str(out, STR("event: error\ndata: "));
-    api_append_error(out, g->x->path, g->aborted ? 499 : 503, NULL, g->failed.text);
+    api_append_error(out, g->x->path, generation_failed_status(g), NULL, g->failed.text);
     buf_str(out, STR("\n\n"));
 }
 

@@ -68,6 +68,17 @@ static struct str param_of(const char *message) {
     return (struct str){0};
 }
 
+/* OpenAI's words for what programs react to; agents shorten a conversation at context_length_exceeded. NULL: there is none. */
+static const char *code_of(int status, struct str param, const char *message) {
+    if (status == 401)
+        return "invalid_api_key";
+    if (status == 404 && str_eq(param, STR("model")))
+        return "model_not_found";
+    if (status == 429)
+        return "rate_limit_exceeded";
+    return status == 400 && strstr(message, "exceed the context of") ? "context_length_exceeded" : NULL; // the engine's sentence
+}
+
 void api_append_error(struct buf *out, struct str path, int status, const char *param, const char *message) {
     if (is_anthropic(path)) {
         append_anthropic_error(out, status, message);
@@ -81,7 +92,8 @@ void api_append_error(struct buf *out, struct str path, int status, const char *
         buf_json_string(out, name);
     else
         buf_str(out, STR("null"));
-    buf_printf(out, ",\"code\":%d}}", status);
+    const char *code = code_of(status, name, message);
+    buf_printf(out, code ? ",\"code\":\"%s\"}}" : ",\"code\":null}}", code);
 }
 
 void api_error_body(void *context, struct str path, int status, const char *message, struct buf *out) {

@@ -225,10 +225,12 @@ static json_t *given_or(const json_t *body, const char *name, json_t *take_fallb
 
 static char *make_echo(struct arena *arena, const json_t *body, const struct gyre_request *r) {
     json_t *reasoning = json_object_get(body, "reasoning"), *echo = json_object();
-    static const char *const as_given[] = {"instructions",      "max_output_tokens", "max_tool_calls", "user",
-                                           "safety_identifier", "prompt_cache_key",  "service_tier"};
-    for (size_t i = 0; i < ARRAY_LEN(as_given); i++)
-        json_object_set_new(echo, as_given[i], given_or(body, as_given[i], json_null()));
+    static const char *const or_null[] = {"instructions",      "max_output_tokens", "max_tool_calls",
+                                          "safety_identifier", "prompt_cache_key",  "service_tier"};
+    for (size_t i = 0; i < ARRAY_LEN(or_null); i++)
+        json_object_set_new(echo, or_null[i], given_or(body, or_null[i], json_null()));
+    if (json_is_string(json_object_get(body, "user"))) // which may not be null
+        json_object_set(echo, "user", json_object_get(body, "user"));
     json_object_set_new(echo, "metadata", given_or(body, "metadata", json_object()));
     json_object_set_new(echo, "temperature", given_or(body, "temperature", json_real((double)r->temperature)));
     json_object_set_new(echo, "top_p", given_or(body, "top_p", json_real((double)r->top_p)));

@@ -97,7 +97,7 @@ static void write_head(const struct generation *g, const char *status, struct bu
 
 static void write_started(const struct generation *g, struct buf *out) {
     write_head(g, "in_progress", out);
-    buf_str(out, STR(",\"completed_at\":null,\"error\":null,\"incomplete_details\":null,\"output\":[],\"usage\":null}"));
+    buf_str(out, STR(",\"completed_at\":null,\"error\":null,\"incomplete_details\":null,\"output\":[]}"));
 }
 
 static void write_ended(const struct generation *g, struct buf *out) {
@@ -220,7 +220,8 @@ static void write_last(struct generation *g, struct buf *out) {
 static void write_failed(const struct generation *g, struct buf *out) {
     const struct choice *c = &g->choices[0];
     write_head(g, "failed", out);
-    buf_str(out, STR(",\"completed_at\":null,\"incomplete_details\":null,\"error\":{\"code\":\"server_error\",\"message\":"));
+    buf_printf(out, ",\"completed_at\":null,\"incomplete_details\":null,\"error\":{\"code\":\"%s\",\"message\":",
+               generation_failed_status(g) == 400 ? "invalid_prompt" : "server_error");
     buf_json_string(out, str_of(g->failed.text));
     buf_push(out, '}');
     write_output(c, out);

@@ -189,7 +189,7 @@ class Faults(unittest.TestCase):
         self.assertGreaterEqual(int(e.exception.response.headers["retry-after"]), 1)
         for stream in streams:
             stream.close()
-        wait_until(lambda: state("narrow")["running"] == 0)
+        wait_until(lambda: state("narrow")["running"] + state("narrow")["waiting"] == 0)
         self.assertEqual(narrow.chat.completions.create(max_tokens=2, **ASK).usage.completion_tokens, 2)
 
 

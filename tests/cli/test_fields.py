@@ -210,7 +210,7 @@ class Stopping(Case):
         for extra in ({}, {"stream": True}):
             status, r = server.post("/v1/completions", prompt=PROMPT, max_tokens=5, allowed_token_ids=[2], min_tokens=2, **extra)
             error = r if not extra else json.loads(r.split("data: ")[1])
-            self.assertEqual((status if not extra else 400, error["error"]["code"]), (400, 400), r)
+            self.assertEqual((status if not extra else 400, error["error"]["type"]), (400, "invalid_request_error"), r)
             self.assertIn("allowed_token_ids", error["error"]["message"])
         self.assertEqual(server.request("GET", "/health/ready")[0], 200)
 
