@@ -6,6 +6,7 @@
 #include "base/guard.h"
 #include "base/random.h"
 #include "engine/engine.h"
+#include "engine/memory_plan.h"
 
 #include <math.h>
 
@@ -824,6 +825,23 @@ static void the_cache_is_as_large_as_was_said(void **state) {
     program_free(p);
 }
 
+static void the_memory_plan_adds_up(void **state) {
+    (void)state;
+    struct world w = world_open((struct toy_shape){.full = true, .window = 10, .latent = true, .recurrent = true},
+                                (struct gyre_options){.block_size = 8});
+    struct memory_plan plan;
+    int64_t total = 0, cache = 0;
+    memory_plan(w.g, &plan);
+    for (int i = 0; i < plan.n_parts; i++) {
+        total += plan.parts[i].n * plan.parts[i].each;
+        if (strstr(plan.parts[i].what, "cache") || strstr(plan.parts[i].what, "state"))
+            cache += plan.parts[i].n * plan.parts[i].each;
+    }
+    EXPECT(plan.n_parts == 5 && total == plan.total);
+    EXPECT_EQ(cache, gyre_info(w.g)->kv_cache_bytes);
+    world_close(w);
+}
+
 static void options_out_of_range_are_named(void **state) {
     (void)state;
     struct program *p = toy_program(&(struct toy_shape){.vocab_size = VOCAB, .full = true});
@@ -874,6 +892,7 @@ int main(void) {
         cmocka_unit_test(a_more_important_request_takes_the_place_of_a_running_one),
         cmocka_unit_test(a_long_prompt_does_not_starve_among_short_ones),
         cmocka_unit_test(the_cache_is_as_large_as_was_said),
+        cmocka_unit_test(the_memory_plan_adds_up),
         cmocka_unit_test(options_out_of_range_are_named),
     };
     int failed = 0;

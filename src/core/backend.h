@@ -31,6 +31,13 @@ struct cache_config {
     int n_states;                   // slots of state groups: running sequences and checkpoints
 };
 
+/* In bytes. */
+struct device_memory {
+    int64_t weight_copies; // that place_weights made, besides those of the checkpoint's map
+    int64_t step;          // values, scratch and results of an executable
+    int64_t total;         // that the device has; 0: not known
+};
+
 struct backend_ops {
     const char *name;
     bool ragged;       // takes steps with sequences of unequal length
@@ -66,6 +73,9 @@ struct backend_ops {
     /* After collect and until the next run: the state of token row t behind the last norm, [program.hidden.width].
      * NULL: the program has none. Nothing is started while a step whose rows will be asked for is in flight. */
     const float *(*hidden)(struct executable *exe, int t);
+
+    /* Of an executable and the backend that it is for, as allocated. */
+    void (*memory)(const struct executable *exe, struct device_memory *out);
 
     void (*free_executable)(struct executable *exe); // waits for what is in flight
     void (*free)(struct backend *b);

@@ -29,6 +29,11 @@ void sample_scratch_init(struct sample_scratch *s, int64_t n_vocab) {
     s->counts = xcalloc((size_t)n_vocab, sizeof *s->counts);
 }
 
+int64_t sample_scratch_bytes(int64_t n_vocab) {
+    const struct sample_scratch *s = NULL;
+    return n_vocab * (int64_t)(sizeof *s->logits + sizeof *s->candidates + sizeof *s->counts);
+}
+
 void sample_scratch_release(struct sample_scratch *s) {
     free(s->logits);
     free(s->candidates);

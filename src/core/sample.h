@@ -76,6 +76,7 @@ struct sample_scratch {
 };
 void sample_scratch_init(struct sample_scratch *s, int64_t n_vocab);
 void sample_scratch_release(struct sample_scratch *s);
+int64_t sample_scratch_bytes(int64_t n_vocab);
 
 /* The reference; logits [n_vocab] are not changed. Ids in history, newest, bias, banned, allowed and target lie in
  * [0, n_vocab); newest_row is not looked at.

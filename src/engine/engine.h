@@ -96,6 +96,8 @@ struct gyre {
     struct request *ended_head, *ended_tail; // their DONE was not handed out yet
     struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good
     enum gyre_policy policy;
+    struct cache_config cache; // as allocated
+    int64_t weight_bytes;      // as stored
     struct fair_share fair;
     int64_t n_accepted;
     int64_t n_busy;              // accepted, DONE not handed out
@@ -110,6 +112,7 @@ struct engine_model {
     int32_t bos;
     const int32_t *eos;
     int n_eos;
+    int64_t weight_bytes; // as stored
 };
 enum status engine_open(const struct gyre_options *options, const struct engine_model *model, struct gyre **out, struct error *err);
 

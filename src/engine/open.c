@@ -67,6 +67,8 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     g->ops = o->backend;
     g->program = m->program;
     g->policy = o->policy;
+    g->cache = sizes.cache;
+    g->weight_bytes = m->weight_bytes;
     fair_share_init(&g->fair, MAX(o->n_tenants, 1));
     fill_info(g, m, &sizes);
     g->info.n_tenants = g->fair.n_tenants;
@@ -101,7 +103,9 @@ int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error
     if (o->backend->in_place)
         model_read_ahead(model, &progress);
     const struct model_spec *spec = model->spec;
-    struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS)};
+    struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS), 0};
+    for (int dt = 0; dt < N_DTYPES && load != LOAD_PHANTOM; dt++)
+        m.weight_bytes += model->stored_bytes[dt];
     if (engine_open(o, &m, out, &e) != OK) {
         model_free(model);
         return engine_report(err, &e);

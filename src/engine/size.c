@@ -79,9 +79,11 @@ static int64_t tokens_that_fit(const struct cache_demand *d, int64_t max_len, in
     return low * d->block_size;
 }
 
-static int64_t quarter_of_memory(void) {
+/* A quarter of the memory, or less where weights leave less; a sixteenth is for the rest, and the cache's in any case. */
+static int64_t default_budget(int64_t weight_bytes) {
     int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
-    return pages > 0 && page > 0 ? pages / 4 * page : (int64_t)1 << 30;
+    int64_t memory = pages > 0 && page > 0 ? pages * page : (int64_t)4 << 30;
+    return MIN(memory / 4, MAX(memory - weight_bytes - memory / 16, memory / 16));
 }
 
 static enum status check_options(const struct gyre_options *o, const struct engine_model *m, struct error *err) {
@@ -121,7 +123,7 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
     out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
     struct cache_demand d = {o, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs};
 
-    int64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : quarter_of_memory();
+    int64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : default_budget(m->weight_bytes);
     int64_t state = state_bytes(&d), states = 0;
     if (state > 0) { // at most half for recurrent state, but one slot there must be
         int64_t useful = d.max_seqs * (o->no_prefix_cache ? 1 : 1 + CHECKPOINTS_A_SEQ);

@@ -32,9 +32,9 @@ struct engine_flags {
          0,                                                                                                                           \
          FLAG_INT,                                                                                                                    \
          &(e).max_model_len,                                                                                                          \
-         "N",                                                                                                                         \
+         "N|auto",                                                                                                                         \
          "Engine",                                                                                                                    \
-         "tokens of a prompt and its answer together; 0 is what the model and the memory allow",                                      \
+         "tokens of a prompt and its answer together; auto, or 0, is what the model and the memory allow",                                      \
          .min = 0,                                                                                                                    \
          .max = 1 << 24},                                                                                                             \
         {"kv-cache-memory",                                                                                                           \

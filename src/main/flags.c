@@ -153,6 +153,8 @@ static enum status store_value(const struct flag *f, const char *what, const cha
     case FLAG_BOOL: return parse_bool(value, what, f->out, err);
     case FLAG_INT:
     case FLAG_SIZE:
+        if (strcmp(value, "auto") == 0 && f->metavar && strstr(f->metavar, "|auto"))
+            return *(int64_t *)f->out = 0, OK;
         TRY(parse_int(value, what, f->kind == FLAG_SIZE, f->out, err));
         return check_bounds(f, what, (double)*(int64_t *)f->out, err);
     case FLAG_REAL: TRY(parse_real(value, what, f->out, err)); return check_bounds(f, what, *(double *)f->out, err);

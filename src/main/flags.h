@@ -34,7 +34,7 @@
 
 enum flag_kind {
     FLAG_BOOL,   // bool *
-    FLAG_INT,    // int64_t *
+    FLAG_INT,    // int64_t *; a metavar that ends in |auto allows that word, which is 0
     FLAG_SIZE,   // int64_t *, bytes
     FLAG_REAL,   // double *
     FLAG_STRING, // const char **; borrowed from argv or the environment

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "main/engine_flags.h"
+#include "main/memory_table.h"
 #include "main/supervise.h"
 #include "model/pooling.h"
 
@@ -117,6 +118,7 @@ static enum status open_server(struct server *s, const char *model, struct error
     if (chat_template_exists(model))
         TRY(chat_template_open(model, &s->chat, err));
     TRY(engine_flags_open(&opt.engine, model, &engine, err));
+    memory_table_print(engine, stderr);
     struct api_options o = {
         .version = GYRE_VERSION,
         .names = opt.names.n ? opt.names.items : &own_name,

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ALIGNMENT = 64 };
 
@@ -24,6 +25,7 @@ struct executable {
     struct compiled_op *ops; // [program->n_ops]
     int64_t *offset;         // [n_values], bytes into memory
     unsigned char *memory;
+    int64_t n_bytes; // of all that a step uses
     float *scratch, *shared;
     int64_t worker_scratch;                // floats between one worker's scratch and the next's
     struct sample_scratch *sample_scratch; // [workers]
@@ -127,6 +129,18 @@ static struct need largest_need(const struct backend *b, const struct program *p
     return most;
 }
 
+/* All that alloc_step_memory allocates, but for a few bytes of bookkeeping. */
+static int64_t step_bytes(const struct executable *exe, int64_t values, int64_t shared_floats) {
+    const struct program *p = exe->program;
+    int64_t n_workers = pool_size(exe->backend->pool), angles = 0;
+    for (int i = 0; i < p->n_ropes; i++)
+        angles += p->ropes[i]->dim;
+    int64_t floats = exe->worker_scratch * n_workers + shared_floats + angles * exe->bucket.max_tokens;
+    int64_t row = 2 * (int64_t)sizeof *exe->results[0] + (int64_t)sizeof *exe->sample, token = 2 * (int64_t)sizeof(int32_t);
+    return values + floats * (int64_t)sizeof(float) + row * exe->bucket.max_rows + token * exe->bucket.max_tokens +
+           n_workers * sample_scratch_bytes(p->vocab_size);
+}
+
 static enum status alloc_step_memory(struct executable *exe, struct error *err) {
     const struct program *p = exe->program;
     int n_workers = pool_size(exe->backend->pool);
@@ -150,6 +164,7 @@ static enum status alloc_step_memory(struct executable *exe, struct error *err) 
     exe->sample_scratch = xcalloc((size_t)n_workers, sizeof *exe->sample_scratch);
     for (int i = 0; i < n_workers; i++)
         sample_scratch_init(&exe->sample_scratch[i], p->vocab_size);
+    exe->n_bytes = step_bytes(exe, values, need.shared);
     return OK;
 }
 
@@ -336,6 +351,11 @@ static const float *cpu_hidden(struct executable *exe, int t) {
     return hidden.at ? mat_row(hidden, t) : NULL;
 }
 
+static void cpu_memory(const struct executable *exe, struct device_memory *out) {
+    int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+    *out = (struct device_memory){exe->backend->placed.n_bytes, exe->n_bytes, pages > 0 && page > 0 ? pages * page : 0};
+}
+
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
@@ -350,6 +370,7 @@ const struct backend_ops backend_cpu = {
     .collect = cpu_collect,
     .logits = cpu_logits,
     .hidden = cpu_hidden,
+    .memory = cpu_memory,
     .free_executable = cpu_free_executable,
     .free = cpu_free,
 };

@@ -36,6 +36,7 @@ struct placed_table {
     int n_slots;
     void **blocks; // repacked copies
     int n_blocks;
+    int64_t n_bytes; // of all copies
 };
 
 enum status placed_table_fill(struct placed_table *table, const struct program *p, struct pool *pool, struct error *err);

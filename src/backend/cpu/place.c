@@ -99,6 +99,7 @@ static enum status turn_part(struct placed_table *table, const struct weight *w,
         return fail(err, ERR_MEMORY, "%s: no memory for a turned copy of %zu bytes", w->name, n_bytes);
     table->blocks = xrealloc(table->blocks, (size_t)table->n_blocks + 1, sizeof *table->blocks);
     table->blocks[table->n_blocks++] = block;
+    table->n_bytes += (int64_t)n_bytes;
     struct weight_part from = *part;
     pool_run(pool, turn_rows, &(struct turn){&from, block, w->in});
     part->data = block;
@@ -141,8 +142,10 @@ static enum status place(struct placed_table *table, const struct program *p, co
     placed->weight = w;
     if (is_matrix_slot(op->code, slot))
         return placed->parts ? OK : place_matrix(table, placed, pool, err);
-    if (!placed->floats)
+    if (!placed->floats) {
         place_floats(placed);
+        table->n_bytes += w->out * w->in * (int64_t)sizeof(float);
+    }
     return OK;
 }
 

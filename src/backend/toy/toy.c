@@ -317,6 +317,12 @@ static void toy_free(struct backend *b) {
     free(b);
 }
 
+static void toy_memory(const struct executable *exe, struct device_memory *out) {
+    int64_t rows = exe->bucket.max_rows, vocab = exe->backend->program->vocab_size;
+    *out = (struct device_memory){.step =
+                                      rows * (2 * (int64_t)sizeof(int32_t) + vocab * (int64_t)sizeof(float)) + sample_scratch_bytes(vocab)};
+}
+
 const struct backend_ops backend_toy = {
     .name = "toy",
     .ragged = true,
@@ -330,6 +336,7 @@ const struct backend_ops backend_toy = {
     .run = toy_run,
     .collect = toy_collect,
     .logits = toy_logits,
+    .memory = toy_memory,
     .free_executable = toy_free_executable,
     .free = toy_free,
 };
