@@ -395,6 +395,17 @@ class Page(unittest.TestCase):
         self.assertIsNone(b.js("localStorage.getItem('gyre.key')"))  # only in this tab, unless it is asked for
         b.errors.clear()
 
+    def test_models_of_a_server_that_was_left_do_not_come_late(self):
+        def late(h):
+            time.sleep(0.5)
+            h.reply(200, {"data": [{"id": "late"}]})
+        self.fake(lambda h, b: h.say("x"), models=None, get=late)
+        self.fake(lambda h, b: h.say("x"), models=["prompt"])
+        b = self.browser
+        b.wait("$('model').value === 'prompt'")
+        time.sleep(0.8)
+        self.assertEqual(b.js("$('model').value"), "prompt")
+
     def test_a_browser_without_room_says_so(self):
         self.fake(lambda h, body: h.say("x" * 2000))
         b = self.browser

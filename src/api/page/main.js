@@ -28,15 +28,19 @@ function askForKey() {
   notice('This server asks for an API key.', {label: 'Enter it', run: () => { openSettings(); $('set-key').focus(); }}, 'news');
 }
 
+let modelsAsked; // an answer that comes after another question is old
+
 async function findModels() {
-  const select = $('model');
+  const select = $('model'), asked = modelsAsked = {};
   try {
     const names = await listModels(server()), wanted = readJson(localStorage, 'gyre.model', '');
+    if (asked !== modelsAsked) return;
     select.replaceChildren(...names.map(n => el('option', {value: n, selected: n === wanted}, n)));
     select.disabled = names.length === 0;
     $('empty-model').textContent = names.length ? `${select.value} at ${new URL(baseOf(settings.base)).host}` : 'The server has no model.';
     notice('');
   } catch (e) {
+    if (asked !== modelsAsked) return;
     select.replaceChildren(el('option', {value: ''}, 'no model'));
     select.disabled = true;
     $('empty-model').textContent = '';

@@ -27,12 +27,14 @@ class Pane {
     return {base: base || settings.base, key: this.key.value || (own || !base ? readKey() : '')};
   }
   async findModels() {
+    const asked = this.asked = {}; // an answer that comes after another question is old
     try {
       const names = await listModels(this.server()), wanted = this.model.value;
+      if (asked !== this.asked) return;
       if (names.length) this.model.replaceChildren(...names.map(n => el('option', {value: n, selected: n === wanted}, n)));
       this.show(null, '');
     } catch (e) {
-      if (e.name !== 'AbortError' && !racing()) this.show(null, e.message);
+      if (asked === this.asked && !racing()) this.show(null, e.message);
     }
   }
   /** Figures and text of a result; a fault in its place. */
