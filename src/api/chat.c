@@ -255,7 +255,7 @@ static void start(struct generation *g, json_t *body, struct params *p) {
     if (read_prompt(g, body, p, &prompt, &err) != OK)
         api_reply_fault(g->x, &err);
     else
-        generation_start(g, &p->fields.request, &prompt, 1, p->n);
+        extensions_start(g, body, p, &prompt, 1);
 }
 
 void endpoint_chat(struct http_exchange *x) {

@@ -161,7 +161,7 @@ static void start(struct generation *g, const json_t *body, struct params *p) {
     if (read_prompts(g, body, p, &prompts, &n_prompts, &err) != OK)
         api_reply_fault(g->x, &err);
     else
-        generation_start(g, &p->fields.request, prompts, n_prompts, p->n);
+        extensions_start(g, body, p, prompts, n_prompts);
 }
 
 void endpoint_completions(struct http_exchange *x) {

@@ -55,3 +55,14 @@ enum status extensions_read(struct generation *g, const json_t *body, bool add_s
     TRY(jv_bool_or(body, WHERE, "echo", false, &g->echo, err));
     return jv_bool_or(body, WHERE, "add_special_tokens", add_special, &out->add_special, err);
 }
+
+void extensions_start(struct generation *g, const json_t *body, const struct params *p, const struct prompt_ids *prompts, int n_prompts) {
+    struct beam_fields beams;
+    struct error err;
+    if (beam_fields_read(g, body, p, &beams, &err) != OK)
+        api_reply_fault(g->x, &err);
+    else if (beams.width > 0)
+        beam_search_start(g, &p->fields.request, &beams, prompts, n_prompts, p->n);
+    else
+        generation_start(g, &p->fields.request, prompts, n_prompts, p->n);
+}

@@ -1,6 +1,8 @@
 /* generation.c - see generation.h. */
 #include "api/generation.h"
 
+#include "api/beam_search.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +38,7 @@ static void choice_release(struct choice *c) {
     think_filter_release(&c->think);
     buf_release(&c->content);
     buf_release(&c->reasoning);
-    if (c->answer)
+    if (c->answer && !c->generation->search)
         service_release(c->generation->api->service, c->answer);
 }
 
@@ -245,6 +247,7 @@ static int by_mean_logprob(const void *a, const void *b) {
  * nobody holds a pointer to a choice any more. */
 static void pick_best(struct generation *g) {
     int n_each = g->n_choices / (g->n_shown / g->n_best);
+    pthread_mutex_lock(&g->api->records.lock); // /debug/requests looks at them from another thread
     for (int first = 0, shown = 0; first < g->n_choices; first += n_each) {
         qsort(g->choices + first, (size_t)n_each, sizeof *g->choices, by_mean_logprob);
         for (int i = 0; i < g->n_best; i++, shown++) {
@@ -254,6 +257,7 @@ static void pick_best(struct generation *g) {
             g->choices[shown].index = shown;
         }
     }
+    pthread_mutex_unlock(&g->api->records.lock);
 }
 
 static void reply_whole(struct generation *g) {
@@ -303,6 +307,15 @@ static void finish(struct generation *g) {
     http_release(x); // it may be gone from here on
 }
 
+void generation_conclude(struct generation *g) {
+    for (int i = 0; i < g->n_choices && g->failed.status == OK; i++)
+        advance(&g->choices[i]);
+    reply_whole(g);
+    finish(g);
+}
+
+void generation_abandon(struct generation *g) { finish(g); }
+
 bool generation_fill(struct http_exchange *x, struct buf *out) {
     struct generation *g = x->user;
     if (!g->begun && g->dialect->begin)
@@ -334,6 +347,10 @@ static void collect(struct generation *g, struct choice *c) {
 
 static void hear(struct choice *c) {
     struct generation *g = c->generation;
+    if (c->heard) {
+        c->heard(c);
+        return;
+    }
     service_look(c->answer);
     g->n_done += c->answer->done;
     if (http_is_gone(g->x)) {
@@ -361,7 +378,9 @@ void generation_gone(struct http_exchange *x, enum http_gone why) {
     (void)why;
     if (!g)
         return;
-    if (g->n_done == g->n_choices)
+    if (g->search)
+        beam_search_gone(g);
+    else if (g->n_done == g->n_choices)
         finish(g);
     else
         cancel_all(g);
@@ -389,7 +408,7 @@ static void refuse(struct generation *g, int n_submitted, const struct gyre_erro
     cancel_all(g);
 }
 
-void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n) {
+void generation_prepare(struct generation *g, const struct prompt_ids *prompts, int n_prompts, int n) {
     struct http_exchange *x = g->x;
     g->n_choices = n_prompts * n;
     g->n_shown = g->n_best > 0 ? n_prompts * g->n_best : g->n_choices;
@@ -401,9 +420,19 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
         choice_init(&g->choices[i], g, i, prompts[i / n]);
     for (int i = 0; i < n_prompts; i++)
         g->n_prompt_tokens += (int64_t)prompts[i].n;
-    struct gyre_request r = *request;
-    api_key_apply(x, &r, g->n_prompt_tokens, g->n_choices);
     g->thread = http_thread(x);
+}
+
+void generation_begin(struct generation *g) {
+    http_hold(g->x);
+    record_generating(g->x, g);
+}
+
+void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n) {
+    struct http_exchange *x = g->x;
+    struct gyre_request r = *request;
+    generation_prepare(g, prompts, n_prompts, n);
+    api_key_apply(x, &r, g->n_prompt_tokens, g->n_choices);
     http_hold(x);
     for (int i = 0; i < g->n_choices; i++, r.seed++) {
         struct gyre_error err;

@@ -14,6 +14,7 @@ struct generation;
 
 struct choice {
     struct generation *generation;
+    void (*heard)(struct choice *c); // takes the news of its answer, all of it; NULL: generation.c does
     int index;
     struct choice *next_news; // on its thread's stack
     struct answer *answer;    // NULL before it was submitted
@@ -71,16 +72,17 @@ struct generation {
     size_t n_stops;
     struct choice *choices; // [n_choices]
     int n_choices, n_ended;
-    int n_best;              // of the choices of a prompt so many are shown, the most probable by token; 0: all, in their order
-    int n_shown;             // choices that a body has: the first ones, once all have ended
-    bool begun;              // dialect->begin was called
-    bool aborted;            // and the dialect has no name for that
-    int n_done;              // answers that the service has ended
-    int thread;              // I/O thread of the exchange
-    int64_t n_prompt_tokens; // of distinct prompts
-    void *own;               // the dialect's
-    const char *warnings;    // JSON strings, comma between; "" if there are none
-    struct error failed;     // of a choice: the whole request fails
+    struct beam_search *search; // NULL: the service runs the choices' answers
+    int n_best;                 // of the choices of a prompt so many are shown, the most probable by token; 0: all, in their order
+    int n_shown;                // choices that a body has: the first ones, once all have ended
+    bool begun;                 // dialect->begin was called
+    bool aborted;               // and the dialect has no name for that
+    int n_done;                 // answers that the service has ended
+    int thread;                 // I/O thread of the exchange
+    int64_t n_prompt_tokens;    // of distinct prompts
+    void *own;                  // the dialect's
+    const char *warnings;       // JSON strings, comma between; "" if there are none
+    struct error failed;        // of a choice: the whole request fails
 };
 
 /* Submits `request` n times for each prompt (seeds count up) and starts the answer. On a refusal everything is
@@ -90,6 +92,13 @@ struct prompt_ids {
     size_t n;
 };
 void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n);
+
+/* In parts, for who fills the answers himself (beam_search.c): makes the choices, without answers; holds the exchange, once
+ * they have some; replies with what they say, or g->failed, and ends; or ends without a reply, when the client is gone. */
+void generation_prepare(struct generation *g, const struct prompt_ids *prompts, int n_prompts, int n);
+void generation_begin(struct generation *g);
+void generation_conclude(struct generation *g);
+void generation_abandon(struct generation *g);
 
 /* For routes. */
 bool generation_fill(struct http_exchange *x, struct buf *out);

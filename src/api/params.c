@@ -28,6 +28,7 @@ static const struct field common_fields[] = {
     {"prediction", FIELD_SET_ASIDE, NULL},
     {"best_of", FIELD_UNSUPPORTED, "1"},
     {"use_beam_search", FIELD_UNSUPPORTED, NULL},
+    {"beam_width", FIELD_UNSUPPORTED, "1"},
     {"length_penalty", FIELD_UNSUPPORTED, "1.0"},
     {"early_stopping", FIELD_UNSUPPORTED, NULL},
     {"truncate_prompt_tokens", FIELD_UNSUPPORTED, NULL},

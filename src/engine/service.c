@@ -101,9 +101,11 @@ static void free_ticket(struct ticket *t) {
 }
 
 /* Under the lock: whether there is room for one more, and a sentence if not. */
-static enum status admit(const struct service *s, struct error *err) {
+static enum status admit(const struct service *s, bool goes_on, struct error *err) {
     if (s->state.failed)
         return fail(err, ERR_DEVICE, "%s", s->state.error);
+    if (goes_on && !s->stopping)
+        return OK;
     if (s->state.draining || s->stopping)
         return fail(err, ERR_FULL, "the server is shutting down");
     int64_t n_queued = s->n_inbox + s->state.n_waiting;
@@ -112,9 +114,9 @@ static enum status admit(const struct service *s, struct error *err) {
     return OK;
 }
 
-static enum status put_in_inbox(struct service *s, struct ticket *t, struct error *err) {
+static enum status put_in_inbox(struct service *s, struct ticket *t, bool goes_on, struct error *err) {
     pthread_mutex_lock(&s->lock);
-    enum status st = admit(s, err);
+    enum status st = admit(s, goes_on, err);
     if (st == OK) {
         *s->inbox_end = t;
         s->inbox_end = &t->next_inbox;
@@ -129,7 +131,8 @@ static enum status put_in_inbox(struct service *s, struct ticket *t, struct erro
     return st;
 }
 
-int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err) {
+static int submit(struct service *s, const struct gyre_request *request, void *user, bool goes_on, struct answer **out,
+                  struct gyre_error *err) {
     BUG_IF(request->want_last_logits);
     struct error e = {0};
     struct request *r;
@@ -145,12 +148,20 @@ int service_submit(struct service *s, const struct gyre_request *request, void *
     t->max_tokens = r->asked.max_tokens;
     allocate_answer(s, t, &r->asked);
     *out = &t->answer; // before the engine can see it: news may come before this returns
-    if (put_in_inbox(s, t, &e) != OK) {
+    if (put_in_inbox(s, t, goes_on, &e) != OK) {
         *out = NULL;
         free_ticket(t);
         return engine_report(err, &e);
     }
     return 0;
+}
+
+int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err) {
+    return submit(s, request, user, false, out, err);
+}
+
+int service_submit_more(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err) {
+    return submit(s, request, user, true, out, err);
 }
 
 void service_cancel(struct service *s, struct answer *a) {

@@ -68,6 +68,10 @@ void service_close(struct service *s);
  * *out is set before the first news, which may come before this returns. */
 int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err);
 
+/* The same for a request that goes on with one that was accepted (a step of a beam search): neither a full queue nor
+ * draining refuses it. */
+int service_submit_more(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err);
+
 /* Any thread, any time before service_release; the answer still gets done, soon. */
 void service_cancel(struct service *s, struct answer *a);
 

@@ -1,0 +1,363 @@
+/* beam_search.c - see beam_search.h. */
+#include "api/beam_search.h"
+
+#include "base/clock.h"
+#include "engine/beams.h"
+
+/* A beam's question to the service. */
+struct probe {
+    struct choice choice; // first: the service tells of choices
+    struct run *run;
+    int index; // of its beam
+};
+
+/* The search for one prompt's answers. */
+struct run {
+    struct beam_search *search;
+    struct beams beams;
+    struct prompt_ids prompt;
+    int32_t *sequence; // [room]: prompt and beam, to submit
+    size_t room;
+    struct probe *probes;
+    int32_t *tokens; // [width * n_choices]: what beams_advance wants
+    float *logprobs;
+    int n_waiting; // probes that are not answered
+    bool begun;
+    int64_t n_cached; // of the prompt, when it was first looked at
+};
+
+struct beam_search {
+    struct generation *g;
+    struct gyre_request request; // of a probe, but for its prompt
+    struct run *runs;            // [n_runs]
+    int n_runs, n_in_flight;
+    int n_each; // answers of a prompt
+};
+
+// ---- fields -----------------------------------------------------------------------------------------------------
+
+/* false, true or "never". */
+static enum status read_early_stopping(const json_t *body, const char **out, struct error *err) {
+    const json_t *value = json_object_get(body, "early_stopping");
+    *out = json_is_true(value) ? "true" : "false";
+    if (!value || json_is_null(value) || json_is_boolean(value))
+        return OK;
+    if (!json_is_string(value) || strcmp(json_string_value(value), "never") != 0)
+        return fail(err, ERR_ARG, "early_stopping: it must be true, false or \"never\"");
+    *out = "never";
+    return OK;
+}
+
+/* What would change the draw, which there is none of. The temperature that clients send anyway says nothing, nor do the
+ * model's own defaults. */
+static enum status refuse_sampling(const json_t *body, const struct gyre_request *r, struct error *err) {
+    const struct {
+        const char *name;
+        bool asks;
+    } fields[] = {
+        {"temperature", r->temperature != 0 && r->temperature != 1},
+        {"top_k", r->top_k != 0},
+        {"top_p", r->top_p != 1},
+        {"min_p", r->min_p != 0},
+        {"repetition_penalty", r->repetition_penalty != 1},
+        {"presence_penalty", r->presence_penalty != 0},
+        {"frequency_penalty", r->frequency_penalty != 0},
+        {"logit_bias", r->n_logit_bias > 0},
+        {"allowed_token_ids", r->n_allowed_ids > 0},
+        {"bad_words", r->n_bad_sequences > 0},
+        {"min_tokens", r->min_tokens > 0},
+        {"prompt_logprobs", r->score_prompt},
+        {"logprobs", r->n_top_logprobs > 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(fields); i++)
+        if (fields[i].asks && json_object_get(body, fields[i].name))
+            return fail(err, ERR_ARG, "%s: beam search cannot honour it", fields[i].name);
+    return OK;
+}
+
+static int n_stops(const struct generation *g, const struct gyre_request *r) {
+    return (r->ignore_eos ? 0 : service_info(g->api->service)->n_eos) + (int)r->n_stop_ids;
+}
+
+static enum status check_width(const struct generation *g, const struct params *p, int64_t width, struct error *err) {
+    const struct gyre_request *r = &p->fields.request;
+    int64_t most = MIN(GYRE_MAX_TOP_LOGPROBS, service_info(g->api->service)->vocab_size) - n_stops(g, r);
+    if (r->n_stop_ids >= (size_t)GYRE_MAX_TOP_LOGPROBS || width > most)
+        return fail(err, ERR_ARG, "beam_width: %lld; with %d tokens that end an answer it may be at most %lld", (long long)width,
+                    n_stops(g, r), (long long)MAX(most, 0));
+    if (p->n > width)
+        return fail(err, ERR_ARG, "n: %d answers are more than the %lld beams", p->n, (long long)width);
+    return OK;
+}
+
+/* Without use_beam_search the other fields must ask for nothing. */
+static enum status refuse_alone(const json_t *body, int64_t width, const struct beam_fields *f, struct error *err) {
+    static const char sentence[] = "%s: only with \"use_beam_search\": true";
+    if (json_is_integer(json_object_get(body, "beam_width")) && width != 1)
+        return fail(err, ERR_ARG, sentence, "beam_width");
+    if (f->length_penalty != 1)
+        return fail(err, ERR_ARG, sentence, "length_penalty");
+    return f->early_stopping[0] == 'f' ? OK : fail(err, ERR_ARG, sentence, "early_stopping");
+}
+
+enum status beam_fields_read(const struct generation *g, const json_t *body, const struct params *p, struct beam_fields *out,
+                             struct error *err) {
+    bool use;
+    int64_t width;
+    *out = (struct beam_fields){0};
+    TRY(jv_bool_or(body, "request", "use_beam_search", false, &use, err));
+    TRY(jv_int_or(body, "request", "beam_width", 1, GYRE_MAX_TOP_LOGPROBS, p->n, &width, err));
+    TRY(jv_real_or(body, "request", "length_penalty", 1, &out->length_penalty, err));
+    TRY(read_early_stopping(body, &out->early_stopping, err));
+    if (!use)
+        return refuse_alone(body, width, out, err);
+    if (!(out->length_penalty >= -100 && out->length_penalty <= 100))
+        return fail(err, ERR_ARG, "length_penalty: %g is not between -100 and 100", out->length_penalty);
+    if (g->n_best > 0)
+        return fail(err, ERR_ARG, "best_of: beam search takes its width from \"beam_width\"");
+    if (g->stream)
+        return fail(err, ERR_ARG, "stream: the answers of beam search are known at its end");
+    if (g->n_stops > 0)
+        return fail(err, ERR_ARG, "stop: beam search ends at tokens, not at strings; use \"stop_token_ids\"");
+    if (p->fields.request.max_tokens == 0)
+        return fail(err, ERR_ARG, "max_tokens: beam search needs at least one");
+    TRY(refuse_sampling(body, &p->fields.request, err));
+    TRY(check_width(g, p, width, err));
+    out->width = (int)width;
+    return OK;
+}
+
+// ---- a round ----------------------------------------------------------------------------------------------------
+
+static void cancel_all(struct beam_search *s) {
+    for (int i = 0; i < s->n_runs; i++)
+        for (int k = 0; k < s->runs[i].beams.options.width; k++) {
+            struct answer *a = s->runs[i].probes[k].choice.answer;
+            if (a && !a->done)
+                service_cancel(s->g->api->service, a);
+        }
+}
+
+static void give_up(struct beam_search *s, const struct gyre_error *e) {
+    if (s->g->failed.status == OK)
+        fail(&s->g->failed, (enum status)e->status, "%s", e->text);
+    cancel_all(s);
+}
+
+static void ask(struct run *run, int i) {
+    struct beam_search *s = run->search;
+    struct probe *probe = &run->probes[i];
+    const struct beam *beam = &run->beams.running[i];
+    struct gyre_request r = s->request;
+    struct gyre_error err;
+    memcpy(run->sequence + run->prompt.n, beam->tokens, (size_t)beam->n * sizeof *beam->tokens);
+    r.prompt = run->sequence;
+    r.n_prompt = (int64_t)run->prompt.n + beam->n;
+    int (*submit)(struct service *, const struct gyre_request *, void *, struct answer **, struct gyre_error *) =
+        run->begun ? service_submit_more : service_submit;
+    if (submit(s->g->api->service, &r, &probe->choice, &probe->choice.answer, &err) != 0) {
+        give_up(s, &err);
+        return;
+    }
+    run->n_waiting++;
+    s->n_in_flight++;
+}
+
+/* As long as the beams can become before they grow. */
+static void grow_sequence(struct run *run) {
+    size_t room = run->prompt.n + (size_t)run->beams.capacity;
+    if (run->room == room)
+        return;
+    run->room = room;
+    run->sequence = arena_calloc(&run->search->g->x->arena, room, sizeof *run->sequence);
+    if (run->prompt.n > 0)
+        memcpy(run->sequence, run->prompt.ids, run->prompt.n * sizeof *run->sequence);
+}
+
+static void start_round(struct run *run) {
+    grow_sequence(run);
+    for (int i = 0; i < run->beams.n_running && run->search->g->failed.status == OK; i++)
+        ask(run, i);
+    run->begun = true;
+}
+
+/* For the log and /debug/requests. */
+static void note_first_round(struct run *run, const struct answer *a) {
+    const struct beam_search *s = run->search;
+    run->n_cached = a->timing.n_reused;
+    for (int i = 0; i < s->n_each; i++) {
+        struct request_progress *to = &s->g->choices[(run - s->runs) * s->n_each + i].answer->progress;
+        counter_set(&to->started_us, counter_get(&a->progress.started_us));
+        counter_set(&to->first_token_us, counter_get(&a->progress.first_token_us));
+        counter_set(&to->n_reused, a->timing.n_reused);
+        counter_set(&to->cache_miss, counter_get(&a->progress.cache_miss));
+    }
+}
+
+static void take(struct probe *probe) {
+    struct run *run = probe->run;
+    const struct answer *a = probe->choice.answer;
+    size_t n = (size_t)run->beams.n_choices, at = (size_t)probe->index * n;
+    if (a->finish == GYRE_LENGTH) {
+        memcpy(run->tokens + at, a->top_tokens, n * sizeof *a->top_tokens);
+        memcpy(run->logprobs + at, a->top_logprobs, n * sizeof *a->top_logprobs);
+        if (run->beams.n_tokens == 0)
+            note_first_round(run, a);
+        return;
+    }
+    struct gyre_error err = {.status = ERR_DEVICE};
+    snprintf(err.text, sizeof err.text, "%s", a->finish == GYRE_FAILED ? a->error : "the request was aborted");
+    give_up(run->search, &err);
+}
+
+// ---- the end ----------------------------------------------------------------------------------------------------
+
+static bool is_stop(const struct beams *b, int32_t token) {
+    for (int i = 0; i < b->options.n_stops; i++)
+        if (b->options.stops[i] == token)
+            return true;
+    return false;
+}
+
+/* Beams that never ended stand behind the answers only where the vocabulary ran out, so answers are all there is. */
+static void fill_answer(const struct run *run, int i, struct answer *a) {
+    const struct beam *best = &run->beams.answers[i];
+    a->tokens = best->tokens;
+    a->logprobs = best->logprobs;
+    a->capacity = best->n;
+    a->timing.n_reused = run->n_cached;
+    a->timing.n_tokens = best->n;
+    a->stopped_by_token = is_stop(&run->beams, best->tokens[best->n - 1]);
+    a->finish = a->stopped_by_token ? GYRE_STOP : GYRE_LENGTH;
+    a->done = true;
+    atomic_store_explicit(&a->n_tokens, best->n, memory_order_release);
+}
+
+static void conclude(struct beam_search *s) {
+    if (s->g->failed.status == OK)
+        for (int i = 0; i < s->g->n_choices; i++)
+            fill_answer(&s->runs[i / s->n_each], i % s->n_each, s->g->choices[i].answer);
+    generation_conclude(s->g);
+}
+
+static void heard(struct choice *c) {
+    struct probe *probe = (struct probe *)c;
+    struct run *run = probe->run;
+    struct beam_search *s = run->search;
+    service_look(c->answer);
+    if (!c->answer->done)
+        return;
+    take(probe);
+    service_release(s->g->api->service, c->answer);
+    c->answer = NULL;
+    s->n_in_flight--;
+    bool go_on = --run->n_waiting == 0 && s->g->failed.status == OK && !http_is_gone(s->g->x);
+    if (go_on) {
+        beams_advance(&run->beams, run->tokens, run->logprobs);
+        if (!run->beams.done)
+            start_round(run);
+    }
+    if (s->n_in_flight > 0)
+        return;
+    if (http_is_gone(s->g->x))
+        generation_abandon(s->g);
+    else
+        conclude(s);
+}
+
+void beam_search_gone(struct generation *g) {
+    struct beam_search *s = g->search;
+    if (s->n_in_flight > 0)
+        cancel_all(s);
+    else
+        generation_abandon(g);
+}
+
+// ---- the beginning ----------------------------------------------------------------------------------------------
+
+static struct beams_options options_of(const struct generation *g, const struct gyre_request *r, const struct beam_fields *f) {
+    const struct gyre_info *info = service_info(g->api->service);
+    struct beams_options o = {.width = f->width, .length_penalty = f->length_penalty, .n_stops = n_stops(g, r)};
+    int32_t *stops = arena_calloc(&g->x->arena, (size_t)o.n_stops, sizeof *stops);
+    size_t n_eos = r->ignore_eos ? 0 : (size_t)info->n_eos;
+    memcpy(stops, info->eos, n_eos * sizeof *stops);
+    if (r->n_stop_ids > 0)
+        memcpy(stops + n_eos, r->stop_ids, r->n_stop_ids * sizeof *stops);
+    o.stops = stops;
+    o.stopping = f->early_stopping[0] == 't' ? BEAMS_FIRST : f->early_stopping[0] == 'n' ? BEAMS_SURE : BEAMS_GUESS;
+    return o;
+}
+
+/* One token, the most probable ones beside it, and nothing that could end or change it. */
+static struct gyre_request probe_of(const struct gyre_request *r, int n_choices) {
+    struct gyre_request q = *r;
+    q.max_tokens = 1;
+    q.min_tokens = 0;
+    q.temperature = 0;
+    q.ignore_eos = true;
+    q.stop_ids = NULL, q.n_stop_ids = 0;
+    q.logprobs = true;
+    q.n_top_logprobs = n_choices;
+    return q;
+}
+
+static void init_run(struct run *run, struct beam_search *s, const struct beams_options *options, struct prompt_ids prompt) {
+    struct arena *arena = &s->g->x->arena;
+    *run = (struct run){.search = s, .prompt = prompt};
+    beams_init(&run->beams, options, arena);
+    size_t width = (size_t)options->width, n = width * (size_t)run->beams.n_choices;
+    run->probes = arena_calloc(arena, width, sizeof *run->probes);
+    run->tokens = arena_calloc(arena, n, sizeof *run->tokens);
+    run->logprobs = arena_calloc(arena, n, sizeof *run->logprobs);
+    for (int i = 0; i < options->width; i++)
+        run->probes[i] = (struct probe){.choice = {.generation = s->g, .heard = heard}, .run = run, .index = i};
+}
+
+static int64_t room_after(const struct generation *g, struct prompt_ids prompt) {
+    return service_info(g->api->service)->max_model_len - (int64_t)prompt.n;
+}
+
+/* A probe asks for one token only, so the engine would see too late that the answer cannot have all its tokens. */
+static enum status check_lengths(const struct generation *g, const struct gyre_request *r, const struct prompt_ids *prompts, int n,
+                                 struct error *err) {
+    int64_t least = MAX(1, r->max_tokens);
+    for (int i = 0; i < n; i++)
+        if (room_after(g, prompts[i]) < least)
+            return fail(err, ERR_ARG, "the prompt of %zu tokens and max_tokens %lld exceed the context of %lld tokens", prompts[i].n,
+                        (long long)least, (long long)service_info(g->api->service)->max_model_len);
+    return OK;
+}
+
+void beam_search_start(struct generation *g, const struct gyre_request *request, const struct beam_fields *fields,
+                       const struct prompt_ids *prompts, int n_prompts, int n) {
+    struct arena *arena = &g->x->arena;
+    struct error err;
+    if (check_lengths(g, request, prompts, n_prompts, &err) != OK) {
+        api_reply_fault(g->x, &err);
+        return;
+    }
+    struct beam_search *s = arena_calloc(arena, 1, sizeof *s);
+    struct beams_options options = options_of(g, request, fields);
+    generation_prepare(g, prompts, n_prompts, n);
+    *s = (struct beam_search){.g = g, .n_runs = n_prompts, .n_each = n};
+    struct gyre_request r = *request;
+    api_key_apply(g->x, &r, g->n_prompt_tokens, n_prompts * options.width);
+    s->request = probe_of(&r, options.width + options.n_stops);
+    s->runs = arena_calloc(arena, (size_t)n_prompts, sizeof *s->runs);
+    for (int i = 0; i < g->n_choices; i++) {
+        struct answer *a = g->choices[i].answer = arena_calloc(arena, 1, sizeof *a);
+        a->top_tokens = arena_calloc(arena, 1, sizeof *a->top_tokens); // lists of none
+        a->top_logprobs = arena_calloc(arena, 1, sizeof *a->top_logprobs);
+        a->progress.submitted_us = clock_us();
+    }
+    for (int i = 0; i < n_prompts; i++) {
+        options.max_tokens = (int32_t)(request->max_tokens == -1 ? room_after(g, prompts[i]) : request->max_tokens);
+        init_run(&s->runs[i], s, &options, prompts[i]);
+    }
+    g->search = s;
+    generation_begin(g);
+    for (int i = 0; i < n_prompts && g->failed.status == OK; i++)
+        start_round(&s->runs[i]);
+    if (s->n_in_flight == 0)
+        conclude(s);
+}
