@@ -32,7 +32,9 @@ static enum status check_message(json_t *message, const char *name, size_t at, s
         return fail(err, ERR_ARG, "%s[%zu].role: it must be a string", name, at);
     if (strcmp(json_string_value(role), "developer") == 0)
         json_object_set_new(message, "role", json_string("system"));
-    json_t *content = json_object_get(message, "content");
+    json_t *content = json_object_get(message, "content"), *reasoning = json_object_get(message, "reasoning");
+    if (json_is_string(reasoning) && !json_object_get(message, "reasoning_content")) // vLLM's name for what templates call so
+        json_object_set(message, "reasoning_content", reasoning);
     if (!content || json_is_null(content) || json_is_string(content))
         return OK;
     if (!json_is_array(content))

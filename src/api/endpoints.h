@@ -6,7 +6,8 @@
 void endpoint_completions(struct http_exchange *x); // completions.c
 void endpoint_chat(struct http_exchange *x);        // chat.c
 void endpoint_responses(struct http_exchange *x);   // responses.c
-void endpoint_messages(struct http_exchange *x);    // messages.c
+void endpoint_input_tokens(struct http_exchange *x);
+void endpoint_messages(struct http_exchange *x); // messages.c
 void endpoint_count_tokens(struct http_exchange *x);
 void endpoint_embeddings(struct http_exchange *x); // embeddings.c
 void endpoint_models(struct http_exchange *x);     // models.c

@@ -1,4 +1,4 @@
-/* responses.c - POST /v1/responses, without state: nothing is stored, so what was said before comes with the input. */
+/* responses.c - POST /v1/responses and /v1/responses/input_tokens, without state: nothing is stored, so what was said before comes with the input. */
 #include "api/responses.h"
 
 #include "api/chat_prompt.h"
@@ -296,16 +296,44 @@ static void start(struct generation *g, const json_t *body, struct params *p) {
         api_reply_fault(g->x, &err);
 }
 
+static struct generation *new_generation(struct http_exchange *x) {
+    struct generation *g = arena_alloc(&x->arena, sizeof *g);
+    *g = (struct generation){.api = api_of(x), .x = x, .dialect = &responses_dialect, .model = api_of(x)->options.names[0], .warnings = ""};
+    g->own = arena_alloc(&x->arena, sizeof(struct response));
+    return g;
+}
+
 void endpoint_responses(struct http_exchange *x) {
     json_t *body;
     if (!api_read_body(x, &body))
         return;
-    struct generation *g = arena_alloc(&x->arena, sizeof *g);
-    *g = (struct generation){.api = api_of(x), .x = x, .dialect = &responses_dialect, .model = api_of(x)->options.names[0], .warnings = ""};
-    g->own = arena_alloc(&x->arena, sizeof(struct response));
+    struct generation *g = new_generation(x);
     struct params p = {0};
     if (api_check_model(x, body) && params_read(g, body, fields, &p))
         start(g, body, &p);
     params_release(&p);
+    json_decref(body);
+}
+
+/* The same prompt, counted. */
+static void count_tokens(struct generation *g, const json_t *body) {
+    struct error err;
+    struct prompt_ids prompt;
+    if (params_check_fields(g, body, fields, true, &err) != OK || make_prompt(g, body, &prompt, &err) != OK) {
+        api_reply_fault(g->x, &err);
+        return;
+    }
+    struct buf out = {0};
+    buf_printf(&out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", prompt.n);
+    api_reply_json(g->x, 200, buf_view(&out));
+    buf_release(&out);
+}
+
+void endpoint_input_tokens(struct http_exchange *x) {
+    json_t *body;
+    if (!api_read_body(x, &body))
+        return;
+    if (api_check_model(x, body))
+        count_tokens(new_generation(x), body);
     json_decref(body);
 }

@@ -13,6 +13,7 @@ const struct http_route api_routes[] = {
     ANSWERS("/v1/completions", endpoint_completions),
     ANSWERS("/v1/chat/completions", endpoint_chat),
     ANSWERS("/v1/responses", endpoint_responses),
+    JSON_POST("/v1/responses/input_tokens", endpoint_input_tokens),
     ANSWERS("/v1/messages", endpoint_messages),
     JSON_POST("/v1/messages/count_tokens", endpoint_count_tokens),
     ANSWERS("/v1/embeddings", endpoint_embeddings),

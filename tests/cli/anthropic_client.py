@@ -17,9 +17,13 @@ ASK = {"model": "story", "messages": [{"role": "user", "content": "Tell me a sto
 
 
 def running():
-    request = urllib.request.Request(URLS["story"] + "/server_info", headers={"x-api-key": "sk-test"})
+    return state("story")["running"]
+
+
+def state(name):
+    request = urllib.request.Request(URLS[name] + "/server_info", headers={"x-api-key": "sk-test"})
     with urllib.request.urlopen(request) as r:
-        return json.load(r)["running"]
+        return json.load(r)
 
 
 class Messages(unittest.TestCase):
@@ -90,6 +94,25 @@ class Messages(unittest.TestCase):
 
 
 class Faults(unittest.TestCase):
+    def test_a_full_queue_is_a_rate_limit(self):
+        narrow = anthropic.Anthropic(base_url=URLS["narrow"], **OPTIONS)
+        ask = {**ASK, "max_tokens": 900, "extra_body": {"ignore_eos": True}}
+        streams = []
+        deadline = time.time() + 20
+        for running, waiting in ((1, 0), (1, 1)):
+            streams.append(narrow.messages.create(stream=True, **ask))
+            while (state("narrow")["running"], state("narrow")["waiting"]) != (running, waiting):
+                self.assertLess(time.time(), deadline)
+                time.sleep(0.005)
+        with self.assertRaises(anthropic.RateLimitError) as e:
+            narrow.messages.create(**ask)
+        self.assertEqual(e.exception.body["error"]["type"], "rate_limit_error")
+        for stream in streams:
+            stream.close()
+        while state("narrow")["running"] + state("narrow")["waiting"] > 0:
+            self.assertLess(time.time(), deadline)
+            time.sleep(0.005)
+
     def test_faults_are_the_packages_exceptions(self):
         image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
         for kind, fields in (("temperature", {"extra_body": {"temperature": -1}}), ("tools", {"tools": [{"name": "f", "input_schema": {"type": "object"}}]}),

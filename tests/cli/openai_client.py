@@ -144,6 +144,10 @@ class Responses(unittest.TestCase):
             final = stream.get_final_response()
         self.assertEqual((final.status, final.output_text), ("completed", text))
 
+    def test_input_is_counted(self):
+        counted = client.responses.input_tokens.count(model="story", input=CHAT)
+        self.assertEqual(counted.input_tokens, client.responses.create(model="story", input=CHAT, max_output_tokens=1).usage.input_tokens)
+
     def test_a_conversation_goes_on_with_its_output(self):
         first = thinker.responses.create(model="story", input=CHAT, max_output_tokens=40, temperature=0)
         r = thinker.responses.create(model="story", input=CHAT + first.output + [{"role": "user", "content": "And then?"}], max_output_tokens=5)

@@ -73,6 +73,7 @@ ANSWERS = {
     "/v1/responses": ("Response", None),  # each event has its own
     "/v1/embeddings": ("CreateEmbeddingResponse", None),
     "/v1/messages": (None, None),
+    "/v1/responses/input_tokens": (None, None),
     "/v1/messages/count_tokens": (None, None),
     "/tokenize": (None, None),
     "/detokenize": (None, None),
@@ -151,7 +152,7 @@ class Answers(unittest.TestCase):
         for who in ("story", "thinker"):
             for body in ({}, {"stop_sequences": [" was"]}, {"max_tokens": 1}, {"thinking": {"type": "enabled", "budget_tokens": 1024}}):
                 self.both("/v1/messages", who, **dict({"messages": CHAT, "max_tokens": 20, "temperature": 0}, **body))
-        for path, body in (("/v1/messages/count_tokens", {"messages": CHAT}), ("/tokenize", {"prompt": "A fox."}), ("/detokenize", {"tokens": [5, 6]}),
+        for path, body in (("/v1/messages/count_tokens", {"messages": CHAT}), ("/v1/responses/input_tokens", {"input": CHAT}), ("/tokenize", {"prompt": "A fox."}), ("/detokenize", {"tokens": [5, 6]}),
                            ("/tokenize", {"prompt": "A fox.", "return_token_strs": True})):
             check_answer(path, send("story", "POST", path, body)[1])
 

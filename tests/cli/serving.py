@@ -80,6 +80,8 @@ def thinking_model(folder):
         shutil.copy(os.path.join(story, name), folder)
     with open(os.path.join(story, "chat_template.jinja")) as f:
         template, last, rest = f.read().rpartition("{%- endif %}")
+        thought = "('<think>' + message.reasoning_content + '</think>' if message.reasoning_content else '') + "
+        template = template.replace("message['content']", thought + "message['content']")
         template += "{%- if enable_thinking is not false %}{{- '<think>\n' }}{%- endif %}" + last + rest
     with open(os.path.join(folder, "chat_template.jinja"), "w") as f:
         f.write(template)

@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import Server  # noqa: E402
 
 GETS = ["/v1/models", "/v1/models/story", "/version", "/server_info", "/metrics", "/debug/requests", "/openapi.json"]
-POSTS = ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/abort_requests"]
+POSTS = ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/responses/input_tokens", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/abort_requests"]
 OPEN = ["/health", "/health/live", "/health/ready"]
 
 

@@ -152,6 +152,19 @@ class Thinking(unittest.TestCase):
         again = CHAT + [{"role": "assistant", "content": r["content"]}, {"role": "user", "content": [{"type": "text", "text": "And then?"}]}]
         self.assertEqual(thinker.post("/v1/messages", messages=again, max_tokens=2)[0], 200)
 
+    def test_every_dialect_says_earlier_reasoning_to_the_template(self):
+        user, then = CHAT[0]["content"], {"role": "user", "content": "And then?"}
+        counts = [thinker.post("/v1/messages/count_tokens", messages=CHAT + [{"role": "assistant", "content": blocks}, then])[1]["input_tokens"]
+                  for blocks in ([{"type": "thinking", "thinking": "A fox?", "signature": ""}, {"type": "text", "text": "Once."}], "<think>A fox?</think>Once.")]
+        for name in ("reasoning_content", "reasoning"):
+            _, r = thinker.post("/v1/chat/completions", messages=CHAT + [{"role": "assistant", "content": "Once.", name: "A fox?"}, then], max_tokens=1)
+            counts.append(r["usage"]["prompt_tokens"])
+        items = [{"role": "user", "content": user}, {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "A fox?"}]},
+                 {"role": "assistant", "content": [{"type": "output_text", "text": "Once."}]}, then]
+        counts.append(thinker.post("/v1/responses/input_tokens", input=items)[1]["input_tokens"])
+        self.assertEqual(counts, counts[:1] * 5)
+        self.assertGreater(counts[0], thinker.post("/v1/responses/input_tokens", input=[i for i in items if "type" not in i])[1]["input_tokens"])
+
 
 class Refusals(unittest.TestCase):
     def refused(self, body, words, status=400, kind="invalid_request_error", path=PATHS[0]):

@@ -94,6 +94,13 @@ class Answers(unittest.TestCase):
             self.assertEqual([i["content"][0]["text"] for i in r["output"]], [chat["choices"][0]["message"]["content"]])
             self.assertEqual((r["usage"]["input_tokens"], r["usage"]["output_tokens"]), (chat["usage"]["prompt_tokens"], 20))
 
+    def test_input_tokens_are_counted(self):
+        for ask in ({"input": ASK}, {"input": ASK, "instructions": "Be brief."}):
+            _, count = server.post("/v1/responses/input_tokens", **ask)
+            usage = server.post("/v1/responses", max_output_tokens=1, **ask)[1]["usage"]
+            self.assertEqual(count, {"object": "response.input_tokens", "input_tokens": usage["input_tokens"]})
+        self.assertEqual(server.post("/v1/responses/input_tokens", input=5)[1]["error"]["param"], "input")
+
     def test_max_output_tokens_leave_it_incomplete(self):
         r = self.both()
         self.assertEqual((r["status"], r["incomplete_details"], r["completed_at"]), ("incomplete", {"reason": "max_output_tokens"}, None))
