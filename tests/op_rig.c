@@ -78,6 +78,10 @@ const float *rig_input(const struct rig *rig, int i, int seq, int row) {
     return at;
 }
 
+double *rig_rows(struct rig *rig) { return rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width); }
+
+double *rig_at(const struct rig *rig, double *rows, int seq, int row) { return rows + (int64_t)rig_row(rig, seq, row) * rig->out.width; }
+
 const char *const *rig_kernels(void) {
     static const char *const all[] = {"reference", "avx512", "avx2", "portable"};
     static const char *have[ARRAY_LEN(all) + 1];
@@ -377,7 +381,7 @@ static int rows_taken(const struct rig *rig, const struct piece *piece) {
 }
 
 double *rig_run(struct rig *rig, enum rig_schedule schedule) {
-    double *out = rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width);
+    double *out = rig_rows(rig);
     struct batch_plan home;
     make_plan(rig, &home);
     struct piece piece = {0};

@@ -84,8 +84,18 @@ const struct weight *rig_vector(struct rig *rig, int64_t n, double low, double h
 const float *rig_input(const struct rig *rig, int i, int seq, int row);
 int rig_row(const struct rig *rig, int seq, int row); // index among the results
 
+/* for (each row t of each sequence s) */
+#define RIG_EACH_ROW(rig, s, t)               \
+    for (int s = 0; s < (rig)->o.n_seqs; s++) \
+        for (int t = 0; t < (rig)->o.lens[s]; t++)
+
 /* Ends the program with the value whose rows are wanted, places and compiles. */
 void rig_result(struct rig *rig, val out);
+
+/* Of rows that are as wide as that value: a zeroed set of them, and one in a set. */
+double *rig_rows(struct rig *rig);
+double *rig_at(const struct rig *rig, double *rows, int seq, int row);
+
 double *rig_run(struct rig *rig, enum rig_schedule schedule); // [n_rows][out.width], lives as long as the rig
 
 /* Largest error of a row, relative to the largest value wanted in that row, over all rows. */

@@ -90,10 +90,9 @@ static void project_all(struct attention_oracle *o) {
     int n_heads[3] = {o->a->n_heads, o->a->n_kv_heads, o->a->n_kv_heads};
     for (int part = 0; part < 3; part++) {
         o->heads[part] = rig_doubles(o->rig, (int64_t)o->rig->n_rows * n_heads[part] * part_dim(o->a, part));
-        for (int s = 0; s < o->rig->o.n_seqs; s++)
-            for (int t = 0; t < o->rig->o.lens[s]; t++)
-                for (int h = 0; h < n_heads[part]; h++)
-                    project(o, part, h, s, t);
+        RIG_EACH_ROW(o->rig, s, t)
+        for (int h = 0; h < n_heads[part]; h++)
+            project(o, part, h, s, t);
     }
 }
 
@@ -166,11 +165,10 @@ static void attention_case(const struct attention_case *a, const int *lens, cons
                                   .paired_values = a->paired};
     rig_result(rig, op_attention(rig->p, op_qkv_prep(rig->p, rig->in[0], q_norm, k_norm, prep), sinks, args));
     project_all(&o);
-    double *want = rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width);
-    for (int s = 0; s < 3; s++)
-        for (int t = 0; t < lens[s]; t++)
-            for (int h = 0; h < a->n_heads; h++)
-                attend(&o, s, t, h, want + (int64_t)rig_row(rig, s, t) * rig->out.width + h * (rig->out.width / a->n_heads));
+    double *want = rig_rows(rig);
+    RIG_EACH_ROW(rig, s, t)
+    for (int h = 0; h < a->n_heads; h++)
+        attend(&o, s, t, h, rig_at(rig, want, s, t) + h * (rig->out.width / a->n_heads));
     // A score's error, sqrt(head_dim) roundings of values up to some 40, goes into the exponent.
     rig_expect_in_every_schedule(rig, want, 40 * sqrt(a->head_dim) * EPS, a->name);
     rig_free(rig);
@@ -247,11 +245,10 @@ static void mla_case(struct mla_args a, enum rig_format format, int block_size, 
     a.cache = program_cache_latent(rig->p, a.rank + a.rope_dim);
     a.rope = program_rope(rig->p, &rope);
     rig_result(rig, op_mla_attention(rig->p, op_mla_prep(rig->p, rig->in[0], rig->in[1], norm, w_uk, a), w_uv, a));
-    double *want = rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width);
-    for (int s = 0; s < rig->o.n_seqs; s++)
-        for (int t = 0; t < rig->o.lens[s]; t++)
-            for (int h = 0; h < a.n_heads; h++)
-                mla_row(&o, s, t, h, want + (int64_t)rig_row(rig, s, t) * rig->out.width + h * a.v_dim);
+    double *want = rig_rows(rig);
+    RIG_EACH_ROW(rig, s, t)
+    for (int h = 0; h < a.n_heads; h++)
+        mla_row(&o, s, t, h, rig_at(rig, want, s, t) + h * a.v_dim);
     rig_expect_in_every_schedule(rig, want, 20 * sqrt(a.rank + a.nope_dim) * EPS, "mla");
     rig_free(rig);
 }

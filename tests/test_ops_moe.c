@@ -97,23 +97,22 @@ static void moe_case(const struct moe_case *m, int len, const char *kernels) {
     struct routed routed = op_moe_route(rig->p, rig->in[1], choice_bias, expert_scale, *a);
     struct moe_args args = {.n_experts = e, .top_k = a->top_k, .ffn_size = f, .act = m->act};
     rig_result(rig, op_moe_ffn(rig->p, rig->in[0], routed, gate_up, down, bias13, bias2, args));
-    double *want = rig_doubles(rig, (int64_t)rig->n_rows * d), *gu = rig_doubles(rig, 2 * f), *y = rig_doubles(rig, d);
-    for (int s = 0; s < rig->o.n_seqs; s++)
-        for (int t = 0; t < rig->o.lens[s]; t++) {
-            struct routing_result r = route(a, rig_wide_input(rig, 1, s, t), bias, scale);
-            for (int k = 0; k < a->top_k; k++) {
-                int64_t id = r.ids[k];
-                rig_multiply(w13 + id * 2 * f * d, 2 * f, d, rig_wide_input(rig, 0, s, t), gu);
-                for (int i = 0; i < 2 * f; i++)
-                    gu[i] += b13 ? b13[id * 2 * f + i] : 0;
-                for (int i = 0; i < f; i++)
-                    gu[i] = activated(m->act, gu[i], gu[f + i]);
-                double size = rig_multiply(w2 + id * d * f, d, f, gu, y);
-                rig->floor = fmax(rig->floor, size * r.weights[k]);
-                for (int i = 0; i < d; i++)
-                    want[(int64_t)rig_row(rig, s, t) * d + i] += r.weights[k] * (y[i] + (b2 ? b2[id * d + i] : 0));
-            }
+    double *want = rig_rows(rig), *gu = rig_doubles(rig, 2 * f), *y = rig_doubles(rig, d);
+    RIG_EACH_ROW(rig, s, t) {
+        struct routing_result r = route(a, rig_wide_input(rig, 1, s, t), bias, scale);
+        for (int k = 0; k < a->top_k; k++) {
+            int64_t id = r.ids[k];
+            rig_multiply(w13 + id * 2 * f * d, 2 * f, d, rig_wide_input(rig, 0, s, t), gu);
+            for (int i = 0; i < 2 * f; i++)
+                gu[i] += b13 ? b13[id * 2 * f + i] : 0;
+            for (int i = 0; i < f; i++)
+                gu[i] = activated(m->act, gu[i], gu[f + i]);
+            double size = rig_multiply(w2 + id * d * f, d, f, gu, y);
+            rig->floor = fmax(rig->floor, size * r.weights[k]);
+            for (int i = 0; i < d; i++)
+                rig_at(rig, want, s, t)[i] += r.weights[k] * (y[i] + (b2 ? b2[id * d + i] : 0));
         }
+    }
     rig_expect_in_every_schedule(rig, want, 8 * sqrt(d + f) * EPS, m->name);
     rig_free(rig);
 }

@@ -14,15 +14,14 @@ static void short_conv_sees_the_last_inputs_of_its_own_sequence(void **state) {
             const struct weight *weight = rig_weight(rig, FORMAT_BF16, width, kernel, &w);
             int cache = program_cache_state(rig->p, (int64_t)width * (kernel - 1), 5);
             rig_result(rig, op_short_conv(rig->p, rig->in[0], weight, (struct conv_args){cache, kernel}));
-            double *want = rig_doubles(rig, (int64_t)rig->n_rows * width);
-            for (int s = 0; s < rig->o.n_seqs; s++)
-                for (int t = 0; t < rig->o.lens[s]; t++)
-                    for (int c = 0; c < width; c++) {
-                        double sum = 0;
-                        for (int j = 0; j < kernel && j <= t; j++)
-                            sum += w[c * kernel + kernel - 1 - j] * (double)rig_input(rig, 0, s, t - j)[c];
-                        want[rig_row(rig, s, t) * width + c] = sum * rig_sigmoid(sum);
-                    }
+            double *want = rig_rows(rig);
+            RIG_EACH_ROW(rig, s, t)
+            for (int c = 0; c < width; c++) {
+                double sum = 0;
+                for (int j = 0; j < kernel && j <= t; j++)
+                    sum += w[c * kernel + kernel - 1 - j] * (double)rig_input(rig, 0, s, t - j)[c];
+                rig_at(rig, want, s, t)[c] = sum * rig_sigmoid(sum);
+            }
             rig_expect_in_every_schedule(rig, want, 16 * EPS, "short_conv");
             rig_free(rig);
         }
@@ -75,12 +74,12 @@ static void delta_case(struct delta_args a, const int *lens, const char *kernels
     const struct weight *dt_bias = rig_vector(rig, a.n_value_heads, -2, 1, &o.dt_bias);
     a.cache = program_cache_state(rig->p, 7, (int64_t)a.n_value_heads * a.key_dim * a.value_dim);
     rig_result(rig, op_delta_rule(rig->p, rig->in[0], rig->in[1], rig->in[2], a_log, dt_bias, a));
-    double *want = rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width);
+    double *want = rig_rows(rig);
     for (int s = 0; s < rig->o.n_seqs; s++)
         for (int h = 0; h < a.n_value_heads; h++) {
             double *S = rig_doubles(rig, (int64_t)a.key_dim * a.value_dim);
             for (int t = 0; t < lens[s]; t++)
-                delta_token(&o, s, t, h, S, want + (int64_t)rig_row(rig, s, t) * rig->out.width + h * a.value_dim);
+                delta_token(&o, s, t, h, S, rig_at(rig, want, s, t) + h * a.value_dim);
         }
     // The state remembers some 1 / (1 - decay) tokens' errors.
     rig_expect_in_every_schedule(rig, want, 60 * sqrt(a.key_dim) * EPS, "delta_rule");

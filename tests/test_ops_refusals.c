@@ -1,0 +1,186 @@
+/* test_ops_refusals.c - what a backend cannot compute it refuses before the first step, in a sentence with the program, the op
+ * and the weight; it never computes something else. Every op that has weights, every weight of each. */
+#include "op_rig.h"
+
+/* A program of every op that has weights. */
+static val record_moe(struct rig *rig, val x) {
+    struct program *p = rig->p;
+    struct route_args route = {ROUTE_SIGMOID, 8, 2, 0, 0, true, 1};
+    struct moe_args moe = {.n_experts = 8, .top_k = 2, .ffn_size = 4, .act = {ACT_SILU, 0}};
+    val logits = op_linear(p, x, rig_weight(rig, FORMAT_BF16, 8, 64, NULL), NULL);
+    struct routed r = op_moe_route(p, logits, rig_vector(rig, 8, -1, 1, NULL), rig_vector(rig, 8, 0.5, 2, NULL), route);
+    return op_moe_ffn(p, x, r, rig_weight(rig, FORMAT_MXFP4, 8 * 2 * 4, 64, NULL), rig_weight(rig, FORMAT_F16, 8 * 64, 4, NULL),
+                      rig_vector(rig, 8 * 2 * 4, -1, 1, NULL), rig_vector(rig, 8 * 64, -1, 1, NULL), moe);
+}
+
+static val record_attention(struct rig *rig, val x) {
+    struct program *p = rig->p;
+    int cache = program_cache_kv(p, 2, 16, 16, 0);
+    struct qkv_args prep = {.cache = cache, .rope = -1, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .eps = 1e-6f};
+    struct attention_args args = {.cache = cache, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .scale = 1};
+    val qkv = op_linear(p, x, rig_weight(rig, FORMAT_BF16_SPLIT, 128, 64, NULL), rig_vector(rig, 128, -1, 1, NULL));
+    val q = op_qkv_prep(p, qkv, rig_vector(rig, 16, -1, 1, NULL), rig_vector(rig, 16, -1, 1, NULL), prep);
+    const struct weight *lambda[4];
+    for (int i = 0; i < 4; i++)
+        lambda[i] = rig_vector(rig, 8, -1, 1, NULL);
+    return op_diff_heads(p, op_attention(p, q, rig_vector(rig, 4, -1, 1, NULL), args), lambda, (struct diff_args){4, 16, 0.3f});
+}
+
+static void record_mla(struct rig *rig, val x, val q) {
+    struct program *p = rig->p;
+    struct rope rope = {.pairing = ROPE_INTERLEAVED, .dim = 8, .inv_freq = (float[]){1, 0.5f, 0.2f, 0.1f}, .factor = 1};
+    struct mla_args a = {.n_heads = 2, .rank = 16, .nope_dim = 8, .rope_dim = 8, .v_dim = 8, .eps = 1e-6f, .scale = 1};
+    a.rope = program_rope(p, &rope);
+    a.cache = program_cache_latent(p, 24);
+    val kva = op_linear(p, x, rig_weight(rig, FORMAT_F8_BLOCK, 24, 64, NULL), NULL);
+    val prepared = op_mla_prep(p, q, kva, rig_vector(rig, 16, -1, 1, NULL), rig_weight(rig, FORMAT_BF16, 16, 16, NULL), a);
+    op_mla_attention(p, prepared, rig_weight(rig, FORMAT_F32, 16, 16, NULL), a);
+}
+
+static val record_recurrent(struct rig *rig, val x) {
+    struct program *p = rig->p;
+    struct delta_args delta = {.n_key_heads = 1, .n_value_heads = 2, .key_dim = 16, .value_dim = 16};
+    val b = val_cols(x, 0, 2), a = val_cols(x, 2, 2);
+    int conv = program_cache_state(p, 64 * 3, 1);
+    delta.cache = program_cache_state(p, 1, 2 * 16 * 16);
+    val qkv = op_short_conv(p, x, rig_weight(rig, FORMAT_BF16, 64, 4, NULL), (struct conv_args){conv, 4});
+    return op_delta_rule(p, qkv, b, a, rig_vector(rig, 2, -1, 1, NULL), rig_vector(rig, 2, -1, 1, NULL), delta);
+}
+
+static struct rig *everything(void) {
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 1, .lens = {3}, .widths = {64}});
+    struct norm_args plain = {.eps = 1e-5f}, groups = {.eps = 1e-5f, .group = 32};
+    val x = op_add_norm(rig->p, rig->in[0], NO_VAL, rig_vector(rig, 64, -1, 1, NULL), rig_vector(rig, 1, 1, 2, NULL), plain).y;
+    x = op_norm(rig->p, x, NO_VAL, rig_vector(rig, 32, -1, 1, NULL), groups);
+    record_mla(rig, x, record_attention(rig, x));
+    rig_result(rig, record_recurrent(rig, record_moe(rig, x)));
+    return rig;
+}
+
+static const int n_weights[N_OPCODES] = {
+#define OP(code, function, n_in, n_out, n_weights) [OP_##code] = n_weights,
+#include "core/ops.def"
+#undef OP
+};
+
+struct defect {
+    const char *word; // of the sentence
+    void (*spoil)(struct weight_part *part);
+};
+
+static void no_data(struct weight_part *part) { part->data = NULL; }
+static void plain_integers(struct weight_part *part) { part->format = &qformat_plain, part->dtype = DT_I32; }
+static void plain_bytes(struct weight_part *part) { part->format = &qformat_plain, part->dtype = DT_I8; }
+static void scaled_bits(struct weight_part *part) { part->format = &qformat_scaled, part->dtype = DT_U8; }
+static void packed_floats(struct weight_part *part) { part->format = &qformat_mxfp4, part->dtype = DT_F32; }
+static void packed_and_turned(struct weight_part *part) { part->format = &qformat_nvfp4, part->dtype = DT_U8, part->col_stride = 2; }
+
+static const struct defect defects[] = {
+    {"no data", no_data}, {"i32", plain_integers},  {"i8", plain_bytes},
+    {"u8", scaled_bits},  {"mxfp4", packed_floats}, {"nvfp4", packed_and_turned},
+};
+
+/* On a backend of its own; the error is empty if it was taken. */
+static struct error place_anew(const struct rig *rig) {
+    struct backend *b;
+    struct error err = {0};
+    EXPECT_OK(rig->ops->open(&(struct backend_options){.n_threads = 1}, &b, &err), err);
+    enum status st = rig->ops->place_weights(b, rig->p, &err);
+    EXPECT_EQ(st, err.status);
+    rig->ops->free(b); // also after a refusal
+    return err;
+}
+
+static void expect_word(const char *text, const char *word) {
+    if (!strstr(text, word))
+        fail_msg("no \"%s\" in \"%s\"", word, text);
+}
+
+static void spoil_and_place(const struct rig *rig, const struct op *op, const struct weight *w, const struct defect *d) {
+    struct weight_part *part = &w->parts[w->n_parts - 1], good = *part;
+    d->spoil(part);
+    struct error err = place_anew(rig);
+    *part = good;
+    if (err.status != ERR_UNSUPPORTED)
+        fail_msg("%s with %s in %s: status %d, \"%s\"", op_name(op->code), d->word, w->name, (int)err.status, err.text);
+    expect_word(err.text, d->word);
+    expect_word(err.text, rig->p->name);
+    expect_word(err.text, op_name(op->code));
+    expect_word(err.text, w->name);
+}
+
+static void every_weight_of_every_op_is_refused_by_name_in_a_format_that_nobody_computes(void **state) {
+    (void)state;
+    struct rig *rig = everything();
+    bool seen[N_OPCODES][OP_MAX_WEIGHTS] = {{false}};
+    for (int i = 0; i < rig->p->n_ops; i++)
+        for (int slot = 0; slot < OP_MAX_WEIGHTS; slot++) {
+            const struct op *op = &rig->p->ops[i];
+            const struct weight *w = op->weights[slot];
+            for (size_t d = 0; w && d < ARRAY_LEN(defects); d++)
+                spoil_and_place(rig, op, w, &defects[d]);
+            seen[op->code][slot] |= w != NULL;
+        }
+    for (int code = 0; code < N_OPCODES; code++)
+        for (int slot = 0; slot < n_weights[code]; slot++)
+            if (!seen[code][slot])
+                fail_msg("weight %d of %s is not tried here", slot, op_name((enum opcode)code));
+    EXPECT_EQ(place_anew(rig).status, OK); // as it was
+    rig_free(rig);
+}
+
+static void a_cache_that_no_memory_holds_is_refused_with_its_size(void **state) {
+    (void)state;
+    struct rig *rig = everything();
+    struct backend *b;
+    struct error err = {0};
+    EXPECT_OK(rig->ops->open(&(struct backend_options){.n_threads = 1}, &b, &err), err);
+    EXPECT_OK(rig->ops->place_weights(b, rig->p, &err), err);
+    struct cache_config config = {.block_size = 1 << 14, .n_states = 1};
+    for (int g = 0; g < rig->p->n_groups; g++)
+        config.n_blocks[g] = INT32_MAX;
+    EXPECT_EQ(rig->ops->alloc_cache(b, rig->p, &config, &err), ERR_MEMORY);
+    expect_word(err.text, rig->p->name);
+    expect_word(err.text, "2147483647 blocks");
+    rig->ops->free(b);
+    rig_free(rig);
+}
+
+static void kernels_that_are_not_there_are_refused_by_name(void **state) {
+    (void)state;
+    struct backend *b;
+    struct error err = {0};
+    EXPECT_EQ(backend_cpu.open(&(struct backend_options){.n_threads = 1, .kernels = "altivec"}, &b, &err), ERR_UNSUPPORTED);
+    expect_word(err.text, "altivec");
+}
+
+/* A backend has each op of ops.def, or it would have to refuse programs with it; the CPU has all, in every set of kernels. */
+static void every_set_of_kernels_takes_every_op(void **state) {
+    (void)state;
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
+        struct rig *rig = everything();
+        struct backend *b;
+        struct executable *exe;
+        struct error err = {0};
+        EXPECT_OK(backend_cpu.open(&(struct backend_options){.n_threads = 1, .kernels = *kernels}, &b, &err), err);
+        EXPECT_OK(backend_cpu.place_weights(b, rig->p, &err), err);
+        struct cache_config config = {.block_size = 16, .n_states = 1};
+        for (int g = 0; g < rig->p->n_groups; g++)
+            config.n_blocks[g] = 1;
+        EXPECT_OK(backend_cpu.alloc_cache(b, rig->p, &config, &err), err);
+        EXPECT_OK(backend_cpu.compile(b, rig->p, (struct bucket){16, 1, 16}, &exe, &err), err);
+        backend_cpu.free_executable(exe);
+        backend_cpu.free(b);
+        rig_free(rig);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_weight_of_every_op_is_refused_by_name_in_a_format_that_nobody_computes),
+        cmocka_unit_test(a_cache_that_no_memory_holds_is_refused_with_its_size),
+        cmocka_unit_test(kernels_that_are_not_there_are_refused_by_name),
+        cmocka_unit_test(every_set_of_kernels_takes_every_op),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
