@@ -36,6 +36,7 @@ struct api_options {
     const char *no_pooling;           // NULL; or why embeddings are refused
     struct http_options http;         // routes, context and hooks are filled in here
     int max_queued;
+    int64_t max_wait_us;                // requests that would wait longer for their first step are refused; 0: none
     int64_t step_timeout_us;            // a step that takes longer hangs; 120 s
     struct api_limits limits;           // zero: defaults
     enum request_log_format log_format; // on stderr
@@ -80,8 +81,19 @@ bool api_admit(struct http_exchange *x);
 /* What the key of the exchange says about its request to the engine; tokens that it may use are charged to the key. */
 void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_prompt_tokens, int n_answers);
 
-/* 429 with Retry-After, and the time in words and in the body. */
-void api_reply_wait(struct http_exchange *x, int64_t retry_us, const char *message);
+/* Whether a request of the tenant would wait for longer than api_options.max_wait_us: then ERR_FULL and a sentence. */
+enum status api_check_wait(struct api *api, int32_t tenant, struct error *err);
+
+/* 429 with Retry-After: the queue is too long for the tenant (503 while the server shuts down). */
+void api_reply_busy(struct http_exchange *x, int32_t tenant, const char *message);
+
+/* 429 with Retry-After, and in the error's object `reason`, `retry_after_ms` and, where there is one, `estimated_wait_ms`. */
+struct api_wait {
+    const char *reason; // "key_limit", "key_queue", "overloaded"
+    int64_t retry_us, estimate_us;
+    bool has_estimate;
+};
+void api_reply_wait(struct http_exchange *x, const struct api_wait *wait, const char *message);
 
 /* Whether the engine's step takes longer than any should. */
 bool api_step_hangs(const struct api *api, const struct service_state *state);

@@ -389,21 +389,22 @@ void generation_gone(struct http_exchange *x, enum http_gone why) {
 // ---- starting ---------------------------------------------------------------------------------------------------
 
 /* The news of what was already submitted still come; they find the exchange answered. */
-static void refuse(struct generation *g, int n_submitted, const struct gyre_error *e) {
-    struct error err = {.status = (enum status)e->status};
-    memcpy(err.text, e->text, sizeof err.text);
+static void refuse(struct generation *g, int n_submitted, int32_t tenant, const struct error *err) {
     for (int i = n_submitted; i < g->n_choices; i++)
         choice_release(&g->choices[i]);
     g->n_choices = n_submitted;
     if (n_submitted == 0) {
         record_generated(g->x);
         g->x->user = NULL;
-        api_reply_fault(g->x, &err);
+        if (err->status == ERR_FULL)
+            api_reply_busy(g->x, tenant, err->text);
+        else
+            api_reply_fault(g->x, err);
         http_release(g->x);
         return;
     }
     record_generating(g->x, g);
-    g->failed = err;
+    g->failed = *err;
     g->stream = false; // answered as a whole once all of them have ended
     cancel_all(g);
 }
@@ -434,12 +435,19 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
     generation_prepare(g, prompts, n_prompts, n);
     api_key_apply(x, &r, g->n_prompt_tokens, g->n_choices);
     http_hold(x);
+    struct error busy;
+    if (api_check_wait(g->api, r.tenant, &busy) != OK) {
+        refuse(g, 0, r.tenant, &busy);
+        return;
+    }
     for (int i = 0; i < g->n_choices; i++, r.seed++) {
         struct gyre_error err;
         r.prompt = prompts[i / n].ids;
         r.n_prompt = (int64_t)prompts[i / n].n;
         if (service_submit(g->api->service, &r, &g->choices[i], &g->choices[i].answer, &err) != 0) {
-            refuse(g, i, &err);
+            struct error why;
+            fail(&why, (enum status)err.status, "%s", err.text);
+            refuse(g, i, r.tenant, &why);
             return;
         }
     }

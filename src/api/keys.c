@@ -79,7 +79,7 @@ static bool refuse_limit(struct http_exchange *x, const struct api_key *k, enum 
         fail(&e, ERR_FULL, "the key %s has used up its %lld requests a minute", k->name, (long long)l->requests);
     else
         fail(&e, ERR_FULL, "the key %s has used up its %lld tokens a minute", k->name, (long long)l->tokens);
-    api_reply_wait(x, retry_us, e.text);
+    api_reply_wait(x, &(struct api_wait){.reason = "key_limit", .retry_us = retry_us}, e.text);
     return false;
 }
 

@@ -75,6 +75,8 @@ static void append_engine(struct buf *b, const struct api *api) {
     engine_metric(b, api, "vllm:prompt_tokens_cached_total", "counter", "Prompt tokens not computed again.", (double)s.n_reused_tokens);
     engine_metric(b, api, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", (double)s.n_prompt_tokens);
     engine_metric(b, api, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens not computed again.", (double)s.n_reused_tokens);
+    engine_metric(b, api, "gyre:predicted_queue_seconds", "gauge", "How long a request without a key would wait for its first step.",
+                  (double)queue_model_wait_us(&service_telemetry(api->service)->queue, 0) * 1e-6);
     describe(b, "vllm:cache_config_info", "gauge", "How the cache is cut.");
     buf_printf(b, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", info->block_size,
                (long long)(info->kv_cache_tokens / info->block_size));

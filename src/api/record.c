@@ -32,6 +32,7 @@ static void add_choice(struct record_entry *e, const struct api_record *rec, con
     int64_t started = counter_get(&p->started_us), first = counter_get(&p->first_token_us);
     e->n_generated += atomic_load_explicit(&a->n_tokens, memory_order_acquire);
     e->queue_us = MAX(e->queue_us, (started ? started : clock_us()) - p->submitted_us);
+    e->predicted_us = MAX(e->predicted_us, p->predicted_us);
     if (first && (e->first_token_us == 0 || first - rec->began_us < e->first_token_us))
         e->first_token_us = first - rec->began_us;
     e->n_steps += counter_get(&p->n_steps);

@@ -27,7 +27,8 @@ struct record_entry {
     bool started;       // a step with it has begun
     int n_choices;
     int64_t n_prompt, n_cached, n_generated;
-    int64_t queue_us, first_token_us; // first_token_us: from its beginning; 0: none came
+    int64_t queue_us, predicted_us; // waited for the first step, and what was predicted when it came
+    int64_t first_token_us;         // first_token_us: from its beginning; 0: none came
     int64_t n_steps, sum_batch, max_batch, n_preempted;
     int64_t queue_reason, cache_miss; // enum admission, enum gyre_cache_miss
     uint64_t body_bytes, sent_bytes;

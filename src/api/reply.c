@@ -112,20 +112,6 @@ void api_reply_error(struct http_exchange *x, int status, const char *param, con
     buf_release(&body);
 }
 
-void api_reply_wait(struct http_exchange *x, int64_t retry_us, const char *message) {
-    struct buf body = {0};
-    char text[1024], seconds[32];
-    int64_t ms = (retry_us + 999) / 1000;
-    snprintf(text, sizeof text, "%s; try again in %.1f s", message, (double)ms / 1000);
-    snprintf(seconds, sizeof seconds, "%lld", (long long)((ms + 999) / 1000));
-    api_append_error(&body, x->path, 429, NULL, text);
-    body.len -= 2; // into the object of the error
-    buf_printf(&body, ",\"retry_after_ms\":%lld}}", (long long)ms);
-    const struct http_header retry = {"Retry-After", seconds};
-    http_reply(x, &(struct http_answer){429, "application/json", &retry, 1, NULL}, buf_view(&body));
-    buf_release(&body);
-}
-
 void api_reply_fault(struct http_exchange *x, const struct error *err) {
     int status = 500;
     switch (err->status) {

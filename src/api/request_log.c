@@ -103,6 +103,7 @@ void record_append_json(struct buf *out, const struct record_entry *e) {
     name_fields(&f, e);
     if (e->generates) {
         generation_fields(&f, e);
+        ms_field(&f, "predicted_queue_ms", e->predicted_us);
         text_field(&f, "queue_reason", queue_reason_name(e->queue_reason));
         int_field(&f, "steps", e->n_steps);
         if (e->n_steps > 0) {

@@ -101,23 +101,25 @@ static void free_ticket(struct ticket *t) {
 }
 
 /* Under the lock: whether there is room for one more, and a sentence if not. */
-static enum status admit(const struct service *s, bool goes_on, struct error *err) {
+static enum status admit(const struct service *s, int tenant, bool goes_on, struct error *err) {
     if (s->state.failed)
         return fail(err, ERR_DEVICE, "%s", s->state.error);
     if (goes_on && !s->stopping)
         return OK;
     if (s->state.draining || s->stopping)
         return fail(err, ERR_FULL, "the server is shutting down");
-    int64_t n_queued = s->n_inbox + s->state.n_waiting;
-    if (s->options.max_queued > 0 && n_queued >= s->options.max_queued)
-        return fail(err, ERR_FULL, "%lld requests are waiting already, at most %d may", (long long)n_queued, s->options.max_queued);
+    if (s->options.max_queued > 0 && queue_model_is_full(&s->telemetry.queue, tenant, s->options.max_queued))
+        return fail(err, ERR_FULL, "%lld requests are waiting already, at most %d may", (long long)atomic_load(&s->telemetry.queue.all.n),
+                    s->options.max_queued);
     return OK;
 }
 
 static enum status put_in_inbox(struct service *s, struct ticket *t, bool goes_on, struct error *err) {
     pthread_mutex_lock(&s->lock);
-    enum status st = admit(s, goes_on, err);
+    const struct request_progress *p = &t->answer.progress;
+    enum status st = admit(s, p->tenant, goes_on, err);
     if (st == OK) {
+        queue_model_enter(&s->telemetry.queue, p->tenant, p->n_prompt);
         *s->inbox_end = t;
         s->inbox_end = &t->next_inbox;
         s->n_inbox++;
@@ -145,6 +147,10 @@ static int submit(struct service *s, const struct gyre_request *request, void *u
     r->asked.user = t;
     r->progress = &t->answer.progress;
     t->answer.progress.submitted_us = r->submitted_us;
+    t->answer.progress.predicted_us = queue_model_wait_us(&s->telemetry.queue, r->asked.tenant);
+    t->answer.progress.plain_us = queue_model_plain_us(&s->telemetry.queue, r->asked.tenant);
+    t->answer.progress.n_prompt = r->n_prompt;
+    t->answer.progress.tenant = r->asked.tenant;
     t->max_tokens = r->asked.max_tokens;
     allocate_answer(s, t, &r->asked);
     *out = &t->answer; // before the engine can see it: news may come before this returns
@@ -226,7 +232,7 @@ static enum finished_reason reason_of(const struct ticket *t, enum gyre_finish f
 
 static void publish_done(struct service *s, struct ticket *t, const struct gyre_event *e) {
     struct answer *a = &t->answer;
-    telemetry_finished(&s->telemetry, &a->progress, &e->timing, a->n_prompt, t->max_tokens, reason_of(t, e->finish));
+    telemetry_finished(&s->telemetry, &a->progress, &e->timing, t->max_tokens, reason_of(t, e->finish));
     a->finish = e->finish;
     a->timing = e->timing;
     a->error_of_request = e->error_of_request;
@@ -360,7 +366,7 @@ int service_open(struct gyre *take_engine, const struct service_options *options
     struct service *s = xcalloc(1, sizeof *s);
     s->engine = take_engine;
     s->options = *options;
-    telemetry_init(&s->telemetry);
+    telemetry_init(&s->telemetry, take_engine->info.n_tenants);
     take_engine->telemetry = &s->telemetry;
     s->inbox_end = &s->inbox;
     pthread_mutex_init(&s->lock, NULL);
@@ -398,6 +404,7 @@ void service_close(struct service *s) {
         s->all = next;
     }
     gyre_close(s->engine);
+    telemetry_release(&s->telemetry);
     pthread_cond_destroy(&s->work);
     pthread_mutex_destroy(&s->lock);
     free(s);

@@ -29,8 +29,9 @@ static const int64_t iteration_bounds[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024
 
 #define INIT(h, bounds) histogram_init(&(h), bounds, ARRAY_LEN(bounds))
 
-void telemetry_init(struct telemetry *t) {
+void telemetry_init(struct telemetry *t, int n_tenants) {
     *t = (struct telemetry){0};
+    queue_model_init(&t->queue, n_tenants);
     INIT(t->time_to_first_token, first_token_bounds);
     INIT(t->inter_token, token_bounds);
     INIT(t->time_per_token, token_bounds);
@@ -46,16 +47,24 @@ void telemetry_init(struct telemetry *t) {
     INIT(t->iteration_tokens, iteration_bounds);
 }
 
-static void note_in_step(const struct gyre *g, const struct request *r, int64_t now) {
+void telemetry_release(struct telemetry *t) { queue_model_release(&t->queue); }
+
+static void note_start(struct gyre *g, const struct request *r, int64_t now) {
+    struct request_progress *p = r->progress;
+    counter_set(&p->queue_reason, r->accepted_step < g->n_steps ? g->telemetry->blocked : ADMITTED_ALL);
+    counter_set(&p->n_reused, MAX(r->sequence.n_recalled, 0));
+    counter_set(&p->cache_miss, r->sequence.miss);
+    counter_set(&p->started_us, now);
+    queue_model_leave(&g->telemetry->queue, p->tenant, p->n_prompt);
+    queue_model_waited(&g->telemetry->queue, p->plain_us, now - p->submitted_us);
+}
+
+static void note_in_step(struct gyre *g, const struct request *r, int64_t now) {
     struct request_progress *p = r->progress;
     if (!p)
         return;
-    if (counter_get(&p->started_us) == 0) {
-        counter_set(&p->queue_reason, r->accepted_step < g->n_steps ? g->telemetry->blocked : ADMITTED_ALL);
-        counter_set(&p->n_reused, MAX(r->sequence.n_recalled, 0));
-        counter_set(&p->cache_miss, r->sequence.miss);
-        counter_set(&p->started_us, now);
-    }
+    if (counter_get(&p->started_us) == 0)
+        note_start(g, r, now);
     counter_add(&p->n_steps, 1);
     counter_add(&p->sum_batch, g->scheduler.n_step);
     counter_set(&p->max_batch, MAX(counter_get(&p->max_batch), g->scheduler.n_step));
@@ -70,6 +79,7 @@ void telemetry_step(struct gyre *g) {
         note_in_step(g, g->scheduler.step[i]->owner, now);
     histogram_add(&g->telemetry->iteration_tokens, g->scheduler.n_step_tokens);
     g->telemetry->blocked = g->scheduler.blocked;
+    queue_model_step(&g->telemetry->queue, g);
 }
 
 void telemetry_token(struct telemetry *t, struct request_progress *p, int64_t *last_us, int64_t now_us) {
@@ -82,20 +92,25 @@ void telemetry_token(struct telemetry *t, struct request_progress *p, int64_t *l
     *last_us = now_us;
 }
 
-void telemetry_finished(struct telemetry *t, const struct request_progress *p, const struct gyre_timing *timing, int64_t n_prompt,
-                        int64_t max_tokens, enum finished_reason why) {
+void telemetry_finished(struct telemetry *t, const struct request_progress *p, const struct gyre_timing *timing, int64_t max_tokens,
+                        enum finished_reason why) {
     counter_add(&t->finished[why], 1);
     histogram_add(&t->end_to_end, clock_us() - p->submitted_us);
-    histogram_add(&t->prompt_tokens, n_prompt);
+    histogram_add(&t->prompt_tokens, p->n_prompt);
     histogram_add(&t->generation_tokens, timing->n_tokens);
     histogram_add(&t->max_tokens, max_tokens);
+    queue_model_end(&t->queue);
+    if (counter_get(&p->started_us) == 0)
+        queue_model_leave(&t->queue, p->tenant, p->n_prompt);
+    else if (why != FINISHED_ABORT)
+        queue_model_answered(&t->queue, timing->n_tokens);
     if (counter_get(&p->started_us) == 0)
         return; // it never ran, so it has no times but the one it waited, and that is not how long others wait
     histogram_add(&t->queue_time, timing->queue_us);
     histogram_add(&t->prefill_time, timing->prompt_us);
     histogram_add(&t->decode_time, timing->decode_us);
     histogram_add(&t->inference_time, timing->prompt_us + timing->decode_us);
-    histogram_add(&t->computed_tokens, n_prompt - timing->n_reused);
+    histogram_add(&t->computed_tokens, p->n_prompt - timing->n_reused);
     if (timing->n_tokens > 1)
         histogram_add(&t->time_per_token, timing->decode_us / (timing->n_tokens - 1));
 }

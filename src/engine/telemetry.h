@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/histogram.h"
+#include "engine/queue_model.h"
 
 #include <stdbool.h>
 
@@ -13,7 +14,10 @@ const char *queue_reason_name(int64_t reason);
 
 /* How far one request has come; in its answer, so alive until the listener releases that. */
 struct request_progress {
-    int64_t submitted_us;                      // set before it is shared
+    int64_t submitted_us;           // this and what follows to tenant: set before it is shared
+    int64_t predicted_us, plain_us; // the wait for its first step: see queue_model_wait_us, queue_model_plain_us
+    int64_t n_prompt;
+    int32_t tenant;
     struct counter started_us, first_token_us; // clock_us(); 0: not yet
     struct counter n_steps, n_preempted;
     struct counter sum_batch, max_batch; // sequences in its steps
@@ -30,10 +34,12 @@ struct telemetry {
     struct histogram prompt_tokens, generation_tokens, max_tokens, computed_tokens; // of a request
     struct histogram iteration_tokens;                                              // of a step
     struct counter finished[N_FINISHED_REASONS];
+    struct queue_model queue;
     int blocked; // enum admission, of the step before; the engine thread's own
 };
 
-void telemetry_init(struct telemetry *t);
+void telemetry_init(struct telemetry *t, int n_tenants);
+void telemetry_release(struct telemetry *t);
 
 struct gyre;
 struct gyre_timing;
@@ -44,6 +50,6 @@ void telemetry_step(struct gyre *g);
 /* A token of a request: *last_us is when the one before came, 0 for the first, and is moved on. */
 void telemetry_token(struct telemetry *t, struct request_progress *p, int64_t *last_us, int64_t now_us);
 
-/* A request has ended; n_prompt and max_tokens are its own. */
-void telemetry_finished(struct telemetry *t, const struct request_progress *p, const struct gyre_timing *timing, int64_t n_prompt,
-                        int64_t max_tokens, enum finished_reason why);
+/* A request has ended; max_tokens is its own. */
+void telemetry_finished(struct telemetry *t, const struct request_progress *p, const struct gyre_timing *timing, int64_t max_tokens,
+                        enum finished_reason why);

@@ -15,7 +15,7 @@
 static struct {
     const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format, *key_file;
     bool no_log;
-    double step_timeout;
+    double step_timeout, max_wait;
     struct flag_list names, keys;
     int64_t port, io_threads, max_queued, max_connections, max_body, max_choices, drain_seconds;
     struct engine_flags engine;
@@ -50,6 +50,8 @@ static const struct flag flags[] = {
      "keys with a name and limits each, one a line; see docs/serving.md. SIGHUP reads it again"},
     {"max-queued-requests", 0, FLAG_INT, &opt.max_queued, "N", "Requests", "requests that may wait; one more is told 429. 0 is no limit",
      .min = 0, .max = 1 << 20},
+    {"max-queue-wait", 0, FLAG_REAL, &opt.max_wait, "SECONDS", "Requests",
+     "a request that would wait longer for its turn, as predicted, is told 429; 0 is no bound", .min = 0, .max = 86400},
     {"max-choices", 0, FLAG_INT, &opt.max_choices, "N", "Requests", "answers that one request may ask for (n, times prompts)", .min = 1,
      .max = 1 << 16},
     {"drain-timeout", 0, FLAG_INT, &opt.drain_seconds, "SECONDS", "Requests", "after SIGTERM, how long requests in flight may take",
@@ -136,6 +138,7 @@ static enum status open_server(struct server *s, const char *model, struct error
                  .max_body = (size_t)opt.max_body,
                  .cors_origin = opt.cors},
         .max_queued = (int)opt.max_queued,
+        .max_wait_us = (int64_t)(opt.max_wait * 1e6),
         .step_timeout_us = (int64_t)(opt.step_timeout * 1e6),
         .limits = {.max_choices = opt.max_choices},
         .log_format = opt.no_log                            ? REQUEST_LOG_OFF

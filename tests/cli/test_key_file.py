@@ -100,9 +100,9 @@ class Limits(unittest.TestCase):
         status, fields, r = ask("carol", prompt="Once", max_tokens=900, stop=[" "], ignore_eos=False)
         self.assertTrue(left <= int(fields["x-ratelimit-remaining-tokens"]) <= left + time.time() - began + 1, fields)  # one a second comes back
         left -= r["usage"]["total_tokens"]
-        status, fields, _ = ask("carol", max_tokens=200)  # what the stop string spared was given back
+        status, fields, _ = ask("carol", max_tokens=200)  # what the stop string spared was given back, but for tokens that came after it
         self.assertEqual(status, 200)
-        self.assertTrue(left <= int(fields["x-ratelimit-remaining-tokens"]) <= left + time.time() - began + 1, fields)
+        self.assertTrue(left - 16 <= int(fields["x-ratelimit-remaining-tokens"]) <= left + time.time() - began + 1, fields)
         status, fields, r = ask("carol", max_tokens=1)
         self.assertEqual((status, fields["x-ratelimit-remaining-tokens"]), (429, "0"))
         self.assertIn("tokens a minute", r["error"]["message"])
