@@ -240,7 +240,7 @@ class Page(unittest.TestCase):
         for text, part in (
                 ("**a** *b* ***c*** ~~d~~ `e` __f__ _g_", "<strong>a</strong> <em>b</em> <em><strong>c</strong></em> <del>d</del> <code>e</code> <strong>f</strong> <em>g</em>"),
                 ("snake_case_name 2*3*4 a * b", "snake_case_name 2<em>3</em>4 a * b"), ("**a *b* c**", "<strong>a <em>b</em> c</strong>"), ("*a **b** c*", "<em>a <strong>b</strong> c</em>"),
-                ("**open and\nnext", "**open and<br>next"), ("\\*not\\*", "*not*"), ("`` a`b ``", "<code>a`b</code>"), ("# One #", 'class="level-1">One<'),
+                ("**open and\nnext", "**open and<br>next"), ("\\*not\\*", "*not*"), ("`` a`b ``", "<code>a`b</code>"), ("# One #", 'class="level-1" dir="auto">One<'),
                 ("- a\n  - b\n- c", "<ul><li>a<ul><li>b</li></ul></li><li>c</li></ul>"), ("3. x\n4. y", '<ol start="3"><li>x</li><li>y</li></ol>'),
                 ("1. a\n\n2. b", '<ol><li><p dir="auto">a</p></li><li><p dir="auto">b</p></li></ol>'), ("> q\n> r", '<blockquote dir="auto"><p dir="auto">q<br>r</p></blockquote>'),
                 ("Text\n- item", "<ul><li>item</li></ul>"), ("---", "<hr>"), ("a|b\n-|-\n1|`x|y`", "<td>1</td><td><code>x|y</code></td>"), ("1. a\n   ```\n   code\n   ```", "<pre tabindex=\"0\"><code>code</code></pre>"),
@@ -298,10 +298,11 @@ class Page(unittest.TestCase):
 
     def test_hostile_text_takes_linear_time(self):
         for name, piece in (("brackets", "["), ("links", "[a]("), ("stars", "*a "), ("marks", "**a _b ~~c "), ("ticks", "` `` ``` "), ("quotes", "> "), ("lists", "- "),
-                            ("angles", "<http://"), ("urls", "http://a))"), ("pipes", "|a\n|-\n"), ("deep", "  - x\n"), ("rule", "- \t"), ("comment", "```c\n/*"), ("escape", "\\"), ("hash", "# #")):
-            ms = self.browser.js("(() => { const t = %s.repeat(Math.floor(40000 / %d)), d = el('div'), s = performance.now(); new MarkdownView(d).show(t); return performance.now() - s; })()"
-                                 % (json.dumps(piece), len(piece)))
-            self.assertLess(ms, 2000, name)  # 40,000 characters; quadratic ones take minutes
+                            ("angles", "<http://"), ("urls", "http://a))"), ("pipes", "|a\n|-\n"), ("deep", "  - x\n"), ("rule", "- \t"), ("comment", "```c\n/*"), ("escape", "\\"), ("hash", "# #"), ("images", "![a]("), ("words", "word `a` *b* [c](http://x) "), ("quoted", "> a\n"), ("lines", "a\n\n")):
+            show = "(() => { const t = %s.repeat(Math.floor(80000 / %d)), d = el('div'), s = performance.now(); new MarkdownView(d).show(t); return performance.now() - s; })()"
+            def ms():
+                return self.browser.js(show % (json.dumps(piece), len(piece)))
+            self.assertTrue(ms() < 4000 or ms() < 4000, name)  # 80,000 characters take 1 to 500 ms; what was quadratic took 6 to 8 s
 
     # ---- faults ----
 
@@ -483,8 +484,8 @@ class Page(unittest.TestCase):
 
     def test_a_race_of_two_servers_has_figures_and_a_winner(self):
         b = self.browser
-        fast = FakeServer(lambda h, body: h.say("fast " * 40, piece=5, pause=0.001), models=["hare"])
-        slow = FakeServer(lambda h, body: (time.sleep(0.3), h.say("slow " * 40, piece=5, pause=0.01)), models=["snail"])
+        fast = FakeServer(lambda h, body: h.say("fast " * 40, piece=5, pause=0.01), models=["hare"])
+        slow = FakeServer(lambda h, body: (time.sleep(0.5), h.say("slow " * 40, piece=5, pause=0.04)), models=["snail"])
         self.addCleanup(fast.__exit__)
         self.addCleanup(slow.__exit__)
         b.js("settings.sampling = {temperature: 0}")

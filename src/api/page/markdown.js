@@ -309,15 +309,18 @@ function listElement(b) {
   return list;
 }
 
+/** Left to right or right to left, by its text. Set when that is whole: a browser looks through all of it after each change. */
+function withDirection(e) { e.dir = 'auto'; return e; }
+
 function blockElement(b) {
   if (b.type === 'code') return codeElement(b);
   if (b.type === 'rule') return el('hr');
   if (b.type === 'table') return tableElement(b);
   if (b.type === 'list') return listElement(b);
-  if (b.type === 'quote') return el('blockquote', {dir: 'auto'}, b.blocks.map(blockElement));
-  const e = el(b.type === 'heading' ? 'h' + Math.min(6, b.level + 2) : 'p', {dir: 'auto', class: b.type === 'heading' && 'level-' + b.level});
+  if (b.type === 'quote') return withDirection(el('blockquote', {}, b.blocks.map(blockElement)));
+  const e = el(b.type === 'heading' ? 'h' + Math.min(6, b.level + 2) : 'p', {class: b.type === 'heading' && 'level-' + b.level});
   inline(e, b.text);
-  return e;
+  return withDirection(e);
 }
 
 /** Keeps an element in step with a text that grows. */
