@@ -153,7 +153,7 @@ fuzz: build/.setup-dev
 	    SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh build/fuzz '$(FUZZ)'
 fuzz-binaries: $(FUZZERS)
-$(FUZZERS): $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libfront.a $(BUILD)/libgyre.a
+$(FUZZERS): $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(LIBS)
 	$(call QUIET,ld)$(CC) -fsanitize=fuzzer,address,undefined -o $@ $^ $(ALL_LIBS)
 
 rooms:

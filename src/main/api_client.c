@@ -61,6 +61,8 @@ static enum status prepare(CURL **easy, const struct api_server *server, const c
         curl_easy_setopt(*easy, CURLOPT_CONNECTTIMEOUT, 15L);
         curl_easy_setopt(*easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
         curl_easy_setopt(*easy, CURLOPT_USERAGENT, "gyre");
+        if (server->ca_file)
+            curl_easy_setopt(*easy, CURLOPT_CAINFO, server->ca_file);
     }
     buf_release(&url);
     return st;

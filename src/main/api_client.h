@@ -15,6 +15,7 @@ struct api_server {
     const char *key;            // NULL: none is sent
     const char *const *headers; // "Name: value" each, besides
     size_t n_headers;
+    const char *ca_file; // PEM certificates to trust in place of the system's; NULL: those
 };
 
 /* The key of a flag, else of GYRE_API_KEY (by the flag), OPENAI_API_KEY; NULL when there is none. */

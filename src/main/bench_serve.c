@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 static struct {
-    const char *backend, *base_url, *host, *endpoint, *key, *model, *served_name, *tokenizer, *rate, *metrics, *percentiles, *label,
-        *result_dir, *result_filename, *extra_body;
+    const char *backend, *base_url, *ca_file, *host, *endpoint, *key, *model, *served_name, *tokenizer, *rate, *metrics, *percentiles,
+        *label, *result_dir, *result_filename, *extra_body;
     struct flag_list headers, goodput, metadata;
     int64_t port, max_concurrency, n_warmups, ready_seconds, top_k;
     double burstiness, temperature, top_p, min_p, frequency_penalty, presence_penalty, repetition_penalty;
@@ -47,6 +47,7 @@ static const struct flag flags[] = {
     {"endpoint", 0, FLAG_STRING, &opt.endpoint, "PATH", "Server", "otherwise /v1/completions or /v1/chat/completions, by --backend"},
     {"api-key", 0, FLAG_STRING, &opt.key, "KEY", "Server", "sent as a bearer token; OPENAI_API_KEY is read too"},
     {"header", 0, FLAG_LIST, &opt.headers, "NAME=VALUE", "Server", "a header of each request; may be repeated"},
+    {"cacert", 0, FLAG_STRING, &opt.ca_file, "FILE", "Server", "PEM certificates to trust in place of the system's"},
     {"model", 0, FLAG_STRING, &opt.model, "NAME", "Server", "otherwise the first that the server lists"},
     {"served-model-name", 0, FLAG_STRING, &opt.served_name, "NAME", "Server", "the name to send, where --model is a folder"},
     {"ready-check-timeout-sec", 0, FLAG_INT, &opt.ready_seconds, "SECONDS", "Server", "how long a first request may be tried until one succeeds; 0 makes none", .min = 0, .max = 86400},
@@ -186,7 +187,8 @@ static enum status prepare(struct bench *b, const struct verb_args *args, struct
     b->server = (struct api_server){.base = opt.base_url ? opt.base_url : b->base.ptr,
                                     .key = api_key_or_environment(opt.key),
                                     .headers = b->headers,
-                                    .n_headers = opt.headers.n};
+                                    .n_headers = opt.headers.n,
+                                    .ca_file = opt.ca_file};
     TRY(open_text(b, err));
     TRY(bench_dataset_make(&opt.data, &b->text, &b->data, err));
     if (opt.served_name || opt.model)

@@ -16,7 +16,7 @@
 enum { MAX_ANSWER = 16 << 20 };
 
 static struct {
-    const char *url, *key, *model, *system, *prompt;
+    const char *url, *ca_file, *key, *model, *system, *prompt;
     struct flag_list headers, stop;
     int64_t max_tokens, top_k, seed, patience_s;
     double temperature, top_p, min_p;
@@ -35,6 +35,7 @@ static const struct flag flags[] = {
      "sent as a bearer token; OPENAI_API_KEY is read too. Other users see a command line"},
     {"model", 0, FLAG_STRING, &opt.model, "NAME", "Server", "otherwise the first that the server lists"},
     {"header", 0, FLAG_LIST, &opt.headers, "NAME: VALUE", "Server", "a header of each request; may be repeated"},
+    {"cacert", 0, FLAG_STRING, &opt.ca_file, "FILE", "Server", "PEM certificates to trust in place of the system's"},
     {"timeout", 0, FLAG_INT, &opt.patience_s, "SECONDS", "Server", "how long the server may send nothing; 0 is no bound", .min = 0,
      .max = 86400},
     {"prompt", 'p', FLAG_STRING, &opt.prompt, "TEXT", "Conversation", "one message and its answer, in place of a conversation"},
@@ -205,8 +206,11 @@ static enum status answer(void *self, json_t *messages, struct dialogue_answer *
 // ---- the verb ---------------------------------------------------------------------------------------------------
 
 static enum status open_client(struct client *c, struct error *err) {
-    c->server = (struct api_server){
-        .base = opt.url, .key = api_key_or_environment(opt.key), .headers = opt.headers.items, .n_headers = opt.headers.n};
+    c->server = (struct api_server){.base = opt.url,
+                                    .key = api_key_or_environment(opt.key),
+                                    .headers = opt.headers.items,
+                                    .n_headers = opt.headers.n,
+                                    .ca_file = opt.ca_file};
     c->stream.take = take_piece;
     c->stream.user = c;
     c->multi = curl_multi_init();

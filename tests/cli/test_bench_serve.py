@@ -3,6 +3,7 @@ what a server does wrong is counted and said. The server is a fake one of known 
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -236,6 +237,20 @@ class BenchServe(unittest.TestCase):
         p = bench("http://127.0.0.1:9", *self.custom(2), "--ready-check-timeout-sec", "1")
         self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1))
         self.assertIn("127.0.0.1:9", p.stderr)
+
+    def test_ctrl_c_ends_it_with_the_table_of_what_was_done(self):
+        s = self.fake(lambda h, b: completions(h, b, first=0 if int(b["prompt"].split()[1]) < 5 else 60))
+        p = subprocess.Popen([GYRE, "bench", "serve", "--base-url", s.url, *self.custom(20), "--disable-shuffle", "--ready-check-timeout-sec", "0"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        end = time.monotonic() + 20
+        while len(s.seen) < 20 and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        p.send_signal(signal.SIGINT)
+        out, err = p.communicate(timeout=20)
+        self.assertRegex(out, r"Successful requests: +5 ")
+        self.assertRegex(out, r"Failed requests: +15 ")
+        self.assertIn("interrupted", err)
 
     def test_misuse_is_one_sentence(self):
         for words, part in ((["--request-rate", "0"], "--request-rate"), (["--goodput", "itl:3"], "--goodput"), (["--percentile-metrics", "ttfb"], "ttfb"),

@@ -10,7 +10,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_server import FakeServer
-from serving import GYRE, Server
+from serving import GYRE, ROOT, Server
 from typist import Typist
 
 CLEAN = {k: v for k, v in os.environ.items() if k not in ("OPENAI_API_KEY", "GYRE_API_KEY", "GYRE_URL")}
@@ -54,6 +54,17 @@ class Chat(unittest.TestCase):
         p = ask(url, *words, "--model", "story", "--api-key", "wrong")
         self.assertEqual((p.returncode, p.stdout), (1, ""))
         self.assertIn("401", p.stderr)
+
+    def test_tls_is_checked(self):
+        tls = os.path.join(ROOT, "tests/data/tls")
+        s = Server("models/story", "--ssl-certfile", tls + "/cert.pem", "--ssl-keyfile", tls + "/key.pem")
+        self.addCleanup(s.stop)
+        url = "https://localhost:%d" % s.port
+        p = ask(url, "-n", "5", "--cacert", tls + "/cert.pem")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        p = ask(url, "-n", "5")
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+        self.assertIn("certificate", p.stderr)
 
     def test_requests_say_what_the_flags_say(self):
         s = self.fake(lambda h, b: h.say("Yes."), models=["first", "second"])
