@@ -112,6 +112,9 @@ void api_reply_error(struct http_exchange *x, int status, const char *param, con
 /* A status of ours as HTTP: ERR_ARG and ERR_FORMAT 400, ERR_FULL 429 with Retry-After, ERR_DEVICE 503 ... */
 void api_reply_fault(struct http_exchange *x, const struct error *err);
 
+/* A sentence of the engine as clients may read it: one that names a file of this machine is left to the log. */
+const char *api_public_text(const char *sentence);
+
 /* The same body, for http's own errors and for streams. */
 void api_error_body(void *context, struct str path, int status, const char *message, struct buf *out);
 void api_append_error(struct buf *out, struct str path, int status, const char *param, const char *message);

@@ -112,6 +112,10 @@ void api_reply_error(struct http_exchange *x, int status, const char *param, con
     buf_release(&body);
 }
 
+const char *api_public_text(const char *sentence) {
+    return strchr(sentence, '/') ? "the device failed; the server's log says why" : sentence;
+}
+
 void api_reply_fault(struct http_exchange *x, const struct error *err) {
     int status = 500;
     switch (err->status) {
@@ -128,7 +132,7 @@ void api_reply_fault(struct http_exchange *x, const struct error *err) {
     const char *text = err->text;
     if (str_starts(str_of(text), STR("request: ")))
         text += strlen("request: ");
-    api_reply_error(x, status, NULL, text);
+    api_reply_error(x, status, NULL, status >= 500 ? api_public_text(text) : text);
 }
 
 bool api_read_body(struct http_exchange *x, json_t **out) {
