@@ -27,7 +27,7 @@ op_function *fast_function(const struct op *op) {
 struct need fast_need(const struct op *op, struct bucket bucket) {
     const union op_args *a = &op->args;
     switch (op->code) {
-    case OP_LINEAR: return (struct need){.worker = product_scratch(op->in[0].width)};
+    case OP_LINEAR: return (struct need){.worker = product_scratch(op->in[0].width), .shared = fast_linear_shared(op, bucket)};
     case OP_ATTENTION: return (struct need){.worker = fast_attention_scratch(&a->attention)};
     case OP_MLA_PREP: return (struct need){.worker = fast_mla_prep_scratch(&a->mla)};
     case OP_MLA_ATTENTION: return (struct need){.worker = fast_mla_attention_scratch(&a->mla)};

@@ -16,16 +16,20 @@ int64_t fast_mla_prep_scratch(const struct mla_args *a);
 int64_t fast_mla_attention_scratch(const struct mla_args *a);
 int64_t fast_moe_scratch(const struct op *op);
 int64_t fast_moe_shared(const struct op *op, int64_t max_tokens);
+int64_t fast_linear_shared(const struct op *op, struct bucket bucket);
 int64_t fast_conv_scratch(const struct op *op);
 int64_t fast_delta_scratch(const struct delta_args *a);
 
-/* Products of one x with runs of rows of one weight. Weights are read once, however many rows x has. */
+/* Products of one x with runs of rows of one weight. Weights are read once, however many rows x has; what a row of x
+ * gives does not depend on the others. */
 struct product {
     const struct kernels *kernels;
     const struct placed *weight;
     struct mat x;
-    float *scratch; // product_scratch(x.width) floats, this product's until its last run
-    int arranged;   // which arrangement of x the scratch holds; 0 before the first run
+    float *scratch;         // product_scratch(x.width) floats, this product's until its last run
+    int arranged;           // which arrangement of x the scratch holds; 0 before the first run
+    const float *shared;    // x arranged for all workers, a row every arranged_cols(width) floats, or NULL ...
+    int shared_arrangement; // ... and how
 };
 int64_t product_scratch(int64_t width);
 

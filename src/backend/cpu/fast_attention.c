@@ -146,19 +146,23 @@ static void end_item(const struct call *c, const struct item *it, const struct w
     }
 }
 
+/* Groups lie at multiples of KEYS, wherever an item's first query begins to see: a query meets its keys in the same
+ * groups, and so in the same order of sums, in whatever item it is. */
+static int64_t group_end(int64_t from, int64_t end) { return MIN((from / KEYS + 1) * KEYS, end); }
+
 static void attend(const struct call *c, const struct item *it) {
     const struct attention_args *a = &c->op->args.attention;
     struct workspace w = workspace_of(c);
     int64_t first = c->plan->position[it->first], end = c->plan->position[it->first + it->n - 1] + 1;
     int64_t start = first_visible(first, a->window, a->chunk);
-    prefetch_group(c, it, start, MIN(start + KEYS, end), true);
+    prefetch_group(c, it, start, group_end(start, end), true);
     begin_item(c, it, &w);
-    for (int64_t from = start; from < end; from += KEYS) {
-        int64_t to = MIN(from + KEYS, end);
+    for (int64_t from = start, to; from < end; from = to) {
+        to = group_end(from, end);
         prefetch_group(c, it, from, to, false);
         score_keys(c, it, &w, from, to);
         absorb_scores(c, it, &w, from, to);
-        prefetch_group(c, it, to, MIN(to + KEYS, end), true);
+        prefetch_group(c, it, to, group_end(to, end), true);
         add_values(c, it, &w, from, to);
     }
     end_item(c, it, &w);

@@ -1,22 +1,21 @@
-/* fast_delta.c - SHORT_CONV by rows of channels, and DELTA_RULE in chunks.
+/* fast_delta.c - SHORT_CONV by rows of channels, and DELTA_RULE token after token.
  *
- * Chunks of n <= CHUNK tokens turn the recurrence into products (Yang et al., "Gated delta networks", arXiv
- * 2412.06464). With G_i the sum of g over the chunk's tokens up to i, D_ij = e^(G_i - G_j) for j <= i (never
- * above 1), S the state before the chunk:
+ * With S the state of a head before the token, d = e^g:
  *
- *     (I + A) R = diag(beta) (V - diag(e^G) K S)      A_ij = beta_i (k_i . k_j) D_ij for j < i
- *     O = diag(e^G) Q S + P R                         P_ij = (q_i . k_j) D_ij for j <= i
- *     S = e^(G_n) S + K^T diag(e^(G_n - G)) R
+ *     r = beta (v - d K S)      S = d S + k^T r      o = q S
  *
- * The triangular system is solved by rows, SOLVE_ROWS of them at a time against what is solved already.
- * A few tokens take the recurrent steps instead, which read the state three times and write it once: with
- * 64 KB a head it stays in the second-level cache, so a decode step moves each state once each way. */
+ * which reads the state three times and writes it once; with 64 KB a head it stays in the second-level cache, so a decode
+ * step moves each state once each way. Chunks of tokens can be turned into products (Yang et al., "Gated delta
+ * networks", arXiv 2412.06464), with a quarter of the traffic. They round differently with every cut of a prompt, so a sequence
+ * that was preempted, resumed from a checkpoint or served in a batch would not get the tokens that it gets alone; the recurrence
+ * does not know where a step begins. It costs a prompt some 5 per cent (a head-token of 128 x 128: 6,500 cycles of 250,000
+ * multiply-adds in the projections beside it, Qwen3.5's shapes, estimated from the bytes). */
 #include "backend/cpu/fast.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { CHUNK = 64, SOLVE_ROWS = 8, MIN_CHUNK = 8 };
+enum { CHUNK = 64 }; // tokens whose rows are loaded at a time
 
 /* ---- SHORT_CONV ---- */
 
@@ -77,27 +76,20 @@ void fast_short_conv(const struct call *c) {
 struct chunk {
     int64_t n;
     float *q, *k;        // [n][key_dim], normalised
-    float *k_turned;     // [2][key_dim][PANEL_ROWS]
-    float *a, *p;        // [CHUNK][CHUNK]
     float *r;            // [CHUNK][value_dim]
-    float *beta, *decay; // [n]; decay: G
+    float *beta, *decay; // [n]; decay: g
     float *state;        // [key_dim][value_dim]
 };
 
-int64_t fast_delta_scratch(const struct delta_args *a) {
-    return CHUNK * (2 * (int64_t)a->key_dim + a->value_dim + 2 * CHUNK + 2) + 2 * (int64_t)a->key_dim * PANEL_ROWS;
-}
+int64_t fast_delta_scratch(const struct delta_args *a) { return CHUNK * (2 * (int64_t)a->key_dim + a->value_dim + 2); }
 
 static void lay_out(const struct call *c, struct chunk *h) {
     const struct delta_args *a = &c->op->args.delta_rule;
     h->q = c->scratch;
     h->k = h->q + CHUNK * (int64_t)a->key_dim;
     h->r = h->k + CHUNK * (int64_t)a->key_dim;
-    h->a = h->r + CHUNK * (int64_t)a->value_dim;
-    h->p = h->a + CHUNK * CHUNK;
-    h->beta = h->p + CHUNK * CHUNK;
+    h->beta = h->r + CHUNK * (int64_t)a->value_dim;
     h->decay = h->beta + CHUNK;
-    h->k_turned = h->decay + CHUNK;
 }
 
 static void unit_row(const struct kernels *k, const float *x, int64_t n, float factor, float *y) {
@@ -140,60 +132,6 @@ static void recurrent_steps(const struct call *c, int64_t first, int head, struc
     }
 }
 
-/* a and p of the head of the file, and G in place of g. */
-static void chunk_matrices(const struct kernels *k, int64_t dk, struct chunk *h) {
-    for (int64_t i = 1; i < h->n; i++)
-        h->decay[i] += h->decay[i - 1];
-    for (int64_t j = 0; j < h->n; j += PANEL_ROWS) {
-        int64_t n = MIN(PANEL_ROWS, h->n - j);
-        float *turned = h->k_turned + j * dk;
-        k->pack(h->k + j * dk, dk, n, dk, turned);
-        k->multiply(h->n, n, dk, h->k, dk, turned, PANEL_ROWS, h->a + j, CHUNK, false);
-        k->multiply(h->n, n, dk, h->q, dk, turned, PANEL_ROWS, h->p + j, CHUNK, false);
-    }
-    for (int64_t i = 0; i < h->n; i++)
-        for (int64_t j = 0; j < h->n; j++) {
-            float d = j <= i ? expf(h->decay[i] - h->decay[j]) : 0.0f;
-            h->p[i * CHUNK + j] *= d;
-            h->a[i * CHUNK + j] *= j < i ? -h->beta[i] * d : 0.0f; // negated: solving adds
-        }
-}
-
-/* r = (I + A)^-1 r, by rows; a holds -A. */
-static void solve(const struct kernels *k, int64_t dv, const struct chunk *h) {
-    for (int64_t i = 0; i < h->n; i += SOLVE_ROWS) {
-        int64_t rows = MIN(SOLVE_ROWS, h->n - i);
-        k->multiply(rows, dv, i, h->a + i * CHUNK, CHUNK, h->r, dv, h->r + i * dv, dv, true);
-        for (int64_t row = i + 1; row < i + rows; row++)
-            for (int64_t j = i; j < row; j++)
-                k->add_scaled(h->r + row * dv, h->a[row * CHUNK + j], h->r + j * dv, dv);
-    }
-}
-
-static void run_chunk(const struct call *c, int64_t first, int head, struct chunk *h) {
-    const struct delta_args *a = &c->op->args.delta_rule;
-    const struct kernels *k = c->backend->kernels;
-    int64_t dk = a->key_dim, dv = a->value_dim, stride = c->out[0].stride;
-    float *out = out_row(c, first, 0, head);
-    chunk_matrices(k, dk, h);
-    k->multiply(h->n, dv, dk, h->k, dk, h->state, dv, out, stride, false);
-    for (int64_t i = 0; i < h->n; i++) {
-        k->add_scaled(h->r + i * dv, -expf(h->decay[i]), out + i * stride, dv);
-        k->scale(h->r + i * dv, h->beta[i], dv);
-    }
-    solve(k, dv, h);
-    k->multiply(h->n, dv, dk, h->q, dk, h->state, dv, out, stride, false);
-    for (int64_t i = 0; i < h->n; i++)
-        k->scale(out + i * stride, expf(h->decay[i]), dv);
-    k->multiply(h->n, dv, h->n, h->p, CHUNK, h->r, dv, out, stride, true);
-    float last = h->decay[h->n - 1];
-    k->scale(h->state, expf(last), dk * dv);
-    for (int64_t i = 0; i < h->n; i++)
-        k->scale(h->r + i * dv, expf(last - h->decay[i]), dv);
-    for (int64_t j = 0; j < h->n; j += PANEL_ROWS)
-        k->multiply(dk, dv, MIN(PANEL_ROWS, h->n - j), h->k_turned + j * dk, PANEL_ROWS, h->r + j * dv, dv, h->state, dv, true);
-}
-
 static void run_head(const struct call *c, int seq, int head) {
     const struct delta_args *a = &c->op->args.delta_rule;
     int64_t floats = (int64_t)a->key_dim * a->value_dim, begin = c->plan->query_start[seq], end = c->plan->query_start[seq + 1];
@@ -204,10 +142,7 @@ static void run_head(const struct call *c, int seq, int head) {
     for (int64_t t = begin; t < end; t += h.n) {
         h.n = MIN(CHUNK, end - t);
         load_chunk(c, t, head, &h);
-        if (h.n < MIN_CHUNK)
-            recurrent_steps(c, t, head, &h);
-        else
-            run_chunk(c, t, head, &h);
+        recurrent_steps(c, t, head, &h);
     }
 }
 

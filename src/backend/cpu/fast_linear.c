@@ -8,70 +8,102 @@
  *     T >= 16   floor 2 * T * out * in / 235 GFLOP/s
  * What is reached: docs/benchmarks.md, "CPU".
  *
- * Up to FEW_ROWS rows go through multiply_few, which multiplies weights as they are loaded. More rows go by
- * panels of 32 output columns x DEPTH inputs: a panel is converted to floats and turned once, stays in the
- * second-level cache, and all rows of x are multiplied with it in register tiles. */
+ * Every row of x is multiplied in a group of at most FEW_ROWS by multiply_few, which sums in an order that does not
+ * depend on the group: a sequence gets the same bits alone, in a batch and in any cut of its prompt. One group
+ * multiplies weights as they are loaded. For several, weights are taken in pieces that stay in the second-level cache: a
+ * few groups load them from there, many have them made floats first. */
 #include "backend/cpu/fast.h"
 
-enum { DEPTH = 512 };
+enum {
+    DIRECT_GROUPS = 2,        // up to so many, converting weights for each group costs less than storing them
+    NEAR_BYTES = 256 << 10,   // weights of a piece as stored ...
+    READY_FLOATS = 160 << 10, // ... and as floats, but ...
+    LEAST_READY = 8,
+    MOST_READY = 64 // ... so many rows at least and at most
+};
 
-int64_t product_scratch(int64_t width) { return MAX((FEW_ROWS + 1) * arranged_cols(width), 2 * PANEL_ROWS * DEPTH); }
+static int64_t ready_rows(int64_t width) {
+    return MIN(MAX(READY_FLOATS / arranged_cols(width) / LEAST_READY * LEAST_READY, LEAST_READY), MOST_READY);
+}
 
-/* Rows [row, row + n) of one part. scratch: the arranged rows of x, then one row of weights. */
-static void multiply_few_rows(struct product *p, const struct weight_part *part, int64_t row, int64_t n, float *y, int64_t y_stride,
-                              const float *bias) {
-    struct mat x = p->x;
-    int arrangement = p->kernels->arrangement(part);
-    if (p->arranged != arrangement)
-        p->kernels->arrange(arrangement, x.at, x.stride, (int)x.rows, x.width, p->scratch);
+/* The arranged rows of a group, then their sums so far with the rows of a piece, then weights made ready. */
+int64_t product_scratch(int64_t width) {
+    return FEW_ROWS * arranged_cols(width) + MOST_READY * FEW_ROWS * MOST_LANES + ready_rows(width) * arranged_cols(width);
+}
+
+/* Rows of a part, what they add to and where the result goes. */
+struct run {
+    const struct weight_part *part;
+    int64_t row, n;
+    float *y;
+    int64_t y_stride;
+    const float *bias;
+};
+
+static struct run piece_of(const struct run *run, int64_t at, int64_t n) {
+    return (struct run){run->part, run->row + at, n, run->y + at, run->y_stride, run->bias ? run->bias + at : NULL};
+}
+
+static int64_t n_groups(const struct product *p) { return (p->x.rows + FEW_ROWS - 1) / FEW_ROWS; }
+
+/* The first row of group g: groups are of about the same size. */
+static int64_t group_start(const struct product *p, int64_t g) { return p->x.rows * g / n_groups(p); }
+
+static void arrange_group(const struct product *p, int arrangement, int64_t g, float *out) {
+    int64_t t = group_start(p, g);
+    p->kernels->arrange(arrangement, p->x.at + t * p->x.stride, p->x.stride, (int)(group_start(p, g + 1) - t), p->x.width, out);
+}
+
+/* Group g as weights of this arrangement want it: what all workers share, or in this worker's scratch. */
+static const float *arranged_group(struct product *p, int arrangement, int64_t g) {
+    if (p->shared && p->shared_arrangement == arrangement)
+        return p->shared + group_start(p, g) * arranged_cols(p->x.width);
+    if (n_groups(p) > 1 || p->arranged != arrangement)
+        arrange_group(p, arrangement, g, p->scratch);
     p->arranged = arrangement;
-    p->kernels->multiply_few(&(struct few_rows){.part = part,
-                                                .row = row,
-                                                .n_rows = n,
-                                                .n_cols = x.width,
-                                                .x = p->scratch,
-                                                .n_x = (int)x.rows,
-                                                .y = y,
-                                                .y_stride = y_stride,
-                                                .bias = bias,
-                                                .scratch = p->scratch + FEW_ROWS * arranged_cols(x.width)});
+    return p->scratch;
 }
 
-/* panel [depth][PANEL_ROWS] from columns [col, col + depth) of n <= PANEL_ROWS rows. scratch: PANEL_ROWS * DEPTH floats. */
-static void make_panel(const struct kernels *k, const struct weight_part *part, int64_t row, int64_t n, int64_t col, int64_t depth,
-                       float *panel, float *scratch) {
-    for (int64_t r = 0; r < n; r++)
-        k->convert(part, row + r, col, depth, scratch + r * DEPTH);
-    k->pack(scratch, DEPTH, n, depth, panel);
+/* All rows of x with n_cols columns of `part`, which is the run's or what was made of it, from row `row` on. */
+static void multiply_groups(struct product *p, const struct run *run, const struct weight_part *part, int64_t row, int64_t n_cols,
+                            bool near) {
+    for (int64_t g = 0; g < n_groups(p); g++) {
+        int64_t t = group_start(p, g);
+        p->kernels->multiply_few(&(struct few_rows){
+            .part = part,
+            .row = row,
+            .n_rows = run->n,
+            .n_cols = n_cols,
+            .x = arranged_group(p, p->kernels->arrangement(run->part), g),
+            .n_x = (int)(group_start(p, g + 1) - t),
+            .y = run->y + t * run->y_stride,
+            .y_stride = run->y_stride,
+            .bias = run->bias,
+            .near = near || g > 0,
+            .partial = n_groups(p) > 1 ? p->scratch + FEW_ROWS * arranged_cols(p->x.width) : NULL,
+        });
+    }
 }
 
-/* The weights of a panel, 32 short pieces of as many rows, come slowly when asked for one after the other; the
- * product with the panel before is long enough to fetch them. */
-static void prefetch_panel(const struct weight_part *part, int64_t row, int64_t n, int64_t col, int64_t depth) {
-    int64_t bits = part->format->bits == 4 ? 4 : 8 * (int64_t)dtype_bytes(part->dtype);
-    int64_t row_bytes = part->row_stride * (int64_t)dtype_bytes(part->dtype);
-    for (int64_t r = row; r < row + n; r++)
-        prefetch_bytes((const char *)part->data + r * row_bytes + col * bits / 8, depth * bits / 8);
+static void multiply_direct(struct product *p, const struct run *run) {
+    int64_t row_bytes = run->part->row_stride * (int64_t)dtype_bytes(run->part->dtype), n = run->n;
+    if (p->x.rows > FEW_ROWS)
+        n = MIN(MAX(NEAR_BYTES / MAX(row_bytes, 1), LEAST_READY), MOST_READY);
+    for (int64_t r = 0; r < run->n; r += n) {
+        struct run piece = piece_of(run, r, MIN(n, run->n - r));
+        multiply_groups(p, &piece, piece.part, piece.row, p->x.width, false);
+    }
 }
 
-static void multiply_many_rows(struct product *p, const struct weight_part *part, int64_t row, int64_t n, float *y, int64_t y_stride,
-                               const float *bias) {
-    const struct kernels *k = p->kernels;
-    struct mat x = p->x;
-    float *panel = p->scratch, *converted = p->scratch + PANEL_ROWS * DEPTH;
-    for (int64_t r = 0; r < n; r += PANEL_ROWS) {
-        int64_t width = MIN(n - r, PANEL_ROWS);
-        for (int64_t col = 0; col < x.width; col += DEPTH) {
-            int64_t depth = MIN(x.width - col, DEPTH);
-            make_panel(k, part, row + r, width, col, depth, panel, converted);
-            if (col + depth < x.width)
-                prefetch_panel(part, row + r, width, col + depth, MIN(x.width - col - depth, DEPTH));
-            else
-                prefetch_panel(part, row + r + width, MIN(n - r - width, PANEL_ROWS), 0, MIN(x.width, DEPTH));
-            k->multiply(x.rows, width, depth, x.at + col, x.stride, panel, PANEL_ROWS, y + r, y_stride, col > 0);
-        }
-        for (int64_t t = 0; bias && t < x.rows; t++)
-            k->add_scaled(y + t * y_stride + r, 1, bias + r, width);
+static void multiply_ready(struct product *p, const struct run *run) {
+    int64_t width = arranged_cols(p->x.width), n = p->x.rows <= FEW_ROWS ? LEAST_READY : ready_rows(p->x.width);
+    float *floats = p->scratch + FEW_ROWS * width + MOST_READY * FEW_ROWS * MOST_LANES;
+    struct weight_part part = {
+        .format = &qformat_plain, .dtype = DT_F32, .data = floats, .n_rows = n, .row_stride = width, .col_stride = 1};
+    for (int64_t r = 0; r < run->n; r += n) {
+        struct run piece = piece_of(run, r, MIN(n, run->n - r));
+        p->kernels->ready(piece.part, piece.row, piece.n, p->x.width, floats);
+        multiply_groups(p, &piece, &part, 0, width, true);
     }
 }
 
@@ -80,17 +112,37 @@ void product_rows(struct product *p, int64_t begin, int64_t end, struct mat y, c
         const struct weight_part *part;
         int64_t row_in_part, at = row - begin;
         n = MIN(placed_run(p->weight, row, &part, &row_in_part), end - row);
-        if (p->x.rows <= FEW_ROWS)
-            multiply_few_rows(p, part, row_in_part, n, y.at + at, y.stride, bias ? bias + at : NULL);
+        struct run run = {part, row_in_part, n, y.at + at, y.stride, bias ? bias + at : NULL};
+        if (p->kernels->is_direct(part) && p->x.rows <= DIRECT_GROUPS * FEW_ROWS)
+            multiply_direct(p, &run);
         else
-            multiply_many_rows(p, part, row_in_part, n, y.at + at, y.stride, bias ? bias + at : NULL);
+            multiply_ready(p, &run);
     }
+}
+
+int64_t fast_linear_shared(const struct op *op, struct bucket bucket) {
+    return MAX(bucket.max_tokens, bucket.max_rows) * arranged_cols(op->in[0].width);
+}
+
+/* x of several groups is arranged once, by all workers together. */
+static void share_arranged(const struct call *c, struct product *p) {
+    const struct weight_part *part;
+    int64_t row, begin, end;
+    placed_run(p->weight, 0, &part, &row);
+    p->shared = c->shared;
+    p->shared_arrangement = p->kernels->arrangement(part);
+    call_share(c, n_groups(p), 1, &begin, &end);
+    for (int64_t g = begin; g < end; g++)
+        arrange_group(p, p->shared_arrangement, g, c->shared + group_start(p, g) * arranged_cols(p->x.width));
+    call_barrier(c); // all of x, before anyone multiplies it
 }
 
 void fast_linear(const struct call *c) {
     struct mat y = c->out[0];
     struct product p = {.kernels = c->backend->kernels, .weight = c->weight[0], .x = c->in[0], .scratch = c->scratch};
     const float *bias = call_floats(c, 1);
+    if (n_groups(&p) > 1)
+        share_arranged(c, &p);
     for (int64_t begin, end; pool_range_take(c->rows, c->worker, &begin, &end);)
         product_rows(&p, begin, end, (struct mat){y.at + begin, y.stride, y.rows, end - begin}, bias ? bias + begin : NULL);
 }

@@ -9,25 +9,30 @@
 #include "core/weight.h"
 
 /* A few rows of activations times a run of weight rows, at the speed that memory gives the weights:
- *     y[t * y_stride + r] = sum_i w[row + r][i] * x[t][i] + (bias ? bias[r] : 0)     t < n_x, r < n_rows */
+ *     y[t * y_stride + r] = sum_i w[row + r][i] * x[t][i] + (bias ? bias[r] : 0)     t < n_x, r < n_rows
+ * The order of the sum is the same for every n_x, so a row of x gives the same bits whatever rows are beside it. */
 struct few_rows {
-    const struct weight_part *part;
+    const struct weight_part *part; // is_direct
     int64_t row, n_rows, n_cols;
     const float *x; // as arrange() wrote them
     int n_x;        // 1 .. FEW_ROWS
     float *y;
     int64_t y_stride;
     const float *bias;
-    float *scratch; // n_cols floats
+    bool near; // the weights are in a cache already: none are fetched ahead
+    float *
+        partial; // n_rows * n_x * MOST_LANES floats: go by NEAR_COLS columns, so that x stays in the first-level cache; NULL: by whole rows
 };
 
 enum {
     AHEAD_BYTES = 64 * 1024, // how far ahead of its use multiply_few prefetches
     FEW_ROWS = 8,            // activation rows that share one pass over the weights
+    NEAR_COLS = 512,         // columns of x that stay in the first-level cache
+    MOST_LANES = 16,         // of any set
     PANEL_ROWS = 32          // output columns of a packed panel
 };
 
-/* Floats that an arranged row takes at most. */
+/* Floats that an arranged row takes, zeros behind its columns. */
 static inline int64_t arranged_cols(int64_t n) { return (n + 63) / 64 * 64; }
 
 struct kernels {
@@ -38,6 +43,12 @@ struct kernels {
     int (*arrangement)(const struct weight_part *part);
     void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
     void (*multiply_few)(const struct few_rows *f);
+    bool (*is_direct)(const struct weight_part *part); // multiply_few takes it; other formats must be made ready
+
+    /* n_rows rows of n columns of any format as floats [n_rows][arranged_cols(n)], dequantised, in the order in which
+     * multiply_few meets them: as a plain float32 part, with x in the arrangement of the part that they come from, they give
+     * the same bits as that part. */
+    void (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
 
     /* Columns [col, col + n) of a weight's row as floats, any format; col a multiple of 32. */
     void (*convert)(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out);

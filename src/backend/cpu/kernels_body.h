@@ -272,7 +272,7 @@ enum { MAX_TILE_WEIGHTS = 8 };
 #define TILE_FIT(n_x) ((VECTOR_REGISTERS - 3) / ((n_x) + 2))
 #define TILE_WEIGHTS(n_x) (TILE_FIT(n_x) > MAX_TILE_WEIGHTS ? MAX_TILE_WEIGHTS : TILE_FIT(n_x) < 1 ? 1 : TILE_FIT(n_x))
 
-/* Formats whose elements are multiplied as they are loaded; others are converted row by row first. */
+/* Formats whose elements can be multiplied as they are loaded; others are made ready first. */
 static bool is_direct(const struct weight_part *part) {
     bool by_row = part->scale.block_cols == 0 || part->scale.block_cols % (2 * LANES) == 0;
     if (part->format == &qformat_plain)
@@ -281,21 +281,13 @@ static bool is_direct(const struct weight_part *part) {
 }
 
 enum {
-    BY_ROW = 1,   // row after row
-    BY_STEP,      // [step of 2 * LANES columns][row]
+    BY_STEP = 1,  // [step of 2 * LANES columns][row]
     BY_STEP_APART // the same, and within a step even columns before odd ones
 };
 
-static int arrangement(const struct weight_part *part) {
-    return !is_direct(part) ? BY_ROW : part->dtype == DT_BF16 ? BY_STEP_APART : BY_STEP;
-}
+static int arrangement(const struct weight_part *part) { return is_direct(part) && part->dtype == DT_BF16 ? BY_STEP_APART : BY_STEP; }
 
 static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
-    if (how == BY_ROW) {
-        for (int t = 0; t < n_x; t++)
-            memcpy(out + t * n, x + t * x_stride, (size_t)n * sizeof *out);
-        return;
-    }
     for (int64_t c = 0; c < n; c += 2 * LANES)
         for (int t = 0; t < n_x; t++, out += 2 * LANES) {
             const float *from = x + t * x_stride + c;
@@ -305,13 +297,29 @@ static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t 
             vf_store(out, a);
             vf_store(out + LANES, b);
         }
+    int64_t n_behind = arranged_cols(n) - (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    memset(out, 0, (size_t)(n_behind * n_x) * sizeof *out);
 }
 
-/* sum[i][t] += two vectors of weights of row i, w_stride bytes apart, times those of x [n_x][2 * LANES]. */
-static ALWAYS_INLINE void few_step(const enum dtype dt, const int n_w, const int n_x, const unsigned char *w, int64_t w_stride,
-                                   const float *x, vf sum[][FEW_ROWS]) {
+/* Two vectors of weights of each of n_w rows, w_stride bytes apart, times the scale of the row's block. */
+static ALWAYS_INLINE void load_step(const enum dtype dt, const bool scaled, const int n_w, const unsigned char *w, int64_t w_stride,
+                                    const vf *scale, vf *first, vf *second) {
+    UNROLL for (int i = 0; i < n_w; i++) {
+        load_pair(dt, w + i * w_stride, &first[i], &second[i]);
+        if (scaled) {
+            first[i] = vf_mul(first[i], scale[i]);
+            second[i] = vf_mul(second[i], scale[i]);
+        }
+    }
+}
+
+/* sum[i][t] += the weights of a step of row i times those of x [n_x][2 * LANES]. Whatever n_w and n_x are, and whoever has
+ * made floats of the weights, a sum has the same terms in the same order in the same lanes: what a row of x gives does
+ * not depend on the rows beside it. */
+static ALWAYS_INLINE void few_step(const enum dtype dt, const bool scaled, const int n_w, const int n_x, const unsigned char *w,
+                                   int64_t w_stride, const vf *scale, const float *x, vf sum[][FEW_ROWS]) {
     vf first[MAX_TILE_WEIGHTS], second[MAX_TILE_WEIGHTS];
-    UNROLL for (int i = 0; i < n_w; i++) load_pair(dt, w + i * w_stride, &first[i], &second[i]);
+    load_step(dt, scaled, n_w, w, w_stride, scale, first, second);
     UNROLL for (int t = 0; t < n_x; t++) {
         vf x0 = vf_load(x + t * 2 * LANES);
         UNROLL for (int i = 0; i < n_w; i++) sum[i][t] = vf_fma(first[i], x0, sum[i][t]);
@@ -322,65 +330,107 @@ static ALWAYS_INLINE void few_step(const enum dtype dt, const int n_w, const int
     }
 }
 
-/* out[i][t] = the product of columns [from, to) of row i of n_w rows with x[t]. Activations behind n_cols are zeros;
- * a last step of fewer weights than two vectors is copied, so that no byte behind a row is read. *ahead walks over
- * the weights to come, ahead_step bytes a step. */
-static ALWAYS_INLINE void few_run(const enum dtype dt, const int n_w, const int n_x, const unsigned char *w, int64_t w_stride,
-                                  const float *x, int64_t from, int64_t to, const unsigned char **ahead, int64_t ahead_step,
-                                  vf out[][FEW_ROWS]) {
+/* A tile of weights that is walked over: w, rows w_stride bytes apart, their scales; and the weights to come, fetched ahead_step
+ * bytes a step (0: they are here). */
+struct few_walk {
+    const unsigned char *w, *ahead;
+    int64_t w_stride, ahead_step;
+    vf scale[MAX_TILE_WEIGHTS];
+};
+
+/* sum[i][t] += the product of columns [from, to) of row i of n_w rows with x[t]. Activations behind n_cols are zeros;
+ * a last step of fewer weights than two vectors is copied, so that no byte behind a row is read. */
+static ALWAYS_INLINE void few_run(const enum dtype dt, const bool scaled, const int n_w, const int n_x, struct few_walk *walk,
+                                  const float *x, int64_t from, int64_t to, vf out[][FEW_ROWS]) {
     const int size = element_bytes(dt), step_lines = (n_w * 2 * LANES * size + 63) / 64;
-    vf sum[MAX_TILE_WEIGHTS][FEW_ROWS];
-    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] = vf_set(0);
+    const unsigned char *w = walk->w, *ahead = walk->ahead;
+    const int64_t w_stride = walk->w_stride, ahead_step = walk->ahead_step;
+    vf sum[MAX_TILE_WEIGHTS][FEW_ROWS], scale[MAX_TILE_WEIGHTS];
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] = out[i][t];
+    UNROLL for (int i = 0; i < n_w; i++) scale[i] = scaled ? walk->scale[i] : vf_set(1);
     int64_t c = from;
     for (; c + 2 * LANES <= to; c += 2 * LANES) {
-        UNROLL for (int line = 0; line < step_lines; line++) __builtin_prefetch(*ahead + line * 64, 0, 2);
-        *ahead += ahead_step;
-        few_step(dt, n_w, n_x, w + c * size, w_stride, x + c * n_x, sum);
+        if (ahead_step) {
+            UNROLL for (int line = 0; line < step_lines; line++) __builtin_prefetch(ahead + line * 64, 0, 2);
+            ahead += ahead_step;
+        }
+        few_step(dt, scaled, n_w, n_x, w + c * size, w_stride, scale, x + c * n_x, sum);
     }
     if (c < to) {
         unsigned char last[MAX_TILE_WEIGHTS][2 * LANES * sizeof(float)] = {{0}};
         UNROLL for (int i = 0; i < n_w; i++) memcpy(last[i], w + i * w_stride + c * size, (size_t)((to - c) * size));
-        few_step(dt, n_w, n_x, last[0], sizeof last[0], x + c * n_x, sum);
+        few_step(dt, scaled, n_w, n_x, last[0], sizeof last[0], scale, x + c * n_x, sum);
     }
+    walk->ahead = ahead;
     UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) out[i][t] = sum[i][t];
 }
 
-/* Rows [r, r + n_w) of f; scaled: out = sum over column blocks of scale * product. */
+/* The lanes of every sum together, and the bias, to y. */
+static ALWAYS_INLINE void few_put(const int n_w, const int n_x, const struct few_rows *f, int64_t r, vf sum[][FEW_ROWS]) {
+    float total[(MAX_TILE_WEIGHTS * FEW_ROWS + LANES - 1) / LANES * LANES];
+    UNROLL for (int k = 0; k < n_w * n_x; k += LANES) {
+        vf v[LANES];
+        UNROLL for (int j = 0; j < LANES; j++) v[j] = k + j < n_w * n_x ? sum[(k + j) / n_x][(k + j) % n_x] : vf_set(0);
+        vf_store(total + k, vf_sums(v));
+    }
+    float *y = f->y + r;
+    UNROLL for (int i = 0; i < n_w; i++) {
+        float bias = f->bias ? f->bias[r + i] : 0.0f;
+        UNROLL for (int t = 0; t < n_x; t++) y[t * f->y_stride + i] = total[i * n_x + t] + bias;
+    }
+}
+
+static ALWAYS_INLINE void few_begin(const int n_w, const int n_x, vf sum[][FEW_ROWS]) {
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] = vf_set(0);
+}
+
+static ALWAYS_INLINE void few_resume(const int n_w, const int n_x, const float *partial, vf sum[][FEW_ROWS]) {
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] = vf_load(partial + (i * n_x + t) * LANES);
+}
+
+static ALWAYS_INLINE void few_keep(const int n_w, const int n_x, float *partial, vf sum[][FEW_ROWS]) {
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) vf_store(partial + (i * n_x + t) * LANES, sum[i][t]);
+}
+
+/* Columns [from, to) of rows [r, r + n_w) of f. */
 static ALWAYS_INLINE void few_tile(const enum dtype dt, const bool scaled, const int n_w, const int n_x, const struct few_rows *f,
-                                   int64_t r) {
+                                   int64_t r, int64_t from, int64_t to) {
     const struct weight_part *part = f->part;
     const int size = element_bytes(dt);
-    const int64_t w_stride = part->row_stride * size, row = f->row + r;
-    const unsigned char *w = (const unsigned char *)part->data + row * w_stride;
-    const bool in_order = part->row_stride == f->n_cols;
-    const unsigned char *ahead = in_order ? w + AHEAD_BYTES : w; // else the same line again, which costs little
-    const int64_t ahead_step = in_order ? n_w * 2 * LANES * size : 0;
-    vf total[MAX_TILE_WEIGHTS][FEW_ROWS];
-    if (!scaled) {
-        few_run(dt, n_w, n_x, w, w_stride, f->x, 0, f->n_cols, &ahead, ahead_step, total);
-    } else {
-        const int64_t block = part->scale.block_cols ? part->scale.block_cols : f->n_cols;
-        UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) total[i][t] = vf_set(0);
-        for (int64_t c = 0; c < f->n_cols; c += block) {
-            vf product[MAX_TILE_WEIGHTS][FEW_ROWS];
-            few_run(dt, n_w, n_x, w, w_stride, f->x, c, MIN(c + block, f->n_cols), &ahead, ahead_step, product);
-            UNROLL for (int i = 0; i < n_w; i++) {
-                vf s = vf_set(scale_at(&part->scale, part->first_row + row + i, c / block));
-                UNROLL for (int t = 0; t < n_x; t++) total[i][t] = vf_fma(s, product[i][t], total[i][t]);
-            }
-        }
+    const int64_t row = f->row + r, block = scaled && part->scale.block_cols ? part->scale.block_cols : f->n_cols;
+    float *partial = f->partial + r * n_x * LANES;
+    struct few_walk walk = {.w_stride = part->row_stride * size};
+    walk.w = (const unsigned char *)part->data + row * walk.w_stride;
+    walk.ahead = walk.w + AHEAD_BYTES;
+    walk.ahead_step = f->near || part->row_stride != f->n_cols ? 0 : n_w * 2 * LANES * size;
+    vf sum[MAX_TILE_WEIGHTS][FEW_ROWS];
+    if (from > 0)
+        few_resume(n_w, n_x, partial, sum);
+    else
+        few_begin(n_w, n_x, sum);
+    if (!scaled)
+        few_run(dt, false, n_w, n_x, &walk, f->x, from, to, sum);
+    for (int64_t c = from, end; scaled && c < to; c = end) {
+        end = MIN((c / block + 1) * block, to);
+        for (int i = 0; i < n_w; i++)
+            walk.scale[i] = vf_set(scale_at(&part->scale, part->first_row + row + i, c / block));
+        few_run(dt, true, n_w, n_x, &walk, f->x, c, end, sum);
     }
-    for (int i = 0; i < n_w; i++)
-        for (int t = 0; t < n_x; t++)
-            f->y[t * f->y_stride + r + i] = vf_sum(total[i][t]) + (f->bias ? f->bias[r + i] : 0.0f);
+    if (to < f->n_cols)
+        few_keep(n_w, n_x, partial, sum);
+    else
+        few_put(n_w, n_x, f, r, sum);
 }
 
 static ALWAYS_INLINE void few_direct(const enum dtype dt, const bool scaled, const int n_x, const struct few_rows *f) {
-    int64_t r = 0;
-    for (; r + TILE_WEIGHTS(n_x) <= f->n_rows; r += TILE_WEIGHTS(n_x))
-        few_tile(dt, scaled, TILE_WEIGHTS(n_x), n_x, f, r);
-    for (; r < f->n_rows; r++)
-        few_tile(dt, scaled, 1, n_x, f, r);
+    const int64_t block = f->partial ? NEAR_COLS : f->n_cols;
+    for (int64_t from = 0; from < f->n_cols; from += block) {
+        int64_t r = 0, to = MIN(from + block, f->n_cols);
+        for (; r + TILE_WEIGHTS(n_x) <= f->n_rows; r += TILE_WEIGHTS(n_x))
+            few_tile(dt, scaled, TILE_WEIGHTS(n_x), n_x, f, r, from, to);
+        for (; r < f->n_rows; r++)
+            few_tile(dt, scaled, 1, n_x, f, r, from, to);
+    }
 }
 
 static ALWAYS_INLINE void few_direct_any(const int n_x, const struct few_rows *f) {
@@ -398,19 +448,8 @@ static ALWAYS_INLINE void few_direct_any(const int n_x, const struct few_rows *f
     }
 }
 
-static void few_converted(const struct few_rows *f) {
-    for (int64_t r = 0; r < f->n_rows; r++) {
-        convert(f->part, f->row + r, 0, f->n_cols, f->scratch);
-        for (int t = 0; t < f->n_x; t++)
-            f->y[t * f->y_stride + r] = dot(f->scratch, f->x + t * f->n_cols, f->n_cols) + (f->bias ? f->bias[r] : 0.0f);
-    }
-}
-
 static void multiply_few(const struct few_rows *f) {
-    if (!is_direct(f->part)) {
-        few_converted(f);
-        return;
-    }
+    BUG_IF(!is_direct(f->part));
     switch (f->n_x) {
     case 1: few_direct_any(1, f); break;
     case 2: few_direct_any(2, f); break;
@@ -421,6 +460,51 @@ static void multiply_few(const struct few_rows *f) {
     case 7: few_direct_any(7, f); break;
     case 8: few_direct_any(8, f); break;
     default: bug(__FILE__, __LINE__, "more rows than few");
+    }
+}
+
+/* ---- weights made ready: converted once for many rows of activations ---- */
+
+static ALWAYS_INLINE void ready_row(const enum dtype dt, const bool scaled, const struct weight_part *part, int64_t row, int64_t n,
+                                    float *out) {
+    const int size = element_bytes(dt);
+    const unsigned char *w = (const unsigned char *)part->data + row * part->row_stride * size;
+    const int64_t block = scaled && part->scale.block_cols ? part->scale.block_cols : n;
+    vf scale = vf_set(1);
+    for (int64_t c = 0; c < n; c += 2 * LANES) {
+        unsigned char last[2 * LANES * sizeof(float)] = {0};
+        vf first, second;
+        if (scaled && c % block == 0)
+            scale = vf_set(scale_at(&part->scale, part->first_row + row, c / block));
+        if (n - c < 2 * LANES)
+            memcpy(last, w + c * size, (size_t)((n - c) * size));
+        load_step(dt, scaled, 1, n - c < 2 * LANES ? last : w + c * size, 0, &scale, &first, &second);
+        vf_store(out + c, first);
+        vf_store(out + c + LANES, second);
+    }
+    int64_t end = (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
+    memset(out + end, 0, (size_t)(arranged_cols(n) - end) * sizeof *out);
+}
+
+static void ready(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out) {
+    bool scaled = part->format == &qformat_scaled;
+    for (int64_t r = row; r < row + n_rows; r++, out += arranged_cols(n)) {
+        if (!is_direct(part)) {
+            memset(out, 0, (size_t)arranged_cols(n) * sizeof *out);
+            convert(part, r, 0, n, out);
+            continue;
+        }
+        switch (part->dtype) {
+        case DT_BF16: ready_row(DT_BF16, false, part, r, n, out); break;
+        case DT_F16: ready_row(DT_F16, false, part, r, n, out); break;
+        case DT_F32: ready_row(DT_F32, false, part, r, n, out); break;
+        case DT_I8: ready_row(DT_I8, true, part, r, n, out); break;
+        default:
+            if (scaled)
+                ready_row(DT_F8_E4M3, true, part, r, n, out);
+            else
+                ready_row(DT_F8_E4M3, false, part, r, n, out);
+        }
     }
 }
 
@@ -554,6 +638,8 @@ const struct kernels KERNELS = {
     .arrangement = arrangement,
     .arrange = arrange,
     .multiply_few = multiply_few,
+    .is_direct = is_direct,
+    .ready = ready,
     .convert = convert,
     .pack = pack,
     .multiply = multiply,

@@ -30,6 +30,15 @@ static inline float vf_sum(vf v) {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
+static inline vf vf_sums(const vf v[LANES]) {
+    vf a[4], b[2];
+    _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++) // [v 2i folded | v 2i+1 folded]
+        a[i] = _mm256_add_ps(_mm256_permute2f128_ps(v[2 * i], v[2 * i + 1], 0x20), _mm256_permute2f128_ps(v[2 * i], v[2 * i + 1], 0x31));
+    _Pragma("GCC unroll 8") for (int i = 0; i < 2; i++) // half k: two of v 4i+k, two of v 4i+2+k
+        b[i] = _mm256_add_ps(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44), _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xEE));
+    vf c = _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88), _mm256_shuffle_ps(b[0], b[1], 0xDD)); // half k: v k, 2+k, 4+k, 6+k
+    return _mm256_permutevar8x32_ps(c, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
 static inline float vf_largest(vf v) {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));

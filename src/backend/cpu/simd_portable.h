@@ -50,6 +50,8 @@ static inline vf vf_fma(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c,
 static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 #endif
 static inline float vf_sum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+/* Lane i: vf_sum(v[i]), to the bit. */
+static inline vf vf_sums(const vf v[LANES]) { return (vf){vf_sum(v[0]), vf_sum(v[1]), vf_sum(v[2]), vf_sum(v[3])}; }
 static inline float vf_largest(vf v) { return fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3])); }
 
 /* To the nearest integer, for |v| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction. */
