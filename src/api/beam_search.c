@@ -4,11 +4,17 @@
 #include "base/clock.h"
 #include "engine/beams.h"
 
-/* A beam's question to the service. */
+enum { PROBE_TOKENS = 64 };
+
+/* What the service is asked after a beam: to go on with the most probable token each time, and the choices beside it. As long
+ * as one of the beams goes the same way, the probe serves that one. */
 struct probe {
     struct choice choice; // first: the service tells of choices
     struct run *run;
-    int index; // of its beam
+    int32_t start, length;    // tokens of the beam when it was asked, and asked for
+    bool taken;               // by a beam of the next round
+    bool retired;             // no beam goes its way: waits for its end
+    struct probe *next, *all; // idle ones; all of the run
 };
 
 /* The search for one prompt's answers. */
@@ -18,10 +24,10 @@ struct run {
     struct prompt_ids prompt;
     int32_t *sequence; // [room]: prompt and beam, to submit
     size_t room;
-    struct probe *probes;
+    struct probe **of_beam, **of_next; // [width]
+    struct probe *idle, *all;
     int32_t *tokens; // [width * n_choices]: what beams_advance wants
     float *logprobs;
-    int n_waiting; // probes that are not answered
     bool begun;
     int64_t n_cached; // of the prompt, when it was first looked at
 };
@@ -30,8 +36,8 @@ struct beam_search {
     struct generation *g;
     struct gyre_request request; // of a probe, but for its prompt
     struct run *runs;            // [n_runs]
-    int n_runs, n_in_flight;
-    int n_each; // answers of a prompt
+    int n_runs, n_in_flight;     // probes whose answer is not done
+    int n_each;                  // answers of a prompt
 };
 
 // ---- fields -----------------------------------------------------------------------------------------------------
@@ -127,40 +133,51 @@ enum status beam_fields_read(const struct generation *g, const json_t *body, con
     return OK;
 }
 
-// ---- a round ----------------------------------------------------------------------------------------------------
+// ---- probes -----------------------------------------------------------------------------------------------------
 
-static void cancel_all(struct beam_search *s) {
+static void release_probe(struct probe *probe) {
+    struct run *run = probe->run;
+    service_release(run->search->g->api->service, probe->choice.answer);
+    probe->choice.answer = NULL;
+    probe->next = run->idle;
+    run->idle = probe;
+}
+
+/* Nobody reads it any more. */
+static void retire(struct probe *probe) {
+    probe->retired = true;
+    if (probe->choice.answer->done)
+        release_probe(probe);
+    else
+        service_cancel(probe->run->search->g->api->service, probe->choice.answer);
+}
+
+static void retire_all(struct beam_search *s) {
     for (int i = 0; i < s->n_runs; i++)
-        for (int k = 0; k < s->runs[i].beams.options.width; k++) {
-            struct answer *a = s->runs[i].probes[k].choice.answer;
-            if (a && !a->done)
-                service_cancel(s->g->api->service, a);
-        }
+        for (struct probe *p = s->runs[i].all; p; p = p->all)
+            if (p->choice.answer && !p->retired)
+                retire(p);
 }
 
-static void give_up(struct beam_search *s, const struct gyre_error *e) {
+static void give_up(struct beam_search *s, enum status st, const char *why) {
     if (s->g->failed.status == OK)
-        fail(&s->g->failed, (enum status)e->status, "%s", e->text);
-    cancel_all(s);
+        fail(&s->g->failed, st, "%s", why);
+    retire_all(s);
 }
 
-static void ask(struct run *run, int i) {
-    struct beam_search *s = run->search;
-    struct probe *probe = &run->probes[i];
-    const struct beam *beam = &run->beams.running[i];
-    struct gyre_request r = s->request;
-    struct gyre_error err;
-    memcpy(run->sequence + run->prompt.n, beam->tokens, (size_t)beam->n * sizeof *beam->tokens);
-    r.prompt = run->sequence;
-    r.n_prompt = (int64_t)run->prompt.n + beam->n;
-    int (*submit)(struct service *, const struct gyre_request *, void *, struct answer **, struct gyre_error *) =
-        run->begun ? service_submit_more : service_submit;
-    if (submit(s->g->api->service, &r, &probe->choice, &probe->choice.answer, &err) != 0) {
-        give_up(s, &err);
-        return;
+static void heard(struct choice *c);
+
+static struct probe *new_probe(struct run *run) {
+    struct probe *p = run->idle;
+    if (p) {
+        run->idle = p->next;
+    } else {
+        p = arena_calloc(&run->search->g->x->arena, 1, sizeof *p);
+        p->all = run->all;
+        run->all = p;
     }
-    run->n_waiting++;
-    s->n_in_flight++;
+    *p = (struct probe){.choice = {.generation = run->search->g, .heard = heard}, .run = run, .all = p->all};
+    return p;
 }
 
 /* As long as the beams can become before they grow. */
@@ -174,40 +191,104 @@ static void grow_sequence(struct run *run) {
         memcpy(run->sequence, run->prompt.ids, run->prompt.n * sizeof *run->sequence);
 }
 
-static void start_round(struct run *run) {
+static void ask(struct run *run, int i) {
+    struct beam_search *s = run->search;
+    struct probe *probe = new_probe(run);
+    const struct beam *beam = &run->beams.running[i];
+    struct gyre_request r = s->request;
+    struct gyre_error err;
     grow_sequence(run);
-    for (int i = 0; i < run->beams.n_running && run->search->g->failed.status == OK; i++)
-        ask(run, i);
+    memcpy(run->sequence + run->prompt.n, beam->tokens, (size_t)beam->n * sizeof *beam->tokens);
+    probe->start = beam->n;
+    probe->length = MIN(PROBE_TOKENS, run->beams.options.max_tokens - beam->n);
+    r.prompt = run->sequence;
+    r.n_prompt = (int64_t)run->prompt.n + beam->n;
+    r.max_tokens = probe->length;
+    int (*submit)(struct service *, const struct gyre_request *, void *, struct answer **, struct gyre_error *) =
+        run->begun ? service_submit_more : service_submit;
+    if (submit(s->g->api->service, &r, &probe->choice, &probe->choice.answer, &err) != 0) {
+        probe->next = run->idle;
+        run->idle = probe;
+        give_up(s, (enum status)err.status, err.text);
+        return;
+    }
+    run->of_beam[i] = probe;
     run->begun = true;
+    s->n_in_flight++;
 }
+
+// ---- a round ----------------------------------------------------------------------------------------------------
 
 /* For the log and /debug/requests. */
 static void note_first_round(struct run *run, const struct answer *a) {
     const struct beam_search *s = run->search;
-    run->n_cached = a->timing.n_reused;
+    run->n_cached = counter_get(&a->progress.n_reused);
     for (int i = 0; i < s->n_each; i++) {
         struct request_progress *to = &s->g->choices[(run - s->runs) * s->n_each + i].answer->progress;
         counter_set(&to->started_us, counter_get(&a->progress.started_us));
         counter_set(&to->first_token_us, counter_get(&a->progress.first_token_us));
-        counter_set(&to->n_reused, a->timing.n_reused);
+        counter_set(&to->n_reused, run->n_cached);
         counter_set(&to->cache_miss, counter_get(&a->progress.cache_miss));
     }
 }
 
-static void take(struct probe *probe) {
-    struct run *run = probe->run;
-    const struct answer *a = probe->choice.answer;
-    size_t n = (size_t)run->beams.n_choices, at = (size_t)probe->index * n;
-    if (a->finish == GYRE_LENGTH) {
-        memcpy(run->tokens + at, a->top_tokens, n * sizeof *a->top_tokens);
-        memcpy(run->logprobs + at, a->top_logprobs, n * sizeof *a->top_logprobs);
-        if (run->beams.n_tokens == 0)
-            note_first_round(run, a);
-        return;
+/* Whether what may follow each running beam is there. */
+static bool is_ready(const struct run *run) {
+    for (int i = 0; i < run->beams.n_running; i++) {
+        const struct probe *p = run->of_beam[i];
+        if (atomic_load_explicit(&p->choice.answer->n_tokens, memory_order_acquire) <= run->beams.n_tokens - p->start)
+            return false;
     }
-    struct gyre_error err = {.status = ERR_DEVICE};
-    snprintf(err.text, sizeof err.text, "%s", a->finish == GYRE_FAILED ? a->error : "the request was aborted");
-    give_up(run->search, &err);
+    return true;
+}
+
+static void read_choices(struct run *run) {
+    size_t n = (size_t)run->beams.n_choices;
+    for (int i = 0; i < run->beams.n_running; i++) {
+        const struct probe *p = run->of_beam[i];
+        const struct answer *a = p->choice.answer;
+        size_t from = (size_t)(run->beams.n_tokens - p->start) * n, to = (size_t)i * n;
+        memcpy(run->tokens + to, a->top_tokens + from, n * sizeof *a->top_tokens);
+        memcpy(run->logprobs + to, a->top_logprobs + from, n * sizeof *a->top_logprobs);
+    }
+    if (run->beams.n_tokens == 0)
+        note_first_round(run, run->of_beam[0]->choice.answer);
+}
+
+/* A beam that went on with the most probable token keeps the probe of the beam that it continues. */
+static void pass_probes_on(struct run *run, int n_before) {
+    struct beams *b = &run->beams;
+    for (int i = 0; i < n_before; i++)
+        run->of_beam[i]->taken = false;
+    for (int i = 0; i < b->n_running; i++) {
+        struct probe *p = run->of_beam[b->running[i].from];
+        bool serves = !b->done && b->running[i].rank == 0 && b->n_tokens - p->start < p->length;
+        run->of_next[i] = serves ? p : NULL;
+        p->taken |= serves;
+    }
+    for (int i = 0; i < n_before; i++)
+        if (!run->of_beam[i]->taken)
+            retire(run->of_beam[i]);
+    struct probe **old = run->of_beam;
+    run->of_beam = run->of_next;
+    run->of_next = old;
+}
+
+static void ask_for_the_others(struct run *run) {
+    for (int i = 0; i < run->beams.n_running && run->search->g->failed.status == OK; i++)
+        if (!run->of_beam[i])
+            ask(run, i);
+}
+
+static void go_on(struct run *run) {
+    while (!run->beams.done && run->search->g->failed.status == OK && is_ready(run)) {
+        int n_before = run->beams.n_running;
+        read_choices(run);
+        beams_advance(&run->beams, run->tokens, run->logprobs);
+        pass_probes_on(run, n_before);
+        if (!run->beams.done)
+            ask_for_the_others(run);
+    }
 }
 
 // ---- the end ----------------------------------------------------------------------------------------------------
@@ -240,25 +321,30 @@ static void conclude(struct beam_search *s) {
     generation_conclude(s->g);
 }
 
+/* An answer that nobody cancelled and that did not get to its end. */
+static void check_end(struct probe *probe) {
+    const struct answer *a = probe->choice.answer;
+    if (a->finish == GYRE_FAILED)
+        give_up(probe->run->search, a->error_of_request ? ERR_ARG : ERR_DEVICE, a->error);
+    else if (a->finish != GYRE_LENGTH)
+        give_up(probe->run->search, ERR_DEVICE, "the request was aborted");
+}
+
 static void heard(struct choice *c) {
     struct probe *probe = (struct probe *)c;
     struct run *run = probe->run;
     struct beam_search *s = run->search;
     service_look(c->answer);
-    if (!c->answer->done)
-        return;
-    take(probe);
-    service_release(s->g->api->service, c->answer);
-    c->answer = NULL;
-    s->n_in_flight--;
-    bool go_on = --run->n_waiting == 0 && s->g->failed.status == OK && !http_is_gone(s->g->x);
-    if (go_on) {
-        beams_advance(&run->beams, run->tokens, run->logprobs);
-        if (!run->beams.done)
-            start_round(run);
-    }
+    s->n_in_flight -= c->answer->done;
+    if (probe->retired && c->answer->done)
+        release_probe(probe);
+    else if (c->answer->done)
+        check_end(probe);
+    if (!http_is_gone(s->g->x))
+        go_on(run);
     if (s->n_in_flight > 0)
         return;
+    retire_all(s);
     if (http_is_gone(s->g->x))
         generation_abandon(s->g);
     else
@@ -268,7 +354,7 @@ static void heard(struct choice *c) {
 void beam_search_gone(struct generation *g) {
     struct beam_search *s = g->search;
     if (s->n_in_flight > 0)
-        cancel_all(s);
+        retire_all(s);
     else
         generation_abandon(g);
 }
@@ -288,12 +374,12 @@ static struct beams_options options_of(const struct generation *g, const struct 
     return o;
 }
 
-/* One token, the most probable ones beside it, and nothing that could end or change it. */
+/* The most probable token each time, and those beside it; nothing, not even of the model's defaults, that could change or end it. */
 static struct gyre_request probe_of(const struct gyre_request *r, int n_choices) {
     struct gyre_request q = *r;
-    q.max_tokens = 1;
     q.min_tokens = 0;
     q.temperature = 0;
+    q.repetition_penalty = 1, q.presence_penalty = 0, q.frequency_penalty = 0;
     q.ignore_eos = true;
     q.stop_ids = NULL, q.n_stop_ids = 0;
     q.logprobs = true;
@@ -306,11 +392,10 @@ static void init_run(struct run *run, struct beam_search *s, const struct beams_
     *run = (struct run){.search = s, .prompt = prompt};
     beams_init(&run->beams, options, arena);
     size_t width = (size_t)options->width, n = width * (size_t)run->beams.n_choices;
-    run->probes = arena_calloc(arena, width, sizeof *run->probes);
+    run->of_beam = arena_calloc(arena, width, sizeof(struct probe *));
+    run->of_next = arena_calloc(arena, width, sizeof(struct probe *));
     run->tokens = arena_calloc(arena, n, sizeof *run->tokens);
     run->logprobs = arena_calloc(arena, n, sizeof *run->logprobs);
-    for (int i = 0; i < options->width; i++)
-        run->probes[i] = (struct probe){.choice = {.generation = s->g, .heard = heard}, .run = run, .index = i};
 }
 
 static int64_t room_after(const struct generation *g, struct prompt_ids prompt) {
@@ -357,7 +442,7 @@ void beam_search_start(struct generation *g, const struct gyre_request *request,
     g->search = s;
     generation_begin(g);
     for (int i = 0; i < n_prompts && g->failed.status == OK; i++)
-        start_round(&s->runs[i]);
+        ask(&s->runs[i], 0);
     if (s->n_in_flight == 0)
         conclude(s);
 }

@@ -1,11 +1,12 @@
 /* beam_search.h - a generation whose answers come from beam search, on top of the service.
  *
  *     generation ── run (one a prompt) ── beams.h: which sequences go on
- *                       └─ a probe each: prompt and tokens so far, one token, its most probable choices ── service
+ *                       └─ probes: a beam's tokens so far, to go on with the most probable ones ── service
  *
- * Each round asks the service for one token after every running beam. The engine knows nothing of beams: they share the
- * prompt's cache, and that of what they have in common, because the prefix cache has it. The choices that the dialect writes have
- * answers of their own, which nobody runs and which are filled at the end. */
+ * A probe is a greedy answer with the choices beside each token. It serves a beam as long as that takes the most probable
+ * token; a beam that takes another gets a probe of its own, and probes that no beam follows are cancelled. The engine knows
+ * nothing of beams: they share the cache of what they have in common because the prefix cache has it, in whole blocks. The choices
+ * that the dialect writes have answers of their own, which nobody runs and which are filled at the end. */
 #pragma once
 
 #include "api/generation.h"

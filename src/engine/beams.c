@@ -83,6 +83,8 @@ static void write_beam(const struct beams *b, const struct continuation *c, doub
     to->logprobs[from->n] = c->logprob;
     to->n = from->n + 1;
     to->score = score;
+    to->from = c->beam;
+    to->rank = c->rank;
 }
 
 /* Among the answers by its score, if it is among the best; of equal ones the older stands first. */

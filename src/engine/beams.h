@@ -40,6 +40,7 @@ struct beam {
     float *logprobs; // [n]
     int32_t n;
     double score;
+    int from, rank; // the running beam of the step before that it continues, and its newest token's place among that one's choices
 };
 
 struct beams {
