@@ -156,7 +156,8 @@ static void end_choice(struct choice *c) {
     c->finish_reason = finish_of(c);
     c->n_cached = c->answer->timing.n_reused;
     if (c->answer->finish == GYRE_FAILED)
-        fail(&g->failed, c->answer->error_of_request ? ERR_ARG : ERR_DEVICE, "%s", c->answer->error);
+        fail(&g->failed, c->answer->error_of_request ? ERR_ARG : ERR_DEVICE, "%s",
+             c->answer->error_of_request ? c->answer->error : api_public_text(c->answer->error));
     if (g->dialect->abort_fails && !c->stopped && c->answer->finish == GYRE_CANCELLED && g->failed.status == OK) {
         g->aborted = true;
         fail(&g->failed, ERR_IO, "the request was aborted");

@@ -16,7 +16,7 @@ void endpoint_ready(struct http_exchange *x) {
     struct service_state s;
     service_state(api_of(x)->service, &s);
     if (s.failed)
-        api_reply_error(x, 503, NULL, s.error);
+        api_reply_error(x, 503, NULL, api_public_text(s.error));
     else if (s.draining)
         api_reply_error(x, 503, NULL, "the server is shutting down");
     else if (api_step_hangs(api_of(x), &s))

@@ -86,6 +86,8 @@ class Failure(unittest.TestCase):
             self.assertEqual(answers[1][0], 503)
             self.assertEqual(server.process.wait(timeout=30), 1)
             self.assertLess(time.time() - began, 10)
+            self.assertNotIn(folder, str(answers))  # where files lie is for the log
+            self.assertTrue(any(folder in l for l in server.log), server.log)
             self.assertTrue(any("shutting down" in l for l in server.log), server.log)
             server.process.stderr.close()
 
