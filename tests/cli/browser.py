@@ -100,7 +100,7 @@ class Browser:
             raise AssertionError(expression + ": " + str(r["exceptionDetails"].get("exception", {}).get("description")))
         return r["result"].get("value")
 
-    def wait(self, expression, patience=20):
+    def wait(self, expression, patience=60):
         """Until the expression is true; returns its value."""
         end = time.monotonic() + patience
         while True:

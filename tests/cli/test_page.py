@@ -79,6 +79,7 @@ class Page(unittest.TestCase):
         b.requests.clear()
         b.open(self.url)
         b.wait("!$('model').disabled")
+        b.js("settings.sampling = {max_tokens: 20}")
 
     def tearDown(self):
         self.assertEqual(self.browser.errors, [])
