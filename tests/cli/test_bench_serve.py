@@ -144,19 +144,13 @@ class BenchServe(unittest.TestCase):
         self.assertIn(most[0], (4, 5, 6))  # the count drops a moment after the client has its end
         self.assertIn("Maximum request concurrency: 5", p.stdout)
 
-    def test_arrivals_have_the_rate_and_the_seed_repeats_them(self):
-        def starts(*words):
-            s = self.fake(completions)
-            times = []
-            s.answer = lambda h, b: (times.append(time.monotonic()), completions(h, b, n=2))
-            p = bench(s.url, *self.custom(60), "--request-rate", "60", "--ready-check-timeout-sec", "0", *words)
-            self.assertEqual(p.returncode, 0, p.stderr)
-            gaps = [b - a for a, b in zip(times, times[1:])]
-            return times[-1] - times[0], statistics.pstdev(gaps) / statistics.mean(gaps)
-        length, spread_even = starts("--burstiness", "1000")
-        self.assertGreater(length, 0.8)  # 60 requests at 60 a second: the last is due at 1 s
-        _, spread_bursty = starts("--burstiness", "0.1")
-        self.assertGreater(spread_bursty, spread_even)
+    def test_requests_are_sent_when_they_are_due(self):
+        times = []
+        s = self.fake(lambda h, b: (times.append(time.monotonic()), completions(h, b, n=2)))
+        p = bench(s.url, *self.custom(40), "--request-rate", "40", "--ready-check-timeout-sec", "0")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertGreater(max(times) - min(times), 0.7)  # the last is due at 1 s; their distribution is tests/test_bench.c's matter
+        self.assertIn("Request rate configured (RPS):           40.00", p.stdout)
 
     def test_random_prompts_have_the_tokens_asked_for_and_the_seed_repeats_them(self):
         s = self.fake(completions)
