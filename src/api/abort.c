@@ -47,8 +47,7 @@ static void abort_wanted(struct api *api, const struct wanted *w, struct buf *ou
     for (const struct api_record *rec = api->records.in_flight; rec; rec = rec->next) {
         if (!is_wanted(w, rec))
             continue;
-        for (int i = 0; i < rec->generation->n_choices; i++)
-            service_cancel(api->service, rec->generation->choices[i].answer);
+        generation_abort(rec->generation);
         buf_printf(out, "%s\"%s\"", first ? "" : ",", rec->generation->id);
         first = false;
     }

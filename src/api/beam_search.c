@@ -330,6 +330,14 @@ static void check_end(struct probe *probe) {
         give_up(probe->run->search, ERR_DEVICE, "the request was aborted");
 }
 
+/* Asked by another thread; each step of a probe asks for a look here. */
+static void check_abort(struct beam_search *s) {
+    if (!atomic_load(&s->g->abort_asked) || s->g->failed.status != OK)
+        return;
+    s->g->aborted = true;
+    give_up(s, ERR_IO, "the request was aborted");
+}
+
 static void heard(struct choice *c) {
     struct probe *probe = (struct probe *)c;
     struct run *run = probe->run;
@@ -340,6 +348,7 @@ static void heard(struct choice *c) {
         release_probe(probe);
     else if (c->answer->done)
         check_end(probe);
+    check_abort(s);
     if (!http_is_gone(s->g->x))
         go_on(run);
     if (s->n_in_flight > 0)

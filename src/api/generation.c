@@ -286,6 +286,14 @@ static void cancel_all(struct generation *g) {
             service_cancel(g->api->service, g->choices[i].answer);
 }
 
+void generation_abort(struct generation *g) {
+    if (g->search)
+        atomic_store(&g->abort_asked, true);
+    else
+        for (int i = 0; i < g->n_choices; i++)
+            service_cancel(g->api->service, g->choices[i].answer);
+}
+
 /* Reads what is new, and ends the choice after its last token. */
 static void advance(struct choice *c) {
     struct generation *g = c->generation;

@@ -77,6 +77,7 @@ struct generation {
     int n_shown;                // choices that a body has: the first ones, once all have ended
     bool begun;                 // dialect->begin was called
     bool aborted;               // and the dialect has no name for that
+    _Atomic bool abort_asked;   // of a search, which then ends its answers itself: generation_abort
     int n_done;                 // answers that the service has ended
     int thread;                 // I/O thread of the exchange
     int64_t n_prompt_tokens;    // of distinct prompts
@@ -99,6 +100,9 @@ void generation_prepare(struct generation *g, const struct prompt_ids *prompts, 
 void generation_begin(struct generation *g);
 void generation_conclude(struct generation *g);
 void generation_abandon(struct generation *g);
+
+/* Ends its answers as aborted, soon. Any thread, under the lock of the records while one of them shows it. */
+void generation_abort(struct generation *g);
 
 /* For routes. */
 bool generation_fill(struct http_exchange *x, struct buf *out);

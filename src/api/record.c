@@ -144,7 +144,7 @@ static void record_over(struct api_record *rec) {
         request_log_write(&api->log, &e);
 }
 
-void record_generating(struct http_exchange *x, const struct generation *g) {
+void record_generating(struct http_exchange *x, struct generation *g) {
     struct records *r = &api_of(x)->records;
     pthread_mutex_lock(&r->lock);
     ((struct api_record *)x->record)->generation = g;

@@ -39,10 +39,10 @@ enum { FLIGHT_RECORDER_SIZE = 256 };
 struct api_record {
     struct api_record *prev, *next; // in flight, under the lock
     struct http_exchange *x;
-    struct api_key *key;                 // that it was sent with; NULL: none was wanted
-    bool entered;                        // it counts as in flight for the key
-    int64_t charged;                     // tokens, to the key
-    const struct generation *generation; // under the lock: while its answers are there
+    struct api_key *key;           // that it was sent with; NULL: none was wanted
+    bool entered;                  // it counts as in flight for the key
+    int64_t charged;               // tokens, to the key
+    struct generation *generation; // under the lock: while its answers are there
     int64_t began_us, began_unix_us;
     bool sent; // finished was called, and `outcome` is what it said
     struct http_outcome outcome;
@@ -62,7 +62,7 @@ void records_release(struct records *r);
 
 /* On the exchange's thread, all of these. */
 struct api_record *record_begin(struct http_exchange *x);
-void record_generating(struct http_exchange *x, const struct generation *g);
+void record_generating(struct http_exchange *x, struct generation *g);
 void record_generated(struct http_exchange *x); // before its answers are released; or none came to be: it pays nothing
 
 /* Under the lock: as it is now. */

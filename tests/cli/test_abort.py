@@ -87,6 +87,17 @@ class Abort(unittest.TestCase):
                 self.assertEqual((message[0], message[1]["error"]["type"]), (499, "api_error"))
                 self.assertEqual((response[0], response[1]["error"]["message"]), (499, "the request was aborted"))
 
+    def test_a_beam_search_ends(self):
+        for _ in range(3):
+            search = Running(server, "/v1/completions", {"prompt": "The fox", "use_beam_search": True, "n": 4, "max_tokens": 900}, {"X-Request-Id": "beams"}, False)
+            deadline = time.time() + 20
+            while server.request("GET", "/server_info")[1]["running"] == 0:
+                self.assertLess(time.time(), deadline)
+                time.sleep(0.002)
+            self.assertEqual(len(self.abort(request_ids=["beams"])), 1)
+            self.assertEqual(search.join(), (499, {"error": {"message": "the request was aborted", "type": "invalid_request_error", "param": None, "code": None}}))
+        self.assertEqual(server.request("GET", "/server_info")[1]["running"], 0)
+
     def test_a_key_ends_its_own_requests_only(self):
         first, = self.start(("x", "/v1/completions", {"prompt": "The fox"}), who=keyed, headers=KEYS["first"])
         for body in ({"request_ids": ["x"]}, {"abort_all": True}):
