@@ -74,6 +74,10 @@ void api_close(struct api *api, int patience_ms) {
     for (size_t i = 0; i < api->n_encoders; i++)
         encoder_free(api->encoders[i]);
     free(api->encoders);
+    for (int i = 0; i < api->n_threads; i++) {
+        buf_release(&api->threads[i].piece);
+        buf_release(&api->threads[i].shown);
+    }
     free(api->threads);
     request_log_release(&api->log);
     records_release(&api->records);

@@ -48,6 +48,7 @@ struct choice;
 struct api_thread {
     _Alignas(64) _Atomic(struct choice *) news; // a stack
     bool to_wake;                               // engine thread
+    _Alignas(64) struct buf piece, shown;       // the I/O thread's: a token's text on its way
 };
 
 struct api {

@@ -36,8 +36,22 @@ static void write_head(const struct generation *g, const char *object, struct bu
     buf_json_string(out, str_of(g->model));
 }
 
+static void write_chunk_head(struct generation *g, struct buf *out) {
+    if (g->chunk_head.len == 0) {
+        struct buf head = {0};
+        buf_str(&head, STR("data: "));
+        write_head(g, "chat.completion.chunk", &head);
+        buf_str(&head, STR(",\"choices\":["));
+        g->chunk_head = str_of(arena_strdup(&g->x->arena, buf_view(&head)));
+        buf_release(&head);
+    }
+    buf_str(out, g->chunk_head);
+}
+
 static void write_text_field(const char *name, struct str text, bool *first, struct buf *out) {
-    buf_printf(out, "%s\"%s\":", *first ? "" : ",", name);
+    buf_str(out, *first ? STR("\"") : STR(",\""));
+    buf_str(out, str_of(name));
+    buf_str(out, STR("\":"));
     buf_json_string(out, text);
     *first = false;
 }
@@ -95,10 +109,8 @@ static void write_warnings(const struct generation *g, struct buf *out) {
 
 /* The role comes alone, with empty content, as clients expect of the first chunk. */
 static void write_role(struct choice *c, struct buf *out) {
-    buf_str(out, STR("data: "));
-    write_head(c->generation, "chat.completion.chunk", out);
-    buf_printf(out,
-               ",\"choices\":[{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]",
+    write_chunk_head(c->generation, out);
+    buf_printf(out, "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]",
                c->index);
     write_prompt_ids(c->generation, out);
     write_warnings(c->generation, out);
@@ -106,11 +118,12 @@ static void write_role(struct choice *c, struct buf *out) {
 }
 
 static void write_delta(struct choice *c, struct buf *out) {
-    const struct generation *g = c->generation;
+    struct generation *g = c->generation;
     bool first = true;
-    buf_str(out, STR("data: "));
-    write_head(g, "chat.completion.chunk", out);
-    buf_printf(out, ",\"choices\":[{\"index\":%d,\"delta\":{", c->index);
+    write_chunk_head(g, out);
+    buf_str(out, STR("{\"index\":"));
+    buf_int(out, c->index);
+    buf_str(out, STR(",\"delta\":{"));
     if (c->reasoning.len > 0)
         write_text_field("reasoning_content", buf_view(&c->reasoning), &first, out);
     if (c->content.len > 0 || (g->echo && !c->started)) {
@@ -136,9 +149,8 @@ static void write_chunk(struct choice *c, struct buf *out) {
 }
 
 static void write_last(struct generation *g, struct buf *out) {
-    buf_str(out, STR("data: "));
-    write_head(g, "chat.completion.chunk", out);
-    buf_str(out, STR(",\"choices\":[],"));
+    write_chunk_head(g, out);
+    buf_str(out, STR("],"));
     generation_usage(g, out);
     buf_str(out, STR("}\n\n"));
 }

@@ -21,6 +21,18 @@ static void write_head(const struct generation *g, struct buf *out) {
     buf_json_string(out, str_of(g->model));
 }
 
+static void write_chunk_head(struct generation *g, struct buf *out) {
+    if (g->chunk_head.len == 0) {
+        struct buf head = {0};
+        buf_str(&head, STR("data: "));
+        write_head(g, &head);
+        buf_str(&head, STR(",\"choices\":["));
+        g->chunk_head = str_of(arena_strdup(&g->x->arena, buf_view(&head)));
+        buf_release(&head);
+    }
+    buf_str(out, g->chunk_head);
+}
+
 static void write_end(const struct choice *c, struct buf *out) {
     if (!c->ended) {
         buf_str(out, STR(",\"finish_reason\":null,\"stop_reason\":null"));
@@ -41,17 +53,26 @@ static void write_ids(const struct choice *c, struct buf *out) {
     logprobs_write_ids(c->prompt, c->n_prompt, out);
 }
 
+/* The text of prompt and answer. */
+static void write_echo(const struct choice *c, struct buf *out) {
+    struct buf text = {0};
+    for (int32_t i = 0; i < c->n_prompt; i++)
+        tokenizer_token_bytes(c->generation->api->options.tokenizer, c->prompt[i], &text);
+    buf_str(&text, buf_view(&c->content));
+    buf_json_string(out, buf_view(&text));
+    buf_release(&text);
+}
+
 static void write_choice(struct choice *c, struct buf *out) {
     const struct generation *g = c->generation;
     bool with_prompt = g->echo && !c->started;
-    struct buf text = {0};
+    buf_str(out, STR("{\"index\":"));
+    buf_int(out, c->index);
+    buf_str(out, STR(",\"text\":"));
     if (with_prompt)
-        for (int32_t i = 0; i < c->n_prompt; i++)
-            tokenizer_token_bytes(g->api->options.tokenizer, c->prompt[i], &text);
-    buf_str(&text, buf_view(&c->content));
-    buf_printf(out, "{\"index\":%d,\"text\":", c->index);
-    buf_json_string(out, buf_view(&text));
-    buf_release(&text);
+        write_echo(c, out);
+    else
+        buf_json_string(out, buf_view(&c->content));
     buf_str(out, STR(",\"logprobs\":"));
     if (g->logprobs)
         logprobs_write_completion(c, with_prompt, out);
@@ -72,10 +93,8 @@ static void write_warnings(const struct generation *g, struct buf *out) {
 }
 
 static void write_chunk(struct choice *c, struct buf *out) {
-    const struct generation *g = c->generation;
-    buf_str(out, STR("data: "));
-    write_head(g, out);
-    buf_str(out, STR(",\"choices\":["));
+    struct generation *g = c->generation;
+    write_chunk_head(g, out);
     write_choice(c, out);
     buf_push(out, ']');
     if (!c->started)
@@ -88,9 +107,8 @@ static void write_chunk(struct choice *c, struct buf *out) {
 }
 
 static void write_last(struct generation *g, struct buf *out) {
-    buf_str(out, STR("data: "));
-    write_head(g, out);
-    buf_str(out, STR(",\"choices\":[],"));
+    write_chunk_head(g, out);
+    buf_str(out, STR("],"));
     generation_usage(g, out);
     buf_str(out, STR("}\n\n"));
 }

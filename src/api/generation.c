@@ -96,12 +96,10 @@ static void read_token(struct choice *c, int32_t i, struct buf *piece, struct bu
 }
 
 static void read_tokens(struct choice *c) {
-    struct buf piece = {0}, shown = {0};
+    struct api_thread *t = &c->generation->api->threads[c->generation->thread];
     int32_t n = atomic_load_explicit(&c->answer->n_tokens, memory_order_acquire);
     for (; c->n_seen < n && !c->stopped && c->generation->failed.status == OK; c->n_seen++)
-        read_token(c, c->n_seen, &piece, &shown);
-    buf_release(&piece);
-    buf_release(&shown);
+        read_token(c, c->n_seen, &t->piece, &t->shown);
 }
 
 static void read_rest(struct choice *c) {

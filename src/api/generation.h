@@ -58,6 +58,7 @@ struct generation {
     char id[64];
     int64_t created;
     const char *model;
+    struct str chunk_head; // what every chunk of its stream begins with, once the dialect has made one
     bool stream, include_usage, continuous_usage, echo, logprobs, include_stop;
     bool return_ids, ids_as_tokens, no_text; // see extensions.h
     int n_top;

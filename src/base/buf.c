@@ -39,22 +39,52 @@ void buf_push(struct buf *b, char c) {
     b->ptr[b->len] = '\0';
 }
 
+void buf_int(struct buf *b, int64_t n) {
+    char digits[24], *at = digits + sizeof digits;
+    uint64_t left = n < 0 ? -(uint64_t)n : (uint64_t)n;
+    do
+        *--at = (char)('0' + left % 10);
+    while (left /= 10);
+    if (n < 0)
+        *--at = '-';
+    buf_append(b, at, (size_t)(digits + sizeof digits - at));
+}
+
+/* Into the room there is; once more if that was too little. */
 void buf_printf(struct buf *b, const char *format, ...) {
     va_list args, again;
+    buf_reserve(b, 0);
+    size_t room = b->cap - b->len;
     va_start(args, format);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
+    int n = vsnprintf(b->ptr + b->len, room, format, args);
     va_end(args);
     BUG_IF(n < 0);
-    buf_reserve(b, (size_t)n);
-    vsnprintf(b->ptr + b->len, (size_t)n + 1, format, again);
+    if ((size_t)n >= room) {
+        buf_reserve(b, (size_t)n);
+        vsnprintf(b->ptr + b->len, (size_t)n + 1, format, again);
+    }
     va_end(again);
     b->len += (size_t)n;
 }
 
+/* How many bytes stand for themselves in a JSON string. */
+static size_t plain_run(struct str s) {
+    size_t n = 0;
+    while (n < s.len && s.ptr[n] >= 0x20 && s.ptr[n] != '"' && s.ptr[n] != '\\' && (unsigned char)s.ptr[n] < 0x80)
+        n++;
+    return n;
+}
+
 void buf_json_string(struct buf *b, struct str s) {
+    buf_reserve(b, s.len + 2);
     buf_push(b, '"');
     for (size_t i = 0; i < s.len;) {
+        size_t run = plain_run((struct str){s.ptr + i, s.len - i});
+        buf_append(b, s.ptr + i, run);
+        i += run;
+        if (i == s.len)
+            break;
         unsigned char c = (unsigned char)s.ptr[i];
         if (c >= 0x80) {
             int32_t cp;
@@ -76,11 +106,7 @@ void buf_json_string(struct buf *b, struct str s) {
         case '\t': buf_append(b, "\\t", 2); break;
         case '\b': buf_append(b, "\\b", 2); break;
         case '\f': buf_append(b, "\\f", 2); break;
-        default:
-            if (c < 0x20)
-                buf_printf(b, "\\u%04x", c);
-            else
-                buf_push(b, (char)c);
+        default: buf_printf(b, "\\u%04x", c);
         }
         i++;
     }

@@ -203,8 +203,10 @@ static void publish_token(struct answer *a, const struct gyre_event *e) {
     a->tokens[i] = e->token;
     if (a->logprobs)
         a->logprobs[i] = e->logprob;
-    memcpy(a->top_tokens + (size_t)i * (size_t)a->n_top, e->top_tokens, (size_t)e->n_top * sizeof *e->top_tokens);
-    memcpy(a->top_logprobs + (size_t)i * (size_t)a->n_top, e->top_logprobs, (size_t)e->n_top * sizeof *e->top_logprobs);
+    if (e->n_top > 0) {
+        memcpy(a->top_tokens + (size_t)i * (size_t)a->n_top, e->top_tokens, (size_t)e->n_top * sizeof *e->top_tokens);
+        memcpy(a->top_logprobs + (size_t)i * (size_t)a->n_top, e->top_logprobs, (size_t)e->n_top * sizeof *e->top_logprobs);
+    }
     a->stopped_by_token = e->stops;
     atomic_store_explicit(&a->n_tokens, i + 1, memory_order_release);
 }

@@ -129,7 +129,7 @@ static void publish_token(struct gyre *g, struct request *r, const struct sample
     e->logprob = result->logprob;
     e->stops = is_stop(r, result->token);
     sequence_append(&r->sequence, result->token);
-    r->last_token_us = clock_us();
+    r->last_token_us = g->collected_us;
     if (r->first_token_us == 0)
         r->first_token_us = r->last_token_us;
     if (e->stops)

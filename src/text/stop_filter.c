@@ -59,6 +59,10 @@ static void let_go(struct stop_filter *f, size_t n, struct buf *out) {
 }
 
 bool stop_filter_feed(struct stop_filter *f, struct str piece, struct buf *out) {
+    if (f->n == 0) {
+        buf_str(out, piece);
+        return false;
+    }
     for (size_t i = 0; i < piece.len && !f->stopped; i++) {
         buf_push(&f->held, piece.ptr[i]);
         size_t matched = match_all(f, piece.ptr[i]);

@@ -12,7 +12,7 @@ struct toy_faults toy_faults = {.bad_token = -1};
 /* A slot of the cache is the hash of the tokens up to there, and its position in the lower bits. */
 typedef uint64_t toy_slot;
 enum { POSITION_BITS = 24 };
-enum { NEAR = 8, SAMPLES = 4 }; // slots that a row looks at: the last ones, then each twice as far; and any others
+enum { NEAR = 4, SAMPLES = 2 }; // slots that a row looks at: the last ones, then each twice as far; and any others
 static const uint64_t POSITION_MASK = (1u << POSITION_BITS) - 1;
 
 struct toy_state {
@@ -177,8 +177,9 @@ static uint64_t look_at_group(const struct executable *exe, int group, int s, in
     uint64_t h = 0;
     for (int32_t back = 0; back <= position - first; back = back < NEAR ? back + 1 : 2 * back)
         h = mix(h, read_slot(exe, group, s, position - back));
-    for (int i = 0; i < SAMPLES; i++)
-        h = mix(h, read_slot(exe, group, s, first + (int32_t)((h >> 32) % (uint64_t)(position - first + 1))));
+    uint64_t any = read_slot(exe, group, s, position);
+    for (int i = 0; i < SAMPLES; i++, any = mix(any, 1))
+        h = mix(h, read_slot(exe, group, s, first + (int32_t)((any >> 32) % (uint64_t)(position - first + 1))));
     return h;
 }
 
