@@ -5,6 +5,7 @@
 #   make test                all tests; the last line is the summary
 #   make asan ubsan tsan     the same tests, built with clang's sanitizers
 #   make fuzz [FUZZ=json] [FUZZ_SECONDS=600]             every target of tests/fuzz for that long
+#   make soak [SOAK_SECONDS=600]                         mixed traffic at a server: right answers, flat memory
 #   make bench               what docs/benchmarks.md records
 #   make rooms               the include graph; fails on an edge that points up or sideways
 #   make explain             the program of the bundled model, one line an operation
@@ -60,7 +61,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-binaries rooms explain asan ubsan tsan fuzz fuzz-binaries bench format clean install FORCE
+.PHONY: all run test test-binaries rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -145,6 +146,10 @@ ubsan: build/.setup-dev
 tsan: build/.setup-dev
 	@$(MAKE) --no-print-directory test VARIANT=tsan $(SANITIZED) SAN="-fsanitize=thread"
 export TEST_TIMEOUT
+
+SOAK_SECONDS ?= 600
+soak: $(BUILD)/gyre
+	@GYRE=$(BUILD)/gyre PYTHONDONTWRITEBYTECODE=1 python3 tests/cli/soak.py --seconds $(SOAK_SECONDS)
 
 FUZZ_SECONDS ?= 60
 FUZZ ?= *

@@ -44,6 +44,12 @@ class Server:
         except ValueError:
             return r.status, text
 
+    def metric(self, name):
+        """The sum of a counter or gauge over its labels."""
+        lines = [line.rsplit(" ", 1) for line in self.request("GET", "/metrics")[1].split("\n") if line.startswith((name + "{", name + " "))]
+        assert lines, name
+        return sum(float(value) for _, value in lines)
+
     def post(self, path, **body):
         return self.request("POST", path, body)
 
