@@ -337,6 +337,9 @@ static int check_operands(const struct verb_spec *spec, const struct verb_args *
 
 int flags_parse(const struct verb_spec *spec, int argc, char **argv, struct verb_args *args) {
     *args = (struct verb_args){.spec = spec};
+    int translated = spec->translate ? spec->translate(spec, &args->memory, &argc, &argv) : -1;
+    if (translated >= 0)
+        return translated;
     size_t n_words = argc > 0 ? (size_t)argc : 0;
     args->operands = arena_calloc(&args->memory, n_words + 1, sizeof *args->operands);
     args->given = arena_calloc(&args->memory, spec->n_flags + 1, sizeof *args->given);

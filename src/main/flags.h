@@ -78,6 +78,9 @@ struct verb_spec {
     size_t min_args, max_args;                // positional arguments
     const char *epilogue;                     // examples, for the end of --help; may be NULL
     int (*run)(const struct verb_args *args); // returns the exit code
+    /* Rewrites the line before it is read, where it has other programs' names; NULL: it is read as it is. Returns -1 to go on, or an
+     * exit code after a sentence on stderr. */
+    int (*translate)(const struct verb_spec *spec, struct arena *memory, int *argc, char ***argv);
 };
 
 /* Returns -1 to go on, 0 after --help was printed, 2 after a sentence on stderr. argv[0] is the verb. The args

@@ -7,6 +7,7 @@
 #include "main/engine_flags.h"
 #include "main/memory_table.h"
 #include "main/supervise.h"
+#include "main/vllm_flags.h"
 #include "model/pooling.h"
 
 #include <stdio.h>
@@ -209,6 +210,7 @@ const struct verb_spec verb_serve = {"serve",
                                      1,
                                      1,
                                      .run = run,
+                                     .translate = vllm_flags_translate,
                                      .epilogue =
                                          "A browser finds a chat page at /.\n"
                                          "Endpoints: /v1/completions /v1/chat/completions /v1/responses /v1/messages /v1/embeddings\n"
