@@ -27,7 +27,7 @@ CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -MMD -MP
 CFLAGS   += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror -fPIC -fno-semantic-interposition $(OPT) $(SAN)
 LDFLAGS  += $(SAN)
 LIB_LIBS  := -ljansson -lpcre2-8 -lxxhash -lpthread -lm
-ALL_LIBS  := -lutf8proc -lsodium -lmicrohttpd -lcurl -ledit $(LIB_LIBS)
+ALL_LIBS  := -lutf8proc -lsodium -lmicrohttpd -ledit $(LIB_LIBS)
 
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/main/*.c))
 # What gyre.h promises is libgyre; text and what serves stand in front of it.

@@ -32,15 +32,15 @@ static struct curl_slist *request_headers(const struct api_server *server, bool 
     struct curl_slist *list = NULL;
     struct buf line = {0};
     if (has_body) {
-        list = curl_slist_append(list, "Content-Type: application/json");
-        list = curl_slist_append(list, "Expect:"); // a body goes at once
+        list = libcurl.slist_append(list, "Content-Type: application/json");
+        list = libcurl.slist_append(list, "Expect:"); // a body goes at once
     }
     if (server->key) {
         buf_printf(&line, "Authorization: Bearer %s", server->key);
-        list = curl_slist_append(list, line.ptr);
+        list = libcurl.slist_append(list, line.ptr);
     }
     for (size_t i = 0; i < server->n_headers; i++)
-        list = curl_slist_append(list, server->headers[i]);
+        list = libcurl.slist_append(list, server->headers[i]);
     buf_release(&line);
     return list;
 }
@@ -51,18 +51,18 @@ static enum status prepare(CURL **easy, const struct api_server *server, const c
     enum status st = make_url(server->base, path, &url, err);
     if (st == OK) {
         if (*easy)
-            curl_easy_reset(*easy);
+            libcurl.easy_reset(*easy);
         else
-            *easy = curl_easy_init();
+            *easy = libcurl.easy_init();
         BUG_IF(!*easy);
-        curl_easy_setopt(*easy, CURLOPT_URL, url.ptr);
-        curl_easy_setopt(*easy, CURLOPT_PROTOCOLS_STR, "http,https");
-        curl_easy_setopt(*easy, CURLOPT_NOSIGNAL, 1L);
-        curl_easy_setopt(*easy, CURLOPT_CONNECTTIMEOUT, 15L);
-        curl_easy_setopt(*easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-        curl_easy_setopt(*easy, CURLOPT_USERAGENT, "gyre");
+        libcurl.easy_setopt(*easy, CURLOPT_URL, url.ptr);
+        libcurl.easy_setopt(*easy, CURLOPT_PROTOCOLS_STR, "http,https");
+        libcurl.easy_setopt(*easy, CURLOPT_NOSIGNAL, 1L);
+        libcurl.easy_setopt(*easy, CURLOPT_CONNECTTIMEOUT, 15L);
+        libcurl.easy_setopt(*easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+        libcurl.easy_setopt(*easy, CURLOPT_USERAGENT, "gyre");
         if (server->ca_file)
-            curl_easy_setopt(*easy, CURLOPT_CAINFO, server->ca_file);
+            libcurl.easy_setopt(*easy, CURLOPT_CAINFO, server->ca_file);
     }
     buf_release(&url);
     return st;
@@ -85,8 +85,8 @@ static void body_message(struct str body, struct buf *out) {
 static enum status status_fault(CURL *easy, long status, struct str body, struct error *err) {
     char *url = NULL, *moved = NULL;
     struct buf message = {0};
-    curl_easy_getinfo(easy, CURLINFO_EFFECTIVE_URL, &url);
-    curl_easy_getinfo(easy, CURLINFO_REDIRECT_URL, &moved);
+    libcurl.easy_getinfo(easy, CURLINFO_EFFECTIVE_URL, &url);
+    libcurl.easy_getinfo(easy, CURLINFO_REDIRECT_URL, &moved);
     body_message(body, &message);
     enum status st;
     if (status / 100 == 3)
@@ -101,8 +101,8 @@ static enum status status_fault(CURL *easy, long status, struct str body, struct
 
 static enum status curl_fault(CURL *easy, CURLcode code, const char *text, struct error *err) {
     char *url = NULL;
-    curl_easy_getinfo(easy, CURLINFO_EFFECTIVE_URL, &url);
-    return fail(err, ERR_IO, "%s: %s", url ? url : "the server", *text ? text : curl_easy_strerror(code));
+    libcurl.easy_getinfo(easy, CURLINFO_EFFECTIVE_URL, &url);
+    return fail(err, ERR_IO, "%s: %s", url ? url : "the server", *text ? text : libcurl.easy_strerror(code));
 }
 
 // ---- streams ----------------------------------------------------------------------------------------------------
@@ -148,22 +148,22 @@ static size_t on_header(char *bytes, size_t one, size_t n, void *context) {
 
 enum status api_stream_begin(struct api_stream *s, const struct api_server *server, const char *path, struct str body, struct error *err) {
     TRY(prepare(&s->easy, server, path, err));
-    curl_slist_free_all(s->headers);
+    libcurl.slist_free_all(s->headers);
     s->headers = request_headers(server, true);
     sse_release(&s->sse);
     buf_clear(&s->body);
     s->is_stream = s->ended = false;
     s->st = OK;
     s->curl_error[0] = 0;
-    curl_easy_setopt(s->easy, CURLOPT_HTTPHEADER, s->headers);
-    curl_easy_setopt(s->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body.len);
-    curl_easy_setopt(s->easy, CURLOPT_COPYPOSTFIELDS, body.ptr);
-    curl_easy_setopt(s->easy, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(s->easy, CURLOPT_WRITEDATA, s);
-    curl_easy_setopt(s->easy, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(s->easy, CURLOPT_HEADERDATA, s);
-    curl_easy_setopt(s->easy, CURLOPT_ERRORBUFFER, s->curl_error);
-    curl_easy_setopt(s->easy, CURLOPT_PRIVATE, s);
+    libcurl.easy_setopt(s->easy, CURLOPT_HTTPHEADER, s->headers);
+    libcurl.easy_setopt(s->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body.len);
+    libcurl.easy_setopt(s->easy, CURLOPT_COPYPOSTFIELDS, body.ptr);
+    libcurl.easy_setopt(s->easy, CURLOPT_WRITEFUNCTION, on_body);
+    libcurl.easy_setopt(s->easy, CURLOPT_WRITEDATA, s);
+    libcurl.easy_setopt(s->easy, CURLOPT_HEADERFUNCTION, on_header);
+    libcurl.easy_setopt(s->easy, CURLOPT_HEADERDATA, s);
+    libcurl.easy_setopt(s->easy, CURLOPT_ERRORBUFFER, s->curl_error);
+    libcurl.easy_setopt(s->easy, CURLOPT_PRIVATE, s);
     return OK;
 }
 
@@ -179,7 +179,7 @@ static enum status take_whole(struct api_stream *s, struct error *err) {
 
 enum status api_stream_end(struct api_stream *s, CURLcode code, struct error *err) {
     long status = 0;
-    curl_easy_getinfo(s->easy, CURLINFO_RESPONSE_CODE, &status);
+    libcurl.easy_getinfo(s->easy, CURLINFO_RESPONSE_CODE, &status);
     if (s->st != OK) {
         if (err)
             *err = s->err;
@@ -195,9 +195,10 @@ enum status api_stream_end(struct api_stream *s, CURLcode code, struct error *er
 }
 
 void api_stream_release(struct api_stream *s) {
-    if (s->easy)
-        curl_easy_cleanup(s->easy);
-    curl_slist_free_all(s->headers);
+    if (s->easy) {
+        libcurl.easy_cleanup(s->easy);
+        libcurl.slist_free_all(s->headers);
+    }
     sse_release(&s->sse);
     answer_event_release(&s->event);
     buf_release(&s->body);
@@ -222,13 +223,13 @@ enum status api_get(const struct api_server *server, const char *path, int timeo
     struct buf body = {0};
     char text[CURL_ERROR_SIZE] = "";
     long status = 0;
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(easy, CURLOPT_TIMEOUT, (long)timeout_s);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_document);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, &body);
-    curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, text);
-    CURLcode code = curl_easy_perform(easy);
-    curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    libcurl.easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+    libcurl.easy_setopt(easy, CURLOPT_TIMEOUT, (long)timeout_s);
+    libcurl.easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_document);
+    libcurl.easy_setopt(easy, CURLOPT_WRITEDATA, &body);
+    libcurl.easy_setopt(easy, CURLOPT_ERRORBUFFER, text);
+    CURLcode code = libcurl.easy_perform(easy);
+    libcurl.easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     enum status st = OK;
     if (code != CURLE_OK)
         st = curl_fault(easy, code, text, err);
@@ -236,8 +237,8 @@ enum status api_get(const struct api_server *server, const char *path, int timeo
         st = status_fault(easy, status, buf_view(&body), err);
     else
         st = jv_parse(buf_view(&body), path, JV_ALLOW_DUPLICATES, out, err);
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(easy);
+    libcurl.slist_free_all(headers);
+    libcurl.easy_cleanup(easy);
     buf_release(&body);
     return st;
 }

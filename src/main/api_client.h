@@ -1,4 +1,4 @@
-/* api_client.h - asking an OpenAI-compatible server over HTTP, with libcurl.
+/* api_client.h - asking an OpenAI-compatible server over HTTP, with libcurl, which must be open.
  *
  * Redirects are not followed: they would carry the key to somebody else. Answers that are not streamed are bounded, and
  * whatever a server sends instead of an answer becomes a sentence. */
@@ -6,9 +6,8 @@
 
 #include "base/json.h"
 #include "main/answer_event.h"
+#include "main/libcurl.h"
 #include "main/sse.h"
-
-#include <curl/curl.h>
 
 struct api_server {
     const char *base;           // "http://host:8000", with or without /v1; without a scheme it is http

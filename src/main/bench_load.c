@@ -148,7 +148,7 @@ static void send_next(struct runner *r) {
     buf_release(&body);
     slot->start = slot->last = slot->result->start = seconds_now(r);
     if (st == OK) {
-        curl_multi_add_handle(r->multi, slot->stream.easy);
+        libcurl.multi_add_handle(r->multi, slot->stream.easy);
         r->n_running++;
     } else
         finish(r, slot, st, &err);
@@ -156,13 +156,13 @@ static void send_next(struct runner *r) {
 
 static void take_finished(struct runner *r) {
     int left;
-    for (CURLMsg *m; (m = curl_multi_info_read(r->multi, &left));) {
+    for (CURLMsg *m; (m = libcurl.multi_info_read(r->multi, &left));) {
         struct slot *slot;
         struct error err;
         CURLcode code = m->data.result;
-        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &slot);
+        libcurl.easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &slot);
         enum status st = api_stream_end(&slot->stream, code, &err);
-        curl_multi_remove_handle(r->multi, slot->stream.easy);
+        libcurl.multi_remove_handle(r->multi, slot->stream.easy);
         r->n_running--;
         finish(r, slot, st, &err);
     }
@@ -194,12 +194,12 @@ static void end_unfinished(struct runner *r) {
 }
 
 double bench_load_run(const struct bench_load *load, struct bench_result *results) {
-    struct runner r = {.load = load, .results = results, .multi = curl_multi_init()};
+    struct runner r = {.load = load, .results = results, .multi = libcurl.multi_init()};
     double *due = xcalloc(load->n, sizeof *due);
     bool interrupted = false;
     bench_arrivals(load->rate, load->burstiness, load->seed, load->n, due);
     raise_file_limit();
-    curl_multi_setopt(r.multi, CURLMOPT_MAXCONNECTS, (long)MIN(load->n, 65536));
+    libcurl.multi_setopt(r.multi, CURLMOPT_MAXCONNECTS, (long)MIN(load->n, 65536));
     for (size_t i = 0; i < load->n; i++)
         results[i] = (struct bench_result){.prompt_tokens = -1, .output_tokens = -1};
     if (load->progress)
@@ -210,11 +210,11 @@ double bench_load_run(const struct bench_load *load, struct bench_result *result
         int running;
         while (may_send(&r, due))
             send_next(&r);
-        curl_multi_perform(r.multi, &running);
+        libcurl.multi_perform(r.multi, &running);
         take_finished(&r);
         progress_step(&r.progress, (int64_t)r.n_done);
         if (r.n_done < load->n && !may_send(&r, due))
-            curl_multi_poll(r.multi, NULL, 0, wait_ms(&r, due), NULL);
+            libcurl.multi_poll(r.multi, NULL, 0, wait_ms(&r, due), NULL);
     }
     double duration = seconds_now(&r);
     interrupt_release();
@@ -225,7 +225,7 @@ double bench_load_run(const struct bench_load *load, struct bench_result *result
         api_stream_release(&s->stream);
         free(s);
     }
-    curl_multi_cleanup(r.multi);
+    libcurl.multi_cleanup(r.multi);
     free(due);
     return duration;
 }

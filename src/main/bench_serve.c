@@ -17,7 +17,7 @@ static struct {
     const char *backend, *base_url, *ca_file, *host, *endpoint, *key, *model, *served_name, *tokenizer, *rate, *metrics, *percentiles,
         *label, *result_dir, *result_filename, *extra_body;
     struct flag_list headers, goodput, metadata;
-    int64_t port, max_concurrency, n_warmups, ready_seconds, top_k;
+    int64_t port, max_concurrency, n_warmups, ready_seconds, top_k, logprobs;
     double burstiness, temperature, top_p, min_p, frequency_penalty, presence_penalty, repetition_penalty;
     bool ignore_eos, save_result, save_detailed, append_result, no_progress, trust;
     struct bench_dataset_flags data;
@@ -29,6 +29,7 @@ static struct {
          .port = 8000,
          .ready_seconds = 600,
          .top_k = -2,
+         .logprobs = -1,
          .burstiness = 1,
          .temperature = -1,
          .top_p = -1,
@@ -65,6 +66,7 @@ static const struct flag flags[] = {
     {"frequency-penalty", 0, FLAG_REAL, &opt.frequency_penalty, "X", "Sampling", "less, each time, for tokens of the answer", .min = -2, .max = 2},
     {"presence-penalty", 0, FLAG_REAL, &opt.presence_penalty, "X", "Sampling", "less, once, for tokens of the answer", .min = -2, .max = 2},
     {"repetition-penalty", 0, FLAG_REAL, &opt.repetition_penalty, "X", "Sampling", "makes tokens seen before less probable", .min = 0.01, .max = 100},
+    {"logprobs", 0, FLAG_INT, &opt.logprobs, "N", "Sampling", "ask completions for the N most probable tokens of each", .min = 0, .max = 1000},
     {"extra-body", 0, FLAG_STRING, &opt.extra_body, "JSON", "Sampling", "an object of more fields for each request"},
     {"percentile-metrics", 0, FLAG_STRING, &opt.metrics, "LIST", "Report", "of ttft, tpot, itl, e2el"},
     {"metric-percentiles", 0, FLAG_STRING, &opt.percentiles, "LIST", "Report", "percentiles of each"},
@@ -143,6 +145,8 @@ static enum status read_extra(struct bench *b, struct error *err) {
             json_object_set_new(b->extra, sampling[i].name, json_real(sampling[i].value));
     if (opt.top_k >= -1)
         json_object_set_new(b->extra, "top_k", json_integer(opt.top_k));
+    if (opt.logprobs >= 0 && !b->chat)
+        json_object_set_new(b->extra, "logprobs", json_integer(opt.logprobs));
     if (!opt.extra_body)
         return OK;
     TRY(jv_parse(str_of(opt.extra_body), "--extra-body", 0, &more, err));
@@ -351,8 +355,9 @@ static enum status measure(struct bench *b, struct error *err) {
 static int run(const struct verb_args *args) {
     struct error err;
     struct bench b = {0};
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-    enum status st = prepare(&b, args, &err);
+    enum status st = libcurl_open(&err);
+    if (st == OK)
+        st = prepare(&b, args, &err);
     if (st == OK)
         st = measure(&b, &err);
     bench_dataset_release(&b.data);
@@ -362,7 +367,6 @@ static int run(const struct verb_args *args) {
     buf_release(&b.base);
     for (size_t i = 0; i < ARRAY_LEN(b.header_lines); i++)
         buf_release(&b.header_lines[i]);
-    curl_global_cleanup();
     return st == OK ? 0 : verb_failed(&err);
 }
 

@@ -155,15 +155,15 @@ static json_t *request_of(const struct client *c, json_t *messages) {
 static bool perform(struct client *c, CURLcode *code) {
     int running = 1, left;
     bool stopped = false;
-    curl_multi_add_handle(c->multi, c->stream.easy);
+    libcurl.multi_add_handle(c->multi, c->stream.easy);
     while (running && !(stopped = interrupt_taken())) {
-        curl_multi_perform(c->multi, &running);
+        libcurl.multi_perform(c->multi, &running);
         if (running)
-            curl_multi_poll(c->multi, NULL, 0, 100, NULL);
+            libcurl.multi_poll(c->multi, NULL, 0, 100, NULL);
     }
-    for (CURLMsg *m; (m = curl_multi_info_read(c->multi, &left));)
+    for (CURLMsg *m; (m = libcurl.multi_info_read(c->multi, &left));)
         *code = m->data.result;
-    curl_multi_remove_handle(c->multi, c->stream.easy);
+    libcurl.multi_remove_handle(c->multi, c->stream.easy);
     return !stopped;
 }
 
@@ -193,8 +193,8 @@ static enum status answer(void *self, json_t *messages, struct dialogue_answer *
     json_decref(body);
     TRY(st);
     if (opt.patience_s > 0) {
-        curl_easy_setopt(c->stream.easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-        curl_easy_setopt(c->stream.easy, CURLOPT_LOW_SPEED_TIME, (long)opt.patience_s);
+        libcurl.easy_setopt(c->stream.easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        libcurl.easy_setopt(c->stream.easy, CURLOPT_LOW_SPEED_TIME, (long)opt.patience_s);
     }
     bool whole = perform(c, &code);
     st = whole ? api_stream_end(&c->stream, code, err) : OK;
@@ -213,7 +213,7 @@ static enum status open_client(struct client *c, struct error *err) {
                                     .ca_file = opt.ca_file};
     c->stream.take = take_piece;
     c->stream.user = c;
-    c->multi = curl_multi_init();
+    c->multi = libcurl.multi_init();
     if (!opt.model)
         return api_first_model(&c->server, &c->model, err);
     c->model = xstrdup(opt.model);
@@ -253,8 +253,9 @@ static int run(const struct verb_args *args) {
     for (size_t i = 0; i < opt.headers.n; i++)
         if (!strchr(opt.headers.items[i], ':') || strpbrk(opt.headers.items[i], "\r\n"))
             return verb_misused(args->spec, "--header: \"%s\" is not NAME: VALUE", opt.headers.items[i]);
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-    enum status st = open_client(&c, &err);
+    enum status st = libcurl_open(&err);
+    if (st == OK)
+        st = open_client(&c, &err);
     int rc = 0;
     if (st == OK && opt.prompt)
         st = ask_once(&c, &err);
@@ -262,9 +263,8 @@ static int run(const struct verb_args *args) {
         rc = converse(&c);
     api_stream_release(&c.stream);
     if (c.multi)
-        curl_multi_cleanup(c.multi);
+        libcurl.multi_cleanup(c.multi);
     free(c.model);
-    curl_global_cleanup();
     return st == OK ? rc : verb_failed(&err);
 }
 

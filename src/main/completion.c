@@ -62,12 +62,16 @@ void completion_bash(FILE *out) {
     fputs("\" -- \"$word\"))\n"
           "        return\n"
           "    fi\n"
-          "    local verb=${COMP_WORDS[1]}\n"
+          "    local verb=${COMP_WORDS[1]} more=\"\"\n"
           "    case \"$verb ${COMP_WORDS[2]}\" in\n",
           out);
     for (size_t i = 0; i < n_verbs; i++)
         if (second_word(verbs[i]))
             fprintf(out, "    '%s') verb='%s' ;;\n", verbs[i]->name, verbs[i]->name);
+    fputs("    esac\n    case $COMP_CWORD$verb in\n", out);
+    for (size_t i = 0; i < n_verbs; i++)
+        if (second_word(verbs[i]))
+            fprintf(out, "    2%.*s) more=\"$more %s\" ;;&\n", (int)strcspn(verbs[i]->name, " "), verbs[i]->name, second_word(verbs[i]));
     fputs("    esac\n    case $verb in\n", out);
     for (size_t i = 0; i < n_verbs; i++)
         bash_verb(verbs[i], out);
@@ -77,7 +81,7 @@ void completion_bash(FILE *out) {
           "    elif [[ $word == -* ]]; then\n"
           "        COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
           "    else\n"
-          "        COMPREPLY=($(compgen -f -- \"$word\"))\n"
+          "        COMPREPLY=($(compgen -W \"$more\" -- \"$word\") $(compgen -f -- \"$word\"))\n"
           "    fi\n"
           "}\n"
           "complete -o filenames -F _gyre gyre\n",

@@ -108,13 +108,13 @@ class BenchServe(unittest.TestCase):
 
     def test_requests_say_what_the_flags_say(self):
         s = self.fake(completions)
-        p = bench(s.url, *self.custom(3), "--model", "m", "--custom-output-len", "9", "--top-k", "4", "--min-p", "0.1", "--ignore-eos", "--header", "X-Team=blue", "--api-key", "sk-1",
+        p = bench(s.url, *self.custom(3), "--model", "m", "--custom-output-len", "9", "--top-k", "4", "--min-p", "0.1", "--logprobs", "2", "--ignore-eos", "--header", "X-Team=blue", "--api-key", "sk-1",
                   "--extra-body", '{"repetition_penalty": 1.5, "nested": {"a": [1]}}', "--disable-shuffle", "--ready-check-timeout-sec", "0")
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertEqual(len(s.seen), 3)
         path, headers, body = s.seen[0]
         self.assertEqual((path, headers["Authorization"], headers["X-Team"]), ("/v1/completions", "Bearer sk-1", "blue"))
-        self.assertEqual(body, {"model": "m", "prompt": body["prompt"], "max_tokens": 9, "temperature": 0.0, "top_k": 4, "min_p": 0.1, "ignore_eos": True, "repetition_penalty": 1.5,
+        self.assertEqual(body, {"model": "m", "prompt": body["prompt"], "max_tokens": 9, "temperature": 0.0, "top_k": 4, "min_p": 0.1, "logprobs": 2, "ignore_eos": True, "repetition_penalty": 1.5,
                                 "nested": {"a": [1]}, "stream": True, "stream_options": {"include_usage": True}})
         self.assertEqual({b["prompt"] for _, _, b in s.seen}, {"prompt 0", "prompt 1", "prompt 2"})
 

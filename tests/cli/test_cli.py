@@ -77,6 +77,8 @@ class Written(unittest.TestCase):
         self.assertEqual(self.complete("gyre", "help", "LIC"), ["LICENSE"])
         self.assertEqual(self.complete("gyre", "bench", "serve", "--burst"), ["--burstiness"])
         self.assertEqual(self.complete("gyre", "bench", "--read"), ["--read-size"])
+        self.assertEqual(self.complete("gyre", "bench", "lat"), ["latency"])
+        self.assertEqual(self.complete("gyre", "bench", "serve", "lat"), [])
 
     def test_zsh_and_fish_can_read_their_scripts(self):
         for shell in ("zsh", "fish"):

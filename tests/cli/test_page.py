@@ -249,6 +249,17 @@ class Page(unittest.TestCase):
                 ("```py\nx = 1\n", "x = 1"), ("[not a link] (x)", "[not a link] (x)"), ("<b>", "&lt;b&gt;"), ("2 < 3 > 1 & 4", "2 &lt; 3 &gt; 1 &amp; 4")):
             self.assertIn(part, self.render(text), text)
 
+    def test_code_is_copied_as_it_is(self):
+        code = "if (a < b && c) {\n    puts(\"x\");   // <b>\n}"
+        self.fake(lambda h, body: h.say("Look:\n\n```c\n" + code + "\n```\n"))
+        b = self.browser
+        b.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+        self.ask("Code")
+        b.click(".code-head button")
+        b.wait("document.querySelector('.code-head button').innerText === 'Copied'")
+        self.assertEqual(b.js("navigator.clipboard.readText()"), code)
+        b.wait("document.querySelector('.code-head button').innerText === 'Copy'")
+
     def test_text_that_grows_is_shown_as_the_whole_and_blocks_that_are_done_stay(self):
         whole = "# T\n\nSome **bold** and `code`.\n\n- a\n- b\n  1. c\n\n```c\nint x; /* y */\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> end\n"
         seed = random.randrange(1 << 30)
