@@ -214,5 +214,5 @@ const struct verb_spec verb_serve = {"serve",
                                      .epilogue =
                                          "A browser finds a chat page at /.\n"
                                          "Endpoints: /v1/completions /v1/chat/completions /v1/responses /v1/messages /v1/embeddings\n"
-                                         "           /v1/models /tokenize /detokenize /health /version /server_info\n"
+                                         "           /v1/models /tokenize /detokenize /abort_requests /health /metrics; /openapi.json says all\n"
                                          "Requests in flight finish after SIGTERM; see --drain-timeout.\n"};

@@ -217,6 +217,15 @@ class Leaving(unittest.TestCase):
                 stream.close()
             self.assertLess(self.left(leave), 200)
 
+    def test_a_request_that_waits_may_leave(self):
+        runs = narrow.chat.completions.create(stream=True, **LONG)
+        wait_until(lambda: state("narrow")["running"] == 1)
+        waits = narrow.chat.completions.create(stream=True, **LONG)
+        wait_until(lambda: state("narrow")["waiting"] == 1)
+        waits.close()
+        wait_until(lambda: state("narrow")["waiting"] == 0)
+        self.assertEqual([c.choices[0].finish_reason for c in runs][-1], "length")
+
     def test_a_call_that_takes_too_long_is_cancelled(self):
         def leave():
             with self.assertRaises(openai.APITimeoutError):

@@ -74,7 +74,8 @@ class Server:
         events = []
         for block in text.split("\n\n")[:-1]:
             lines = dict(line.split(": ", 1) for line in block.split("\n"))
-            events.append((lines.get("event"), json.loads(lines["data"])))
+            if lines["data"] != "[DONE]":
+                events.append((lines.get("event"), json.loads(lines["data"])))
         assert text.endswith("\n\n")
         return events
 
