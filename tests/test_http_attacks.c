@@ -1,7 +1,7 @@
 /* test_http_attacks.c - clients that lie, dawdle, leave, never read, or come in thousands; and stopping among them.
  *
  * After each attack the server answers the next request, no exchange is left over (rig_close checks), and where a limit
- * is the defence the test shows the limit at work. */
+ * is the defence the test shows the limit at work. Which attack is tested where: the table in tests/cli/test_attacks.py. */
 #include "check.h"
 
 #include "base/random.h"

@@ -20,7 +20,7 @@
 struct api_limits {
     int64_t max_choices;   // n of a request, and prompts of one, together
     size_t max_stops;      // strings
-    size_t max_logit_bias; // entries
+    size_t max_logit_bias; // entries; also of bad_words and stop_token_ids
 };
 
 /* All borrowed but what is marked. */

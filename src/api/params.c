@@ -165,6 +165,8 @@ static enum status check_limits(const struct api_limits *limits, const struct pa
     if (p->fields.request.n_logit_bias > limits->max_logit_bias)
         return fail(err, ERR_ARG, "logit_bias: %zu entries, at most %zu are allowed", p->fields.request.n_logit_bias,
                     limits->max_logit_bias);
+    if (p->fields.request.n_stop_ids > limits->max_logit_bias) // each token of the answer is compared with all
+        return fail(err, ERR_ARG, "stop_token_ids: %zu ids, at most %zu are allowed", p->fields.request.n_stop_ids, limits->max_logit_bias);
     return OK;
 }
 

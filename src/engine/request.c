@@ -40,6 +40,8 @@ static enum status check_sampling(const struct gyre_request *a, int32_t vocab_si
         return fail(err, ERR_ARG, "top_logprobs: %d is not between 0 and %d", a->n_top_logprobs, MAX_TOP_LOGPROBS);
     if (a->n_prompt_top_logprobs < 0 || a->n_prompt_top_logprobs > MAX_TOP_LOGPROBS)
         return fail(err, ERR_ARG, "prompt_logprobs: %d is not between 0 and %d", a->n_prompt_top_logprobs, MAX_TOP_LOGPROBS);
+    if (a->n_allowed_ids > (size_t)vocab_size) // each step walks over them
+        return fail(err, ERR_ARG, "allowed_token_ids: %zu ids, more than the vocabulary has", a->n_allowed_ids);
     TRY(check_ids("allowed_token_ids", a->allowed_ids, (int64_t)a->n_allowed_ids, vocab_size, err));
     for (size_t i = 0; i < a->n_bad_sequences; i++) {
         if (a->bad_sequences[i].n == 0)
