@@ -528,6 +528,20 @@ class Page(unittest.TestCase):
         self.assertNotIn("tok/s", self.browser.text(".stats"))
         self.assertIn("50 tokens", self.browser.text(".stats"))
 
+    def test_a_race_of_two_of_our_servers_across_origins_with_a_key(self):
+        other = Server("models/story", "--api-key", "sesame", "--allowed-origin", self.url[:-1], "--served-model-name", "tale")
+        self.addCleanup(other.stop)
+        b = self.browser
+        b.click("#go-race")
+        b.wait("panes.length === 2")
+        b.js("panes[1].base.value = 'http://127.0.0.1:%d/v1/'; panes[1].key.value = 'sesame'; panes.forEach(p => p.findModels())" % other.port)
+        b.wait("panes[0].model.value === 'story' && panes[1].model.value === 'tale'")
+        self.ask("Go!", wait=False)
+        b.wait("!racing() && $('verdict').innerText")
+        self.assertEqual(b.text(".pane .fault").strip(), "")
+        self.assertEqual(b.text(".pane dd").split("\n")[3::4], ["20", "20"])
+        b.errors.clear()  # the list of models was first asked for without the key
+
     def test_a_race_is_stopped_and_a_server_that_fails_has_lost(self):
         b = self.browser
         broken = FakeServer(lambda h, body: h.reply(500, {"error": {"message": "out of breath"}}), models=["x"])
