@@ -99,9 +99,20 @@ static enum status add_random(struct maker *m, const struct token_ids *prefix, i
     return st;
 }
 
+/* How many tokens the server will add to a text (BOS ...): vllm bench takes them off a random prompt's length. */
+static enum status count_added(struct maker *m, int64_t *n, struct error *err) {
+    struct token_ids ids = {0};
+    enum status st = model_text_encode(m->text, STR(""), &ids, err);
+    *n = (int64_t)ids.n;
+    token_ids_release(&ids);
+    return st;
+}
+
 static enum status make_random(struct maker *m, struct error *err) {
     const struct bench_dataset_flags *f = m->flags;
-    int64_t input = f->input_len > 0 ? f->input_len : f->random_input_len;
+    int64_t n_added, input = f->input_len > 0 ? f->input_len : f->random_input_len;
+    TRY(count_added(m, &n_added, err));
+    input = MAX(0, input - n_added);
     int64_t output = f->output_len > 0 ? f->output_len : f->random_output_len;
     double ratio = f->random_range_ratio;
     int64_t in_low = (int64_t)floor((double)input * (1 - ratio)), in_high = (int64_t)ceil((double)input * (1 + ratio));

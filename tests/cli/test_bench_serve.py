@@ -166,6 +166,13 @@ class BenchServe(unittest.TestCase):
         self.assertEqual(seen[0], seen[1])
         self.assertNotEqual(seen[0], seen[2])
 
+    def test_a_random_prompt_leaves_room_for_the_bos_that_the_server_adds(self):
+        s = self.fake(completions)
+        for name, added in (("llama-3", 1), ("qwen3", 0)):
+            _, r = self.saved(s.url, "--tokenizer", os.path.join(ROOT, "build/data/tokenizers", name), "--num-prompts", "5", "--random-input-len", "50", "--ready-check-timeout-sec", "0")
+            self.assertTrue(all(abs(n - (50 - added)) <= 1 for n in r["input_lens"]), r["input_lens"])
+            self.assertIn(50 - added, r["input_lens"])
+
     def test_prefixes_repeat(self):
         s = self.fake(completions)
         p = bench(s.url, "--tokenizer", STORY, "--dataset-name", "prefix_repetition", "--num-prompts", "12", "--prefix-repetition-num-prefixes", "3", "--prefix-repetition-prefix-len", "30",
@@ -271,6 +278,9 @@ class BenchServe(unittest.TestCase):
             self.assertEqual(p.returncode, 0, p.stderr)
             self.assertRegex(p.stdout, r"Successful requests: +100 ")
             self.assertRegex(p.stdout, r"Total generated tokens: +2500 ")
+            # Counted by the server, with the BOS that it adds, a prompt has the length that was asked for.
+            n = int(re.search(r'prompt_tokens_total\{.*\} (\d+)', s.request("GET", "/metrics")[1]).group(1))
+            self.assertTrue(abs(n - 101 * 30) <= 101, n)  # with the first request, which tries; some texts settle one off
         finally:
             s.stop()
 
