@@ -73,6 +73,7 @@ static enum status refuse_sampling(const json_t *body, const struct gyre_request
         {"bad_words", r->n_bad_sequences > 0},
         {"min_tokens", r->min_tokens > 0},
         {"prompt_logprobs", r->score_prompt},
+        {"echo", r->score_prompt}, // with logprobs
         {"logprobs", r->n_top_logprobs > 0},
     };
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
@@ -450,6 +451,10 @@ void beam_search_start(struct generation *g, const struct gyre_request *request,
     }
     g->search = s;
     generation_begin(g);
+    if (api_check_wait(g->api, r.tenant, &err) != OK) {
+        generation_refuse(g, r.tenant, &err);
+        return;
+    }
     for (int i = 0; i < n_prompts && g->failed.status == OK; i++)
         ask(&s->runs[i], 0);
     if (s->n_in_flight == 0)

@@ -416,6 +416,8 @@ static void refuse(struct generation *g, int n_submitted, int32_t tenant, const 
     cancel_all(g);
 }
 
+void generation_refuse(struct generation *g, int32_t tenant, const struct error *err) { refuse(g, 0, tenant, err); }
+
 void generation_prepare(struct generation *g, const struct prompt_ids *prompts, int n_prompts, int n) {
     struct http_exchange *x = g->x;
     g->n_choices = n_prompts * n;
@@ -451,12 +453,14 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
         struct gyre_error err;
         r.prompt = prompts[i / n].ids;
         r.n_prompt = (int64_t)prompts[i / n].n;
+        r.score_prompt = request->score_prompt && (i % n == 0 || g->stream); // of a stream none waits for another
         if (service_submit(g->api->service, &r, &g->choices[i], &g->choices[i].answer, &err) != 0) {
             struct error why;
             fail(&why, (enum status)err.status, "%s", err.text);
             refuse(g, i, r.tenant, &why);
             return;
         }
+        g->choices[i].scored = g->choices[r.score_prompt ? i : i / n * n].answer;
     }
     record_generating(x, g);
     if (g->stream)

@@ -16,9 +16,10 @@ struct choice {
     struct generation *generation;
     void (*heard)(struct choice *c); // takes the news of its answer, all of it; NULL: generation.c does
     int index;
-    struct choice *next_news; // on its thread's stack
-    struct answer *answer;    // NULL before it was submitted
-    const int32_t *prompt;    // [n_prompt], in the exchange's arena
+    struct choice *next_news;    // on its thread's stack
+    struct answer *answer;       // NULL before it was submitted
+    const struct answer *scored; // whose prompt_logprobs are those of this prompt: its own, or another choice's of the prompt
+    const int32_t *prompt;       // [n_prompt], in the exchange's arena
     int32_t n_prompt;
     struct detokenizer *detokenizer;
     struct stop_filter stop;
@@ -96,9 +97,11 @@ struct prompt_ids {
 void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n);
 
 /* In parts, for who fills the answers himself (beam_search.c): makes the choices, without answers; holds the exchange, once
- * they have some; replies with what they say, or g->failed, and ends; or ends without a reply, when the client is gone. */
+ * they have some; refuses before there is anything to wait for; replies with what they say, or g->failed, and ends; or ends
+ * without a reply, when the client is gone. */
 void generation_prepare(struct generation *g, const struct prompt_ids *prompts, int n_prompts, int n);
 void generation_begin(struct generation *g);
+void generation_refuse(struct generation *g, int32_t tenant, const struct error *err);
 void generation_conclude(struct generation *g);
 void generation_abandon(struct generation *g);
 

@@ -149,12 +149,12 @@ static void add_token(struct columns *k, const struct scored *t) {
 }
 
 void logprobs_write_completion(struct choice *c, bool with_prompt, struct buf *out) {
-    const struct answer *a = c->answer;
+    const struct answer *a = c->answer, *p = c->scored;
     struct columns k = {.names = namer_of(c), .offset = c->text_offset};
-    int64_t top = a->n_top, prompt_top = a->n_prompt_top;
+    int64_t top = a->n_top, prompt_top = a->n_prompt_top; // the same for all choices
     for (int32_t i = 0; with_prompt && i < c->n_prompt; i++)
-        add_token(&k, &(struct scored){c->prompt[i], a->prompt_logprobs[i], a->prompt_top_tokens + i * prompt_top,
-                                       a->prompt_top_logprobs + i * prompt_top, MIN(a->n_prompt_top, c->generation->n_top)});
+        add_token(&k, &(struct scored){c->prompt[i], p->prompt_logprobs[i], p->prompt_top_tokens + i * prompt_top,
+                                       p->prompt_top_logprobs + i * prompt_top, MIN(a->n_prompt_top, c->generation->n_top)});
     for (int32_t i = c->n_written; i < c->n_seen; i++)
         add_token(&k, &(struct scored){a->tokens[i], a->logprobs[i], a->top_tokens + i * top, a->top_logprobs + i * top, a->n_top});
     buf_printf(out, "{\"tokens\":[%.*s],\"token_logprobs\":[%.*s],\"top_logprobs\":[%.*s],\"text_offset\":[%.*s]}",
@@ -174,7 +174,7 @@ static void write_ranked(struct namer *names, int32_t id, float logprob, int32_t
 }
 
 void logprobs_write_prompt(const struct choice *c, struct buf *out) {
-    const struct answer *a = c->answer;
+    const struct answer *a = c->scored;
     struct namer names = namer_of(c);
     names.by_id = false; // the key is the id
     buf_str(out, STR("[null"));

@@ -167,6 +167,9 @@ static enum status read_logit_bias(const json_t *object, struct request_fields *
 /* true or false as in chat completions, with top_logprobs beside it; or how many, as in completions. */
 static enum status read_logprobs(const json_t *object, struct gyre_request *r, struct error *err) {
     const json_t *value = json_object_get(object, "logprobs");
+    if (r->n_top_logprobs < 0 || r->n_top_logprobs > GYRE_MAX_TOP_LOGPROBS)
+        return fail(err, ERR_ARG, "%s: \"top_logprobs\" is %d, it must be between 0 and %d", WHERE, r->n_top_logprobs,
+                    GYRE_MAX_TOP_LOGPROBS);
     if (!json_is_integer(value))
         return jv_bool_or(object, WHERE, "logprobs", r->logprobs, &r->logprobs, err);
     int64_t n;

@@ -116,6 +116,9 @@ class Fields(unittest.TestCase):
             for field, alone in (("beam_width", 2), ("length_penalty", 0.5), ("early_stopping", True)):
                 refused(field, path, **{field: alone})
         refused("best_of", use_beam_search=True, best_of=3)
+        refused("echo", use_beam_search=True, echo=True, logprobs=0)
+        _, r = self.server.post("/v1/completions", prompt="Once", use_beam_search=True, echo=True, max_tokens=3)
+        self.assertTrue(r["choices"][0]["text"].startswith("Once"))
         refused("beam_width", use_beam_search=True, beam_width=10, stop_token_ids=list(range(5, 16)))
         for prompt in ("", [5] * 1020, [99999]):
             self.assertEqual(self.server.post("/v1/completions", prompt=prompt, max_tokens=10, use_beam_search=True)[0], 400)

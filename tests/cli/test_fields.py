@@ -79,6 +79,23 @@ class PromptLogprobs(Case):
         self.assertTrue(all(len(t) >= 20 for t in c["logprobs"]["top_logprobs"][1:]))
         self.assertTrue(all(len(t) in (1, 2) for t in c["prompt_logprobs"][1:]))
 
+    def test_choices_of_a_prompt_share_its_score(self):
+        ask = dict(prompt=[PROMPT, "The dog and the cat"], max_tokens=3, temperature=1, prompt_logprobs=1, logprobs=1, echo=True, seed=4)
+        one, three = (server.post("/v1/completions", n=n, **ask)[1]["choices"] for n in (1, 3))
+        best = server.post("/v1/completions", n=2, best_of=4, **ask)[1]["choices"]
+        for prompt in (0, 1):
+            n = len(one[prompt]["prompt_logprobs"])
+            for c in three[3 * prompt:3 * prompt + 3] + best[2 * prompt:2 * prompt + 2]:
+                self.assertEqual(c["prompt_logprobs"], one[prompt]["prompt_logprobs"])
+                self.assertEqual(c["logprobs"]["token_logprobs"][:n], one[prompt]["logprobs"]["token_logprobs"][:n])
+        events = server.stream("/v1/completions", n=3, **{k: v for k, v in ask.items() if k != "prompt_logprobs"})
+        first = {}
+        for e in events[:-1]:
+            first.setdefault(e["choices"][0]["index"], e["choices"][0]["logprobs"]["token_logprobs"])
+        for i in range(6):
+            n = len(one[i // 3]["prompt_logprobs"])
+            self.assertEqual(first[i][:n], one[i // 3]["logprobs"]["token_logprobs"][:n])
+
     def test_a_prompt_that_is_cached_is_scored_all_the_same(self):
         prompt = "There was a small house by the sea. " * 30
         first, again = (self.complete(prompt=prompt, prompt_logprobs=2)["prompt_logprobs"] for _ in range(2))
@@ -140,7 +157,9 @@ class Logprobs(Case):
             self.assertEqual([len(t["top_logprobs"]) for t in r["choices"][0]["logprobs"]["content"]], [top] * 3)
         self.refused("logprobs", "/v1/chat/completions", logprobs=3)
         self.refused("top_logprobs", "/v1/chat/completions", top_logprobs=3)
-        self.refused("top_logprobs", "/v1/chat/completions", logprobs=True, top_logprobs=21)
+        for bad in (21, -1):
+            self.refused("top_logprobs", "/v1/chat/completions", logprobs=True, top_logprobs=bad)
+            self.assertEqual(server.post("/v1/responses", input="x", max_output_tokens=1, top_logprobs=bad)[0], 400)
 
     def test_offsets_count_characters(self):
         c = self.complete(prompt="Zoé était là. Once", echo=True, logprobs=1)
