@@ -5,6 +5,11 @@
  * prompt tokens and the hits those that were not computed again. What there is one of for each answer (n of them make
  * n) is counted so in the histograms of requests, as in vLLM. */
 #include "api/endpoints.h"
+#include "base/file.h"
+
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static void describe(struct buf *b, const char *name, const char *type, const char *help) {
     buf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
@@ -135,12 +140,40 @@ static void append_front(struct buf *b, const struct api *api) {
     front_metric(b, "gyre:http_stream_bytes_total", "counter", "Bytes of streamed answers.", (double)s.stream_bytes);
 }
 
+static void append_statuses(struct buf *b, struct api *api) {
+    static const char name[] = "gyre:http_responses_total";
+    struct records *r = &api->records;
+    describe(b, name, "counter", "Requests that are over, by status; 0 were not answered.");
+    pthread_mutex_lock(&r->lock);
+    for (size_t i = 0; i < ARRAY_LEN(r->n_by_status); i++)
+        if (r->n_by_status[i] > 0 || i == 200)
+            buf_printf(b, "%s{code=\"%zu\"} %lld\n", name, i, (long long)r->n_by_status[i]);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* The names that Prometheus' own clients give to every process. */
+static void append_process(struct buf *b, const struct api *api) {
+    struct rusage u;
+    struct buf statm = {0};
+    long long pages = 0;
+    getrusage(RUSAGE_SELF, &u);
+    if (file_read("/proc/self/statm", 4096, &statm, NULL) == OK && sscanf(statm.ptr, "%*s %lld", &pages) == 1)
+        front_metric(b, "process_resident_memory_bytes", "gauge", "Resident memory; a model's mapped weights are part of it.",
+                     (double)pages * (double)sysconf(_SC_PAGESIZE));
+    buf_release(&statm);
+    front_metric(b, "process_cpu_seconds_total", "counter", "Processor time of the process.",
+                 (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec));
+    front_metric(b, "process_start_time_seconds", "gauge", "When the server was opened, since 1970.", (double)api->created);
+}
+
 void endpoint_metrics(struct http_exchange *x) {
     struct buf body = {0};
     append_engine(&body, api_of(x));
     append_finished(&body, api_of(x));
     append_histograms(&body, api_of(x));
     append_front(&body, api_of(x));
+    append_statuses(&body, api_of(x));
+    append_process(&body, api_of(x));
     http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"}, buf_view(&body));
     buf_release(&body);
 }

@@ -134,6 +134,7 @@ static void record_over(struct api_record *rec) {
     e.ended = ended_as(&rec->outcome);
     e.body_bytes = rec->outcome.body_bytes;
     e.sent_bytes = rec->outcome.sent_bytes;
+    r->n_by_status[e.status]++;
     bool noise = is_noise(rec->x, e.status);
     if (!noise)
         r->recorder[r->n_finished++ % FLIGHT_RECORDER_SIZE] = e;

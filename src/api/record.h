@@ -55,6 +55,7 @@ struct records {
     struct api_record *in_flight;
     struct record_entry *recorder; // [FLIGHT_RECORDER_SIZE], a ring
     uint64_t n_finished;           // the last one is at (n_finished - 1) % size
+    int64_t n_by_status[600];      // of all that are over; 0: not answered
 };
 
 void records_init(struct records *r);
