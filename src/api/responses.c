@@ -244,7 +244,7 @@ static char *make_echo(struct arena *arena, const json_t *body, const struct gyr
     json_object_set_new(echo, "store", json_false());
     json_object_set_new(echo, "background", json_false());
     json_object_set_new(echo, "previous_response_id", json_null());
-    char *text = json_dumps(echo, JSON_COMPACT);
+    char *text = json_dumps(echo, JSON_COMPACT | JSON_REAL_PRECISION(15));
     BUG_IF(!text);
     size_t n = strlen(text);
     char *members = arena_strdup(arena, (struct str){text + 1, n - 2});

@@ -8,6 +8,7 @@ import unittest
 import urllib.request
 
 import anthropic
+import pydantic
 
 URLS = json.loads(os.environ["SERVERS"])
 OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": 60}
@@ -48,6 +49,20 @@ class Messages(unittest.TestCase):
         kinds = [e.type for e in client.messages.create(stream=True, **ASK)]
         self.assertEqual((kinds[:2], kinds[-3:]), (["message_start", "content_block_start"], ["content_block_stop", "message_delta", "message_stop"]))
         self.assertEqual(set(kinds[2:-3]), {"content_block_delta"})
+
+    def test_answers_are_what_the_packages_types_say(self):  # the client itself takes what it gets
+        event = pydantic.TypeAdapter(anthropic.types.RawMessageStreamEvent)
+        for c in (client, thinker):
+            raw = c.messages.with_raw_response.create(**{**ASK, "max_tokens": 40})
+            anthropic.types.Message.model_validate_json(raw.text(), strict=True)
+            with c.messages.with_streaming_response.create(stream=True, **{**ASK, "max_tokens": 40}) as raw:
+                events = [json.loads(line[6:]) for line in raw.iter_lines() if line.startswith("data: ")]
+            self.assertGreater(len(events), 10)
+            for e in events:
+                if e["type"] != "ping":
+                    event.validate_python(e, strict=True)
+        anthropic.types.MessageTokensCount.model_validate_json(
+            client.messages.with_raw_response.count_tokens(model="story", messages=ASK["messages"]).text(), strict=True)
 
     def test_thinking_is_a_block(self):
         r = thinker.messages.create(**{**ASK, "max_tokens": 60}, thinking={"type": "enabled", "budget_tokens": 1024})

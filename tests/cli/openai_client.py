@@ -9,6 +9,7 @@ import unittest
 import urllib.request
 
 import openai
+import pydantic
 
 URLS = json.loads(os.environ["SERVERS"])
 OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": 60}
@@ -152,6 +153,24 @@ class Responses(unittest.TestCase):
         first = thinker.responses.create(model="story", input=CHAT, max_output_tokens=40, temperature=0)
         r = thinker.responses.create(model="story", input=CHAT + first.output + [{"role": "user", "content": "And then?"}], max_output_tokens=5)
         self.assertGreater(r.usage.input_tokens, first.usage.input_tokens)
+
+
+class Types(unittest.TestCase):
+    def test_answers_are_what_the_packages_types_say(self):  # the client itself takes what it gets
+        types = openai.types
+        for c in (client, thinker):
+            for create, whole, event, ask in (
+                    (c.chat.completions, types.chat.ChatCompletion, types.chat.ChatCompletionChunk, dict(ASK, max_tokens=30, logprobs=True, top_logprobs=2)),
+                    (c.responses, types.responses.Response, types.responses.ResponseStreamEvent,
+                     dict(model="story", input=CHAT, max_output_tokens=30, include=["message.output_text.logprobs"]))):
+                pydantic.TypeAdapter(whole).validate_json(create.with_raw_response.create(**ask).text)
+                with create.with_streaming_response.create(stream=True, **ask) as raw:
+                    events = [line[6:] for line in raw.iter_lines() if line.startswith("data: {")]
+                self.assertGreater(len(events), 10)
+                for e in events:
+                    pydantic.TypeAdapter(event).validate_json(e)
+        types.Completion.model_validate_json(client.completions.with_raw_response.create(model="story", prompt="Once", logprobs=2).text)
+        types.Model.model_validate_json(client.models.with_raw_response.retrieve("story").text)
 
 
 class Embeddings(unittest.TestCase):

@@ -81,8 +81,8 @@ ANSWERS = {
 
 
 def our_schema(path, method, kind):
-    content = description["paths"][path][method]["responses"]["200"]["content"]
-    return content[kind]["schema"]["$ref"].rsplit("/", 1)[-1]
+    content = description["paths"][path][method]["responses"]["200"]["content"][kind]
+    return content.get("x-event", content["schema"])["$ref"].rsplit("/", 1)[-1]
 
 
 def without_nulls(choice):

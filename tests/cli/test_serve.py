@@ -204,21 +204,32 @@ class Company(unittest.TestCase):
         self.assertEqual(got, alone)
 
     def test_a_client_that_leaves_stops_its_request(self):
-        for stream in (True, False):
-            s = socket.create_connection(("127.0.0.1", server.port))
-            body = json.dumps({"prompt": "Once", "max_tokens": 1000, "ignore_eos": True, "stream": stream, "n": 4}).encode()
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-            deadline = time.time() + 10
-            while server.request("GET", "/server_info")[1]["running"] == 0 and time.time() < deadline:
-                time.sleep(0.005)
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-            s.close()
-            began = server.request("GET", "/server_info")[1]["generation_tokens"]
-            while server.request("GET", "/server_info")[1]["running"] > 0 and time.time() < deadline:
-                time.sleep(0.01)
-            info = server.request("GET", "/server_info")[1]
-            self.assertEqual(info["running"], 0)
-            self.assertLess(info["generation_tokens"] - began, 3000)
+        long = {"max_tokens": 1000, "ignore_eos": True}
+        asks = [("/v1/completions", dict(long, prompt="Once", n=4)), ("/v1/chat/completions", dict(long, messages=CHAT, n=4, max_tokens=None)),
+                ("/v1/responses", {"input": "Once", "ignore_eos": True}), ("/v1/messages", dict(long, messages=CHAT)),
+                ("/v1/embeddings", {"input": [[5 + i] * 1000 for i in range(40)]})]
+        for path, ask in asks:
+            for stream in (True, False)[path == "/v1/embeddings":]:
+                with self.subTest(path=path, stream=stream):
+                    self.leave(path, dict(ask, stream=stream) if stream else ask)
+
+    def leave(self, path, ask):
+        s = socket.create_connection(("127.0.0.1", server.port))
+        body = json.dumps(ask).encode()
+        s.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body))
+        deadline = time.time() + 10
+        while server.request("GET", "/server_info")[1]["running"] == 0 and time.time() < deadline:
+            time.sleep(0.005)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        s.close()
+        began = server.request("GET", "/server_info")[1]
+        while server.request("GET", "/server_info")[1]["running"] > 0 and time.time() < deadline:
+            time.sleep(0.01)
+        info = server.request("GET", "/server_info")[1]
+        self.assertEqual(info["running"], 0)
+        self.assertLess(info["generation_tokens"] - began["generation_tokens"], 3000)
+        if path == "/v1/embeddings":
+            self.assertLess(info["steps"] - began["steps"], 40)  # of some 80
 
 
 class Ending(unittest.TestCase):
