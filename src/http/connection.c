@@ -50,9 +50,18 @@ static struct conn *conn_new(struct io *io, struct MHD_Connection *mhd) {
     return c;
 }
 
+static void forget_deadline(struct conn *c) {
+    if (c->deadline == DEADLINE_NONE)
+        return;
+    struct deadline_list *from = &c->io->deadlines[c->deadline];
+    *(c->deadline_prev ? &c->deadline_prev->deadline_next : &from->first) = c->deadline_next;
+    *(c->deadline_next ? &c->deadline_next->deadline_prev : &from->last) = c->deadline_prev;
+    c->deadline = DEADLINE_NONE;
+}
+
 static void conn_free(struct conn *c) {
     BUG_IF(c->exchange);
-    conn_deadline(c, DEADLINE_NONE);
+    forget_deadline(c);
     epoll_ctl(c->io->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     if (c->prev)
         c->prev->next = c->next;
@@ -74,15 +83,11 @@ void conn_notify(void *io, struct MHD_Connection *mhd, void **context, enum MHD_
 }
 
 void conn_deadline(struct conn *c, enum deadline kind) {
-    if (c->deadline != DEADLINE_NONE) {
-        struct deadline_list *from = &c->io->deadlines[c->deadline];
-        *(c->deadline_prev ? &c->deadline_prev->deadline_next : &from->first) = c->deadline_next;
-        *(c->deadline_next ? &c->deadline_next->deadline_prev : &from->last) = c->deadline_prev;
-    }
-    c->deadline = kind;
-    if (kind == DEADLINE_NONE)
+    forget_deadline(c);
+    c->deadline = c->dead ? DEADLINE_DEAD : kind;
+    if (c->deadline == DEADLINE_NONE)
         return;
-    struct deadline_list *to = &c->io->deadlines[kind];
+    struct deadline_list *to = &c->io->deadlines[c->deadline];
     c->deadline_us = clock_us() + to->span_us;
     c->deadline_prev = to->last;
     c->deadline_next = NULL;
@@ -119,9 +124,12 @@ void conn_resume(struct conn *c) {
 }
 
 void conn_kill(struct conn *c) {
-    c->dead = true;
     conn_resume(c); // MHD asks the exchange, which says that this is the end
+    if (c->dead)
+        return; // shutdown is an event of its own: it would be told to us, and so on for ever
+    c->dead = true;
     shutdown(c->fd, SHUT_RDWR);
+    conn_deadline(c, DEADLINE_DEAD);
 }
 
 void raw_refuse(const struct http_server *s, int fd, int status, const char *message) {
@@ -171,8 +179,20 @@ void conn_event(struct conn *c, unsigned epoll_events) {
     }
 }
 
+/* MHD's look at a socket is edge-triggered too, and it can miss the end of one that came while it had the socket aside: it
+ * would then keep the connection for its idle timeout. With one of a second that is over now. */
+static void insist(struct conn *c) {
+    MHD_set_connection_option(c->mhd, MHD_CONNECTION_OPTION_TIMEOUT, 1u);
+    c->io->daemon_has_work = true;
+    conn_deadline(c, DEADLINE_DEAD);
+}
+
 void conn_expire(struct conn *c) {
     struct exchange *x = c->exchange;
+    if (c->deadline == DEADLINE_DEAD) {
+        insist(c);
+        return;
+    }
     if (c->deadline == DEADLINE_PING) {
         conn_deadline(c, DEADLINE_PING);
         answer_ping(x);

@@ -30,7 +30,7 @@ struct listener {
 
 /* ---- deadlines: a list a kind, oldest first, as all of a kind wait equally long --------------------------------- */
 
-enum deadline { DEADLINE_HEAD, DEADLINE_BODY, DEADLINE_FIN, DEADLINE_PING, N_DEADLINES, DEADLINE_NONE = N_DEADLINES };
+enum deadline { DEADLINE_HEAD, DEADLINE_BODY, DEADLINE_FIN, DEADLINE_PING, DEADLINE_DEAD, N_DEADLINES, DEADLINE_NONE = N_DEADLINES };
 struct deadline_list {
     struct conn *first, *last;
     int64_t span_us;
@@ -174,7 +174,7 @@ struct conn *conn_of(struct MHD_Connection *mhd);
 void conn_event(struct conn *c, unsigned epoll_events);
 void conn_expire(struct conn *c); // its deadline has come
 
-void conn_deadline(struct conn *c, enum deadline kind); // replaces the one it has
+void conn_deadline(struct conn *c, enum deadline kind); // replaces the one it has; a dead one has its own
 void conn_reading(struct conn *c, enum deadline kind);  // the same for one that waits for bytes of its client
 void conn_wait(struct conn *c);                         // MHD leaves it alone until conn_resume; the client may leave meanwhile
 void conn_resume(struct conn *c);                       // no-op unless suspended

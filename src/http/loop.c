@@ -222,7 +222,8 @@ enum status io_open(struct io *io, struct http_server *server, struct error *err
     pthread_mutex_init(&io->newcomers_mutex, NULL);
     io->deadlines[DEADLINE_HEAD].span_us = (int64_t)o->header_timeout_ms * 1000;
     io->deadlines[DEADLINE_BODY].span_us = (int64_t)o->body_timeout_ms * 1000;
-    io->deadlines[DEADLINE_FIN].span_us = 10000; // MHD reads in this very turn; this is for a turn that was cut short
+    io->deadlines[DEADLINE_FIN].span_us = 10000;    // MHD reads in this very turn; this is for a turn that was cut short
+    io->deadlines[DEADLINE_DEAD].span_us = 1000000; // MHD mostly closes it in this turn
     io->deadlines[DEADLINE_PING].span_us = (int64_t)o->ping_ms * 1000;
     io->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     io->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

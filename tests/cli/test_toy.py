@@ -1,5 +1,5 @@
 """--device toy: a model's text without its weights."""
-import json, os, shutil, subprocess, tempfile, time, unittest
+import json, os, select, shutil, socket, subprocess, tempfile, time, unittest
 
 import serving
 
@@ -47,6 +47,25 @@ class Toy(unittest.TestCase):
             self.assertEqual("".join(e["choices"][0]["text"] for e in events[:-1]), whole["choices"][0]["text"])
         finally:
             self.assertEqual(server.stop(), 0)
+
+    def test_streams_whose_clients_left_do_not_hold_the_end_up(self):
+        body = b'{"prompt":"Once upon a time","max_tokens":900,"temperature":0,"ignore_eos":true,"stream":true}'
+        request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        for _ in range(3):
+            server = serving.Server("models/story", "--device", "toy", "--max-num-seqs", "256")
+            clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+            for c in clients:
+                c.sendall(request)
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:
+                for c in select.select(clients, [], [], 0.1)[0]:
+                    if c.recv(1 << 18).endswith(b"0\r\n\r\n"):
+                        c.sendall(request)
+            for c in clients:
+                c.close()
+            begin = time.monotonic()
+            self.assertEqual(server.stop(), 0)
+            self.assertLess(time.monotonic() - begin, 15)  # it had once 75 s of idle timeout to go
 
 
 if __name__ == "__main__":
