@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints the tables that docs/benchmarks.md records; run by make bench. The machine should have nothing else to do.
 #
-#   BUILD=build/release bench/run.sh [NAME...]     all, or those named: machine startup decode and the programs of bench/
+#   BUILD=build/release bench/run.sh [NAME...]     all, or those named: machine startup decode itl and the programs of bench/
 set -eu
 cd "$(dirname "$0")/.."
 : "${BUILD:=build/release}"
@@ -22,10 +22,12 @@ decode() {
     "$BUILD/gyre" bench models/story
 }
 
-for name in ${*:-machine startup decode $(cd bench && ls ./*.c | sed 's,./\(.*\)\.c$,\1,')}; do
+itl() { GYRE="$BUILD/gyre" python3 bench/itl.py; }
+
+for name in ${*:-machine startup decode itl $(cd bench && ls ./*.c | sed 's,./\(.*\)\.c$,\1,')}; do
     echo "== $name"
     case $name in
-    machine | startup | decode) $name ;;
+    machine | startup | decode | itl) $name ;;
     *) "$BUILD/bench/$name" ;;
     esac
     echo

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { N = 3, ENOUGH = 4 };
+enum { N = 3, ENOUGH = 4, FIRST_REACH = 32 };
 static const double forgetting = 0.98; // half of what is known is some 35 steps old
 
 /* Scaled to the same order, so that the covariance stays well conditioned. */
@@ -38,8 +38,15 @@ static void update_covariance(struct step_cost *c, const double gain[N], const d
             c->covariance[i][j] = (c->covariance[i][j] - gain[i] * px[j]) / lambda;
 }
 
+/* How far above its prediction a step ended, squared, on average. */
+static void learn_scatter(struct step_cost *c, struct step_work work, double us) {
+    double over = c->n_steps < ENOUGH ? 0 : fmax(0, us - step_cost_predict(c, work));
+    c->scatter = forgetting * c->scatter + (1 - forgetting) * over * over;
+}
+
 void step_cost_learn(struct step_cost *c, struct step_work work, double us) {
     double x[N], px[N], gain[N];
+    learn_scatter(c, work, us);
     features(work, x);
     for (int i = 0; i < N; i++)
         px[i] = dot(c->covariance[i], x);
@@ -50,6 +57,7 @@ void step_cost_learn(struct step_cost *c, struct step_work work, double us) {
     for (int i = 0; i < N; i++)
         c->weight[i] += gain[i] * error;
     update_covariance(c, gain, px);
+    c->reach = fmax((double)work.tokens, c->reach * forgetting);
     c->n_steps++;
 }
 
@@ -70,7 +78,9 @@ static struct step_work with_chunk(struct step_work work, int64_t n_computed, in
 int step_cost_chunk(const struct step_cost *c, struct step_work work, int64_t n_computed, int max, double target_us) {
     if (c->n_steps < ENOUGH || max <= 1)
         return max < 1 ? 1 : max;
-    int low = 1, high = max + 1; // [low, high): low fits or is the least there is
+    target_us -= fmin(2 * sqrt(c->scatter), target_us / 2);
+    double reach = fmax(2 * c->reach - (double)work.tokens, FIRST_REACH);
+    int low = 1, high = (int)fmin(max, reach) + 1; // [low, high): low fits or is the least there is
     while (high - low > 1) {
         int mid = low + (high - low) / 2;
         if (step_cost_predict(c, with_chunk(work, n_computed, mid)) <= target_us)

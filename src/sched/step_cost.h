@@ -20,6 +20,8 @@ struct step_cost {
     double weight[3];
     double covariance[3][3];
     int64_t n_steps; // learned from
+    double reach;    // tokens of the largest step lately
+    double scatter;  // microseconds above what was predicted: their mean square lately
 };
 
 void step_cost_init(struct step_cost *c);
@@ -31,5 +33,7 @@ void step_cost_learn(struct step_cost *c, struct step_work work, double us);
 double step_cost_predict(const struct step_cost *c, struct step_work work);
 
 /* The most tokens, at least 1 and at most `max`, that may be added to `work` from a sequence that has computed
- * `n_computed`, for the step to end within target_us. `max` as long as nothing is known. */
+ * `n_computed`, for the step to end within target_us. `max` as long as nothing is known. A step becomes at most twice as
+ * large as the largest one lately (32 tokens are always allowed): hundreds of steps of single tokens say little of a thousand. Twice what steps
+ * lately took beyond their predictions is kept free, at most half of the target. */
 int step_cost_chunk(const struct step_cost *c, struct step_work work, int64_t n_computed, int max, double target_us);
