@@ -408,6 +408,21 @@ class Page(unittest.TestCase):
         self.assertIsNone(b.js("localStorage.getItem('gyre.key')"))  # only in this tab, unless it is asked for
         b.errors.clear()
 
+    def test_a_key_does_not_go_to_another_server(self):
+        b = self.browser
+        b.js("keepKey('sesame', true)")
+        s = FakeServer(lambda h, body: h.say("Hm."), models=None, get=lambda h: (h.server.seen.append((h.path, dict(h.headers), None)), h.reply(200, {"data": [{"id": "other"}]})))
+        self.addCleanup(s.__exit__)
+        b.click("#open-settings")
+        b.wait("$('set-key').value === 'sesame'")
+        b.click("#set-base")
+        b.type(s.url)
+        b.key("Escape")
+        b.wait("$('model').value === 'other'")
+        self.ask("Hello")
+        self.assertEqual([h.get("Authorization") for _, h, _ in s.seen], [None] * len(s.seen))
+        self.assertIsNone(b.js("localStorage.getItem('gyre.key')"))
+
     def test_models_of_a_server_that_was_left_do_not_come_late(self):
         def late(h):
             time.sleep(0.5)

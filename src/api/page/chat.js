@@ -74,7 +74,6 @@ function stop() { jobs.get(current.id)?.abort.abort(); }
 
 /** Takes back everything from a message on. */
 function cutAt(message) {
-  stop();
   const at = current.messages.indexOf(message);
   if (at < 0) return false;
   current.messages.length = at;

@@ -72,6 +72,8 @@ function openSettings() {
 }
 
 function keepSettings() {
+  const moved = baseOf($('set-base').value) !== baseOf(settings.base);
+  if (moved && $('set-key').value === readKey()) $('set-key').value = ''; // one server's key is none of another's business
   settings.base = $('set-base').value.trim();
   settings.system = $('set-system').value;
   settings.stop = $('set-stop').value;
