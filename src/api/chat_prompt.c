@@ -64,41 +64,52 @@ enum status chat_check_messages(json_t *messages, const char *name, struct error
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-static struct str trimmed(struct str s) {
-    for (; s.len > 0 && is_blank(s.ptr[0]); s.ptr++, s.len--)
-        ;
-    for (; s.len > 0 && is_blank(s.ptr[s.len - 1]); s.len--)
-        ;
-    return s;
+/* Puts a mark behind the content of the last message, in messages of the context's own: where the template writes it, the
+ * content ends. A blank follows the mark, to see whether the template trims. */
+static enum status mark_last(json_t *context, const char *mark, struct error *err) {
+    json_t *messages = json_copy(json_object_get(context, "messages"));
+    size_t last = json_array_size(messages) - 1;
+    json_t *message = json_copy(json_array_get(messages, last)), *content = json_object_get(message, "content");
+    struct buf text = {0};
+    json_array_set_new(messages, last, message);
+    json_object_set_new(context, "messages", messages);
+    bool blank = true;
+    for (size_t i = 0; i < json_string_length(content) && blank; i++)
+        blank = is_blank(json_string_value(content)[i]);
+    if (blank)
+        return fail(err, ERR_ARG, "messages: the last one has no text that could be continued");
+    buf_append(&text, json_string_value(content), json_string_length(content));
+    buf_printf(&text, "%s ", mark);
+    json_object_set_new(message, "content", json_stringn_nocheck(text.ptr, text.len));
+    buf_release(&text);
+    return OK;
 }
 
-/* Cuts the prompt after the content of the last message, where the template wrote it last. Templates trim contents, so
- * it is looked for without its outer blanks; what they write after it is short. */
-static enum status cut_after_last(const json_t *messages, struct buf *prompt, struct error *err) {
-    const json_t *content = json_object_get(json_array_get(messages, json_array_size(messages) - 1), "content");
-    struct str text = json_is_string(content) ? trimmed((struct str){json_string_value(content), json_string_length(content)}) : STR("");
-    if (text.len == 0)
-        return fail(err, ERR_ARG, "messages: the last one has no text that could be continued");
-    const size_t longest_close = 4096;
-    size_t first = MAX(text.len, prompt->len - MIN(prompt->len, longest_close));
-    for (size_t at = prompt->len + 1; at-- > first;)
-        if (memcmp(prompt->ptr + at - text.len, text.ptr, text.len) == 0) {
-            prompt->len = at;
-            prompt->ptr[at] = '\0';
-            return OK;
-        }
-    return fail(err, ERR_UNSUPPORTED, "messages: the chat template does not show the last one as it is, so it cannot be continued");
+/* Cuts the prompt at the mark; a template that trims would have trimmed the content before it too. */
+static enum status cut_at(const char *mark, struct buf *prompt, struct error *err) {
+    char *at = prompt->len ? memmem(prompt->ptr, prompt->len, mark, strlen(mark)) : NULL;
+    if (!at)
+        return fail(err, ERR_UNSUPPORTED, "messages: the chat template does not show the last one as it is, so it cannot be continued");
+    bool trims = at[strlen(mark)] != ' ';
+    for (prompt->len = (size_t)(at - prompt->ptr); trims && prompt->len > 0 && is_blank(prompt->ptr[prompt->len - 1]);)
+        prompt->len--;
+    prompt->ptr[prompt->len] = '\0';
+    return OK;
 }
 
 static enum status render(struct generation *g, json_t *context, enum chat_end end, struct buf *prompt, struct error *err) {
+    char mark[64];
     if (!g->api->options.chat)
         return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template; use /v1/completions");
     json_object_set_new(context, "add_generation_prompt", json_boolean(end == CHAT_ASKS));
     const char *effort = json_string_value(json_object_get(context, "reasoning_effort"));
     if (effort && strcmp(effort, "none") == 0 && !json_object_get(context, "enable_thinking"))
         json_object_set_new(context, "enable_thinking", json_false()); // the name that templates of models that can do both read
+    api_new_id("continue", mark);
+    if (end == CHAT_CONTINUES)
+        TRY(mark_last(context, mark, err));
     TRY(chat_template_render(g->api->options.chat, context, &(struct template_options){0}, prompt, err));
-    return end == CHAT_CONTINUES ? cut_after_last(json_object_get(context, "messages"), prompt, err) : OK;
+    return end == CHAT_CONTINUES ? cut_at(mark, prompt, err) : OK;
 }
 
 enum status chat_prompt(struct generation *g, json_t *context, enum chat_end end, struct prompt_ids *out, struct error *err) {

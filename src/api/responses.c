@@ -215,6 +215,37 @@ static enum status read_max_tokens(const json_t *body, struct gyre_request *r, s
 
 // ---- the echo ---------------------------------------------------------------------------------------------------
 
+static enum status check_metadata(const json_t *body, struct error *err) {
+    enum { PAIRS = 16, KEY = 64, VALUE = 512 }; // OpenAI's
+    json_t *metadata, *value;
+    const char *key;
+    TRY(jv_object_or_null(body, "request", "metadata", &metadata, err));
+    if (json_object_size(metadata) > PAIRS)
+        return fail(err, ERR_ARG, "metadata: it has %zu pairs, at most %d are allowed", json_object_size(metadata), PAIRS);
+    json_object_foreach(metadata, key, value) {
+        if (!json_is_string(value) || json_string_length(value) > VALUE || strlen(key) > KEY)
+            return fail(err, ERR_ARG, "metadata: keys are at most %d bytes, values strings of at most %d", KEY, VALUE);
+    }
+    return OK;
+}
+
+/* What means nothing here is given back, several times in a stream; so it must be what it should be, and short. */
+static enum status check_echoed(const json_t *body, struct error *err) {
+    enum { LONGEST = 512 };
+    static const char *const texts[] = {"user", "safety_identifier", "prompt_cache_key", "service_tier"};
+    const char *text;
+    int64_t n;
+    bool b;
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        TRY(jv_string_or(body, "request", texts[i], "", &text, err));
+        if (strlen(text) > LONGEST)
+            return fail(err, ERR_ARG, "%s: it has %zu bytes, at most %d are allowed", texts[i], strlen(text), LONGEST);
+    }
+    TRY(jv_int_or(body, "request", "max_tool_calls", 0, INT64_MAX, 0, &n, err));
+    TRY(jv_bool_or(body, "request", "parallel_tool_calls", true, &b, err));
+    return check_metadata(body, err);
+}
+
 static json_t *given_or(const json_t *body, const char *name, json_t *take_fallback) {
     json_t *value = json_object_get(body, name);
     if (!value || json_is_null(value))
@@ -229,7 +260,7 @@ static char *make_echo(struct arena *arena, const json_t *body, const struct gyr
                                           "safety_identifier", "prompt_cache_key",  "service_tier"};
     for (size_t i = 0; i < ARRAY_LEN(or_null); i++)
         json_object_set_new(echo, or_null[i], given_or(body, or_null[i], json_null()));
-    if (json_is_string(json_object_get(body, "user"))) // which may not be null
+    if (json_is_string(json_object_get(body, "user"))) // null is not in OpenAI's schema
         json_object_set(echo, "user", json_object_get(body, "user"));
     json_object_set_new(echo, "metadata", given_or(body, "metadata", json_object()));
     json_object_set_new(echo, "temperature", given_or(body, "temperature", json_real((double)r->temperature)));
@@ -279,6 +310,7 @@ static enum status read_request(struct generation *g, const json_t *body, struct
     TRY(read_tool_choice(body, err));
     TRY(read_include(g, body, r, err));
     TRY(read_max_tokens(body, r, err));
+    TRY(check_echoed(body, err));
     TRY(make_prompt(g, body, prompt, err));
     api_new_id("rs_", response->reasoning_id);
     api_new_id("msg_", response->message_id);

@@ -110,6 +110,25 @@ class Answers(unittest.TestCase):
                               add_generation_prompt=False, continue_final_message=True)
         self.assertEqual(chat["choices"][0]["message"]["content"], r["content"][0]["text"])
 
+    def test_a_continued_message_is_the_prompt_up_to_it(self):
+        for begin in ("Once upon a", "Once upon a ", " Once upon a time.\n\n", "fox", "m_end", "<|im_end|>"):
+            _, chat = server.post("/v1/chat/completions", messages=CHAT + [{"role": "assistant", "content": begin}], max_tokens=6, temperature=0,
+                                  add_generation_prompt=False, continue_final_message=True)
+            prompt = "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n%s" % (CHAT[0]["content"], begin)
+            _, raw = server.post("/v1/completions", prompt=prompt, max_tokens=6, temperature=0)
+            self.assertEqual(chat["usage"]["prompt_tokens"], raw["usage"]["prompt_tokens"], begin)
+            self.assertEqual(chat["choices"][0]["message"]["content"], raw["choices"][0]["text"], begin)
+
+    def test_a_template_that_trims_trims_what_is_continued(self):
+        own = Server("tests/models/gemma3")
+        try:
+            asks = [CHAT + [{"role": "assistant", "content": begin}] for begin in ("Once upon a", " Once upon a \n")]
+            answers = [own.post("/v1/messages", messages=m, max_tokens=8, temperature=0)[1] for m in asks]
+            self.assertEqual(*[own.post("/v1/messages/count_tokens", messages=m)[1] for m in asks])
+            self.assertEqual(*[a["content"] for a in answers])
+        finally:
+            self.assertEqual(own.stop(), 0)
+
     def test_count_tokens_counts_what_an_answer_bills(self):
         for extra in ({}, {"system": "Be brief."}, {"messages": CHAT + [{"role": "assistant", "content": "Once"}]}):
             ask = dict({"messages": CHAT}, **extra)

@@ -173,6 +173,14 @@ class Refusals(unittest.TestCase):
                 self.refused(field, **{field: bad}, **({"include": ["message.output_text.logprobs"]} if field == "top_logprobs" else {}))
         self.refused("include[0]", include=[5])
 
+    def test_what_comes_back_is_checked_and_short(self):
+        for field, bad in (("user", 5), ("user", "x" * 513), ("safety_identifier", {}), ("prompt_cache_key", "x" * 10 ** 6), ("service_tier", []),
+                           ("max_tool_calls", "x"), ("max_tool_calls", -1), ("parallel_tool_calls", 1), ("metadata", 5), ("metadata", {"a": 5}),
+                           ("metadata", {"a": "x" * 513}), ("metadata", {"x" * 65: "a"}), ("metadata", {str(i): "a" for i in range(17)})):
+            with self.subTest(field=field, bad=str(bad)[:20]):
+                self.refused(field, **{field: bad})
+        self.assertEqual(server.post("/v1/responses", input=ASK, max_output_tokens=1, user="x" * 512, metadata={"x" * 64: "é" * 256})[0], 200)
+
     def test_inputs_that_are_none(self):
         image = {"type": "input_image", "image_url": "http://x"}
         for param, bad in (("input", None), ("input", []), ("input", 5), ("input", [{"type": "reasoning", "summary": [], "id": "x"}]), ("input[0]", [5]),
