@@ -384,9 +384,12 @@ static struct beams_options options_of(const struct generation *g, const struct 
     return o;
 }
 
-/* The most probable token each time, and those beside it; nothing, not even of the model's defaults, that could change or end it. */
-static struct gyre_request probe_of(const struct gyre_request *r, int n_choices) {
+/* The most probable token each time, and those beside it; nothing, not even of the model's defaults, that could change or end it.
+ * Probes are sent when the body that the request was read from is long gone. */
+static struct gyre_request probe_of(const struct gyre_request *r, int n_choices, struct arena *arena) {
     struct gyre_request q = *r;
+    q.cache_salt = r->cache_salt ? arena_strdup(arena, str_of(r->cache_salt)) : NULL;
+    q.logit_bias = NULL, q.allowed_ids = NULL, q.bad_sequences = NULL; // of which there are none
     q.min_tokens = 0;
     q.temperature = 0;
     q.repetition_penalty = 1, q.presence_penalty = 0, q.frequency_penalty = 0;
@@ -437,7 +440,7 @@ void beam_search_start(struct generation *g, const struct gyre_request *request,
     *s = (struct beam_search){.g = g, .n_runs = n_prompts, .n_each = n};
     struct gyre_request r = *request;
     api_key_apply(g->x, &r, g->n_prompt_tokens, n_prompts * options.width);
-    s->request = probe_of(&r, options.width + options.n_stops);
+    s->request = probe_of(&r, options.width + options.n_stops, arena);
     s->runs = arena_calloc(arena, (size_t)n_prompts, sizeof *s->runs);
     for (int i = 0; i < g->n_choices; i++) {
         struct answer *a = g->choices[i].answer = arena_calloc(arena, 1, sizeof *a);
