@@ -89,7 +89,7 @@ class Fields(unittest.TestCase):
         self.assertEqual([c["index"] for c in many["choices"]], list(range(6)))
 
     def test_a_salt_lasts_as_long_as_the_search(self):
-        ask = dict(prompt="There was a small house by the sea. " * 20, max_tokens=70, use_beam_search=True, beam_width=3, ignore_eos=True)
+        ask = dict(prompt="A bird sat in a big old tree. " * 20, max_tokens=70, use_beam_search=True, beam_width=3, ignore_eos=True)
         plain, salted, again = (self.server.post("/v1/completions", **dict(ask, **salt))[1] for salt in
                                 ({}, {"cache_salt": "mine" * 50}, {"cache_salt": "mine" * 50}))
         self.assertEqual(salted["choices"], plain["choices"])
