@@ -13,10 +13,12 @@
 
 static const struct queue_model *queue_of(const struct api *api) { return &service_telemetry(api->service)->queue; }
 
-enum status api_check_wait(struct api *api, int32_t tenant, struct error *err) {
+enum status api_check_wait(struct http_exchange *x, int32_t tenant, struct error *err) {
+    const struct api *api = api_of(x);
     int64_t limit = api->options.max_wait_us, wait = queue_model_wait_us(queue_of(api), tenant);
     if (limit <= 0 || wait <= limit)
         return OK;
+    ((struct api_record *)x->record)->wait_us = wait;
     return fail(err, ERR_FULL, "the request would wait about %.1f s for its turn, and at most %.1f s are accepted", (double)wait * 1e-6,
                 (double)limit * 1e-6);
 }
@@ -29,7 +31,8 @@ void api_reply_busy(struct http_exchange *x, int32_t tenant, const char *message
         api_reply_error(x, 503, NULL, message);
         return;
     }
-    int64_t wait = queue_model_wait_us(queue_of(api), tenant);
+    int64_t said = ((const struct api_record *)x->record)->wait_us; // the queue may be shorter by now
+    int64_t wait = said ? said : queue_model_wait_us(queue_of(api), tenant);
     struct api_wait w = {.reason = queue_model_is_own(queue_of(api), tenant) ? "key_queue" : "overloaded",
                          .retry_us = MAX(wait - api->options.max_wait_us, 1000000),
                          .estimate_us = wait,

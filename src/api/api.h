@@ -82,8 +82,9 @@ bool api_admit(struct http_exchange *x);
 /* What the key of the exchange says about its request to the engine; tokens that it may use are charged to the key. */
 void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_prompt_tokens, int n_answers);
 
-/* Whether a request of the tenant would wait for longer than api_options.max_wait_us: then ERR_FULL and a sentence. */
-enum status api_check_wait(struct api *api, int32_t tenant, struct error *err);
+/* Whether a request of the tenant would wait for longer than api_options.max_wait_us: then ERR_FULL and a sentence, and
+ * api_reply_busy says the same time. */
+enum status api_check_wait(struct http_exchange *x, int32_t tenant, struct error *err);
 
 /* 429 with Retry-After: the queue is too long for the tenant (503 while the server shuts down). */
 void api_reply_busy(struct http_exchange *x, int32_t tenant, const char *message);

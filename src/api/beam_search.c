@@ -454,7 +454,7 @@ void beam_search_start(struct generation *g, const struct gyre_request *request,
     }
     g->search = s;
     generation_begin(g);
-    if (api_check_wait(g->api, r.tenant, &err) != OK) {
+    if (api_check_wait(g->x, r.tenant, &err) != OK) {
         generation_refuse(g, r.tenant, &err);
         return;
     }

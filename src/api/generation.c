@@ -445,7 +445,7 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
     api_key_apply(x, &r, g->n_prompt_tokens, g->n_choices);
     http_hold(x);
     struct error busy;
-    if (api_check_wait(g->api, r.tenant, &busy) != OK) {
+    if (api_check_wait(x, r.tenant, &busy) != OK) {
         refuse(g, 0, r.tenant, &busy);
         return;
     }

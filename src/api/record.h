@@ -42,6 +42,7 @@ struct api_record {
     struct api_key *key;           // that it was sent with; NULL: none was wanted
     bool entered;                  // it counts as in flight for the key
     int64_t charged;               // tokens, to the key
+    int64_t wait_us;               // that it was refused for; 0: it was not
     struct generation *generation; // under the lock: while its answers are there
     int64_t began_us, began_unix_us;
     bool sent; // finished was called, and `outcome` is what it said
