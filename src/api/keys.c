@@ -114,7 +114,8 @@ void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_pr
     struct api_record *rec = x->record;
     if (!rec->key)
         return;
-    rec->charged = n_prompt_tokens + (r->max_tokens > 0 ? n_answers * r->max_tokens : 0);
+    int64_t most = MIN(MAX(r->max_tokens, 0), service_info(api->service)->max_model_len); // what is longer will be refused
+    rec->charged = n_prompt_tokens + n_answers * most;
     keyring_charge(api->options.keyring, rec->key, rec->charged);
     r->priority = MAX(r->priority, rec->key->limits.priority);
     if (service_info(api->service)->n_tenants == 1)

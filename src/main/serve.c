@@ -202,17 +202,17 @@ static int run(const struct verb_args *args) {
     return code;
 }
 
-const struct verb_spec verb_serve = {"serve",
-                                     "MODEL",
-                                     "serves a model over HTTP, as OpenAI's API",
-                                     flags,
-                                     ARRAY_LEN(flags),
-                                     1,
-                                     1,
-                                     .run = run,
-                                     .translate = vllm_flags_translate,
-                                     .epilogue =
-                                         "A browser finds a chat page at /.\n"
-                                         "Endpoints: /v1/completions /v1/chat/completions /v1/responses /v1/messages /v1/embeddings\n"
-                                         "           /v1/models /tokenize /detokenize /abort_requests /health /metrics; /openapi.json says all\n"
-                                         "Requests in flight finish after SIGTERM; see --drain-timeout.\n"};
+const struct verb_spec verb_serve = {
+    "serve",
+    "MODEL",
+    "serves a model over HTTP, as OpenAI's API",
+    flags,
+    ARRAY_LEN(flags),
+    1,
+    1,
+    .run = run,
+    .translate = vllm_flags_translate,
+    .epilogue = "A browser finds a chat page at /.\n"
+                "Endpoints: /v1/completions /v1/chat/completions /v1/responses /v1/messages /v1/embeddings\n"
+                "           /v1/models /tokenize /detokenize /abort_requests /health /metrics; /openapi.json says all\n"
+                "Requests in flight finish after SIGTERM; see --drain-timeout.\n"};

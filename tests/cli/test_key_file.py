@@ -112,6 +112,7 @@ class Limits(unittest.TestCase):
     def test_refused_requests_cost_no_tokens(self):
         for _ in range(3):
             self.assertEqual(ask("carol", prompt="", max_tokens=900)[0], 400)
+            self.assertEqual(ask("carol", n=100, max_tokens=2 ** 62)[0], 400)
         self.assertEqual(ask("carol", max_tokens=1)[1]["x-ratelimit-remaining-tokens"], "60")
 
     def test_concurrency(self):
