@@ -160,14 +160,18 @@ static void announce(const struct server *s, double seconds) {
         fprintf(stderr, "listening on %s://%s:%d\n", opt.tls_cert ? "https" : "http", opt.host, http_port(s->api->http));
 }
 
-/* Read before the model, so that a fault in them is told at once. */
+/* Read before the model, so that a fault in them is told at once. VLLM_API_KEY belongs to a line for vllm serve: without it the
+ * line would serve everybody. */
 static enum status open_keys(struct server *s, struct error *err) {
-    if (opt.keys.n == 0 && !opt.key_file)
+    const char *theirs = opt.keys.n == 0 && !opt.key_file ? getenv("VLLM_API_KEY") : NULL;
+    if (opt.keys.n == 0 && !opt.key_file && !theirs)
         return OK;
     s->keyring = xmalloc(sizeof *s->keyring);
     keyring_init(s->keyring);
     for (size_t i = 0; i < opt.keys.n; i++)
         TRY(keyring_add(s->keyring, opt.keys.items[i], err));
+    if (theirs)
+        TRY(keyring_add(s->keyring, theirs, err));
     if (opt.key_file)
         TRY(keyring_load(s->keyring, opt.key_file, err));
     if (opt.key_file || opt.keys.n > 1)

@@ -93,6 +93,16 @@ class Served(unittest.TestCase):
         self.assertTrue(any("have 5 s" in l for l in server.log), server.log)
         self.assertTrue(any("--gpu-memory-utilization has no effect" in l for l in server.log), server.log)
 
+    def test_a_key_in_vllms_variable_is_a_key(self):
+        os.environ["VLLM_API_KEY"] = "key-of-theirs"
+        try:
+            server = Server("models/story")
+        finally:
+            del os.environ["VLLM_API_KEY"]
+        self.addCleanup(server.process.kill)
+        self.assertEqual([server.request("GET", "/version", headers=h)[0] for h in ({}, {"x-api-key": "key-of-theirs"})], [401, 200])
+        self.assertEqual(server.stop(), 0)
+
     def test_one_value_a_flag_stays_as_it_was(self):
         server = Server("models/story", "--served-model-name", "one", "--served-model-name", "two")
         self.addCleanup(server.process.kill)
