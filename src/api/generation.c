@@ -172,12 +172,23 @@ int64_t generation_n_tokens(const struct generation *g) {
     return n;
 }
 
-void generation_usage(const struct generation *g, struct buf *out) {
-    int64_t n = generation_n_tokens(g), n_reasoning = 0, n_cached = 0;
-    for (int i = 0; i < g->n_choices; i++) {
-        n_reasoning += g->choices[i].n_reasoning;
-        n_cached = MAX(n_cached, g->choices[i].n_cached);
+/* Of each prompt, what none of its choices computed: later ones find what the first one did. */
+static int64_t n_cached_tokens(const struct generation *g) {
+    int64_t n = 0;
+    for (int i = 0; i < g->n_choices;) {
+        const struct choice *first = &g->choices[i];
+        int64_t least = first->n_cached;
+        for (; i < g->n_choices && g->choices[i].prompt == first->prompt; i++)
+            least = MIN(least, g->choices[i].n_cached);
+        n += least;
     }
+    return n;
+}
+
+void generation_usage(const struct generation *g, struct buf *out) {
+    int64_t n = generation_n_tokens(g), n_reasoning = 0, n_cached = n_cached_tokens(g);
+    for (int i = 0; i < g->n_choices; i++)
+        n_reasoning += g->choices[i].n_reasoning;
     buf_printf(out,
                "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
                "\"prompt_tokens_details\":{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",

@@ -8,7 +8,7 @@ enum {
     DEFAULT_SEQS = 64,
     DEFAULT_BLOCK = 64,
     CHECKPOINTS_A_SEQ = 2,  // of recurrent state, for each sequence of a full step: of its prompt's end and its answer's
-    COPIES_A_SEQ = 4,       // of cache before a step: a checkpoint made and one restored, and some to spare
+    COPIES_A_SEQ = 3,       // of cache before a step: a checkpoint made and one restored, one to spare; and a block of each group
     LONGEST = 1 << 24,      // tokens of a sequence: tables are made for them
     LOGIT_BYTES = 64 << 20, // for the rows of one step; scoring goes in slices of that
 };
@@ -106,7 +106,7 @@ static struct bucket bucket_of(const struct gyre_options *o, const struct progra
                        .max_seqs = o->max_seqs ? o->max_seqs : DEFAULT_SEQS};
     b.max_seqs = MIN(b.max_seqs, b.max_tokens);
     int64_t rows = LOGIT_BYTES / ((int64_t)sizeof(float) * p->vocab_size);
-    b.max_copies = COPIES_A_SEQ * b.max_seqs;
+    b.max_copies = (COPIES_A_SEQ + p->n_groups) * b.max_seqs;
     b.max_rows = (int)MAX((int64_t)b.max_seqs, MIN(rows, (int64_t)b.max_tokens));
     return b;
 }
@@ -117,6 +117,18 @@ static void fill_blocks(const struct cache_demand *d, int64_t n_tokens, int64_t 
             cache->n_blocks[g] = (int)blocks_of(d, g, n_tokens, max_len);
 }
 
+/* Slots for recurrent state, one at least: for max_seqs sequences and their checkpoints, in at most half of the budget, and
+ * fewer where the cache of one sequence of least_len tokens needs the room. Returns their bytes. */
+static int64_t size_states(const struct cache_demand *d, int64_t budget, int64_t least_len, struct engine_sizes *out) {
+    int64_t state = state_bytes(d);
+    if (state == 0)
+        return 0;
+    int64_t useful = d->max_seqs * (int64_t)(d->options->no_prefix_cache ? 1 : 1 + CHECKPOINTS_A_SEQ);
+    int64_t left = budget - cache_bytes(d, least_len, least_len);
+    out->cache.n_states = (int)MAX(1, MIN(MIN(budget / 2, left) / state, useful));
+    return saturating_mul(state, out->cache.n_states);
+}
+
 enum status engine_size(const struct gyre_options *o, const struct engine_model *m, struct engine_sizes *out, struct error *err) {
     TRY(check_options(o, m, err));
     *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
@@ -124,13 +136,8 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
     struct cache_demand d = {o, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs};
 
     int64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : default_budget(m->weight_bytes);
-    int64_t state = state_bytes(&d), states = 0;
-    if (state > 0) { // at most half for recurrent state, but one slot there must be
-        int64_t useful = d.max_seqs * (o->no_prefix_cache ? 1 : 1 + CHECKPOINTS_A_SEQ);
-        out->cache.n_states = (int)MAX(1, MIN(budget / 2 / state, useful));
-        states = saturating_mul(state, out->cache.n_states);
-    }
     int64_t asked_len = MIN(o->max_model_len ? o->max_model_len : m->max_positions, LONGEST);
+    int64_t states = size_states(&d, budget, o->max_model_len ? asked_len : 1, out);
     out->max_model_len = longest_that_fits(&d, asked_len, budget - states);
     if (states > budget || out->max_model_len == 0)
         return fail(err, ERR_MEMORY, "the cache of one block of %d tokens does not fit in the %lld MiB that the cache may have",

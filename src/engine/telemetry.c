@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 
-static const char *const queue_reasons[N_ADMISSIONS] = {"none", "max_num_seqs", "token_budget", "kv_cache", "preemption"};
+static const char *const queue_reasons[N_ADMISSIONS] = {"none", "max_num_seqs", "token_budget", "kv_cache", "preemption", "shared_prompt"};
 const char *queue_reason_name(int64_t reason) { return queue_reasons[reason]; }
 
 const char *const finished_reason_name[N_FINISHED_REASONS] = {"stop", "length", "abort", "error"};

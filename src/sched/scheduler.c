@@ -1,6 +1,8 @@
 /* scheduler.c - see scheduler.h. */
 #include "sched/scheduler.h"
 
+#include "sched/shared_prompt.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -206,12 +208,25 @@ static bool plan_running(struct scheduler *s, struct reserve *decoding) {
     return true;
 }
 
+/* Tokens of a waiting sequence's text that others may have computed. */
+static int32_t most_reusable(const struct sequence *seq) { return seq->whole ? 0 : MIN(seq->first_row, seq->n_tokens - 1); }
+
+/* Whether seq waits for a running one to compute what both begin with; then it needs nothing that is remembered of it yet. */
+static bool waits_for_shared(struct scheduler *s, struct sequence *seq) {
+    if (!shared_prompt_is_coming(s->pool, s->running, s->n_running, seq, most_reusable(seq)))
+        return false;
+    s->n_waiting_with_cache -= seq->n_computed > 0;
+    kv_pool_drop(s->pool, seq);
+    return true;
+}
+
 /* What is remembered of a waiting sequence's text; it then waits with cache until it is admitted or others need it. */
 static void recall(struct scheduler *s, struct sequence *seq) {
     if (seq->n_computed > 0)
         return;
-    int32_t most = seq->whole ? 0 : sequence_row_start(seq);
+    int32_t most = most_reusable(seq);
     enum gyre_cache_miss miss = kv_pool_recall(s->pool, seq, most);
+    shared_prompt_copy(s->pool, s->running, s->n_running, seq, most);
     if ((miss == GYRE_MISS_NONE || miss == GYRE_MISS_SHORT) && most < seq->n_tokens - 1)
         miss = GYRE_MISS_SCORED;
     if (seq->n_recalled < 0)
@@ -227,12 +242,19 @@ static bool find_room(struct scheduler *s, const struct sequence *seq) {
 }
 
 /* From the head of the queue, while each finds room for all of its known tokens: admitting one on the strength of
- * its first chunk would only have it preempted in the middle of its prompt. */
+ * its first chunk would only have it preempted in the middle of its prompt. Who waits for a running one to compute what both
+ * begin with is passed over; that ends, as the running one ranks before it. */
 static enum admission admit_waiting(struct scheduler *s, struct reserve decoding) {
-    while (s->waiting.head) {
-        struct sequence *seq = s->waiting.head;
+    enum admission all = ADMITTED_ALL;
+    struct sequence *next;
+    for (struct sequence *seq = s->waiting.head; seq; seq = next) {
+        next = seq->next;
         if (s->n_running >= s->limits.max_seqs)
             return BLOCKED_SEQS;
+        if (waits_for_shared(s, seq)) {
+            all = BLOCKED_SHARED;
+            continue;
+        }
         recall(s, seq);
         int n = tokens_that_fit(s, seq, decoding);
         if (n <= 0)
@@ -247,13 +269,15 @@ static enum admission admit_waiting(struct scheduler *s, struct reserve decoding
         BUG_IF(st != OK); // there was room for more than that
         put_in_step(s, seq, n);
     }
-    return ADMITTED_ALL;
+    return all;
 }
 
 /* Nothing is planned yet, so whoever is less important than the first that waits can still give way; but not while a step is
  * in flight: then false. */
 static bool give_way_to_priority(struct scheduler *s) {
     struct sequence *first = s->waiting.head;
+    if (first && waits_for_shared(s, first))
+        return true;
     while (first && s->n_running > 0 && first->rank.priority < s->running[s->n_running - 1]->rank.priority) {
         if (s->n_running < s->limits.max_seqs && kv_pool_has_room(s->pool, first, first->n_tokens))
             return true;

@@ -41,6 +41,7 @@ enum admission {
     BLOCKED_TOKENS,    // max_tokens, max_rows or the bound on the step's time are used up
     BLOCKED_CACHE,     // there is not room for all of its known tokens
     BLOCKED_PREEMPTED, // somebody lost the cache in this very step
+    BLOCKED_SHARED,    // somebody is computing what it begins with
     N_ADMISSIONS,
 };
 
