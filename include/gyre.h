@@ -59,6 +59,7 @@ struct gyre_options {
     int n_threads;          // of the CPU; one a processor
     bool dummy_weights;     // random weights in the shapes and types of config.json; no checkpoint is read
     int64_t max_model_len;  // tokens of a sequence, prompt and answer; the model's own
+    int64_t swap_bytes;     // of the host's memory, for the cache of sequences that give way to others; none
     int64_t kv_cache_bytes; // a quarter of the memory, but not more than max_seqs sequences of max_model_len need
     int max_batched_tokens; // tokens computed in one step, 512
     int max_seqs;           // sequences in one step, 64

@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "sched/kv_pool_internal.h"
 
 #include <math.h>
 
@@ -223,11 +224,12 @@ static struct gyre_options random_options(void) {
         .kv_cache_bytes = 700 + below(one_in(3) ? 16000 : 1800),
         .no_prefix_cache = one_in(4),
         .policy = one_in(2) ? GYRE_FCFS : GYRE_SJF,
+        .swap_bytes = one_in(2) ? below(3000) : 0,
     };
 }
 
 struct tally {
-    int64_t n_requests, n_preempted, n_cancelled, n_reused;
+    int64_t n_requests, n_preempted, n_swapped, n_cancelled, n_reused;
 };
 
 static void one_random_schedule(struct tally *tally) {
@@ -236,6 +238,7 @@ static void one_random_schedule(struct tally *tally) {
     memset(all, 0, sizeof all);
     struct toy_shape shape = random_shape();
     struct world w = world_open(shape, random_options());
+    w.g->scheduler.always_swap = one_in(2);
     int max_len = (int)gyre_info(w.g)->max_model_len, n = 1 + below(MOST), submitted = 0, pace = 1 + below(6);
     if (max_len < 4) {
         world_close(w);
@@ -257,6 +260,8 @@ static void one_random_schedule(struct tally *tally) {
     }
     finish_all(w.g);
     tally->n_preempted += w.g->scheduler.n_preempted;
+    tally->n_swapped += w.g->scheduler.n_swapped;
+    EXPECT_EQ(w.g->pool.host_states.n_free, w.g->pool.host_states.n_blocks);
     for (int i = 0; i < n; i++) {
         static struct record alone;
         memset(&alone, 0, sizeof alone);
@@ -270,8 +275,10 @@ static void one_random_schedule(struct tally *tally) {
         tally->n_reused += all[i].record.timing.n_reused;
     }
     EXPECT_EQ(w.g->pool.states.n_free, w.g->pool.states.n_blocks);
-    for (int g = 0; g < w.g->pool.n_groups; g++)
+    for (int g = 0; g < w.g->pool.n_groups; g++) {
         EXPECT_EQ(w.g->pool.groups[g].blocks.n_free, w.g->pool.groups[g].blocks.n_blocks);
+        EXPECT_EQ(w.g->pool.groups[g].host.n_free, w.g->pool.groups[g].host.n_blocks);
+    }
     world_close(w);
 }
 
@@ -280,9 +287,9 @@ static void random_company_changes_nothing(void **state) {
     struct tally tally = {0};
     for (int i = 0; i < 4000; i++)
         one_random_schedule(&tally);
-    printf("%lld requests, %lld preempted, %lld cancelled, %lld tokens reused\n", (long long)tally.n_requests, (long long)tally.n_preempted,
-           (long long)tally.n_cancelled, (long long)tally.n_reused);
-    EXPECT(tally.n_preempted > 1000 && tally.n_cancelled > 200 && tally.n_reused > 1000);
+    printf("%lld requests, %lld preempted (%lld to the host), %lld cancelled, %lld tokens reused\n", (long long)tally.n_requests,
+           (long long)tally.n_preempted, (long long)tally.n_swapped, (long long)tally.n_cancelled, (long long)tally.n_reused);
+    EXPECT(tally.n_preempted > 1000 && tally.n_swapped > 200 && tally.n_cancelled > 200 && tally.n_reused > 1000);
 }
 
 // ---- one thing at a time ----------------------------------------------------------------------------------------
@@ -818,6 +825,44 @@ static void a_more_important_request_takes_the_place_of_a_running_one(void **sta
     world_close(w);
 }
 
+/* Two long answers in a cache for one and a half: prompt tokens and answers are computed once if who gives way is swapped. What
+ * is known of costs is held still: 100 us a token, and copies that cost nothing or very much. */
+static void who_gives_way_is_swapped_where_that_is_cheaper(void **state) {
+    (void)state;
+    static const struct toy_shape shapes[] = {{.full = true}, {.full = true, .window = 10}, {.full = true, .recurrent = true}};
+    for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
+        for (int cheap = 0; cheap < 2; cheap++) {
+            struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 8,
+                                                                         .max_seqs = 2,
+                                                                         .kv_cache_bytes = 2400,
+                                                                         .swap_bytes = 2400,
+                                                                         .max_batched_tokens = 16,
+                                                                         .no_prefix_cache = true});
+            while (w.g->pool.groups[0].blocks.n_free > 18) // of 24 for two
+                kv_pool_take_block(&w.g->pool, 0);
+            const struct step_cost cost = {.weight = {0, 100 * 1e2, 0}, .n_steps = 1000, .us_a_copied_mb = cheap ? 0 : 1e9};
+            struct record first = {0}, second = {0}, alone = {0};
+            struct gyre_request q = ask(&w, 10, 80);
+            submit(w.g, q, &first);
+            submit(w.g, q, &second);
+            int64_t computed = 0;
+            while (gyre_busy(w.g)) {
+                struct gyre_event e[8];
+                int64_t before = w.g->n_steps;
+                w.g->scheduler.cost = cost;
+                for (int k = 0, n = gyre_poll(w.g, e, 8); k < n; k++)
+                    record_event(e[k].user, &e[k]);
+                computed += w.g->n_steps > before ? w.g->scheduler.n_step_tokens : 0;
+            }
+            EXPECT(w.g->scheduler.n_preempted > 0 && w.g->scheduler.n_swapped == (cheap ? w.g->scheduler.n_preempted : 0));
+            EXPECT(cheap ? computed <= 2 * 89 + 2 * depth : computed > 2 * 89 + 30);
+            run_alone(shapes[i], q, &alone);
+            expect_same(&first, &alone, "beside one that gave way");
+            expect_same(&second, &alone, "after it gave way");
+            world_close(w);
+        }
+}
+
 /* Short prompts keep coming; the long one still ends, after as many of them as it has tokens at most. */
 static void a_long_prompt_does_not_starve_among_short_ones(void **state) {
     (void)state;
@@ -943,6 +988,7 @@ int main(void) {
         cmocka_unit_test(a_recurrent_model_goes_on_from_a_checkpoint),
         cmocka_unit_test(policies_decide_who_comes_first),
         cmocka_unit_test(a_more_important_request_takes_the_place_of_a_running_one),
+        cmocka_unit_test(who_gives_way_is_swapped_where_that_is_cheaper),
         cmocka_unit_test(a_long_prompt_does_not_starve_among_short_ones),
         cmocka_unit_test(the_cache_is_as_large_as_was_said),
         cmocka_unit_test(the_memory_plan_adds_up),

@@ -1,9 +1,11 @@
-/* test_prefix_models.c - on models with each kind of cache: what the prefix cache gives back is what computing gives. */
+/* test_prefix_models.c - on models with each kind of cache: what the prefix cache or the host's memory gives back is what
+ * computing gives. */
 #include "check.h"
 
 #include "base/random.h"
 #include "base/status.h"
-#include "gyre.h"
+#include "engine/engine.h"
+#include "sched/kv_pool_internal.h"
 
 enum { PROMPT = 220, ANSWER = 24, BLOCK = 16 };
 
@@ -81,7 +83,57 @@ static void reused_text_gives_the_tokens_that_computing_gives(void **state) {
     }
 }
 
+/* Four streams in a cache for two; whoever gives way goes to the host's memory and comes back. */
+static void what_was_swapped_out_comes_back_as_it_was(void **state) {
+    (void)state;
+    enum { STREAMS = 4 };
+    static const char *const models[] = {"models/story", "tests/models/gemma4", "tests/models/qwen3_5", "tests/models/deepseek_v3"};
+    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
+        struct gyre *alone = open_model(models[m], false), *g;
+        struct gyre_options o = {.model = models[m],
+                                 .backend = &backend_cpu,
+                                 .n_threads = 2,
+                                 .block_size = BLOCK,
+                                 .max_batched_tokens = 96,
+                                 .max_model_len = 128,
+                                 .max_seqs = STREAMS,
+                                 .no_prefix_cache = true,
+                                 .swap_bytes = 64 << 20};
+        struct gyre_error err;
+        EXPECT_OK(gyre_open(&o, &g, &err), err);
+        g->scheduler.always_swap = true;
+        for (int i = 0; i < g->pool.n_groups; i++) // a cache that is full soon
+            while (g->pool.groups[i].paged && g->pool.groups[i].window == 0 && g->pool.groups[i].blocks.n_free > 11)
+                kv_pool_take_block(&g->pool, i);
+        int32_t text[STREAMS][60], got[STREAMS][ANSWER];
+        int n_got[STREAMS] = {0};
+        for (intptr_t s = 0; s < STREAMS; s++) {
+            struct gyre_request q = gyre_request_default(g);
+            uint64_t id;
+            for (int i = 0; i < 60; i++)
+                text[s][i] = (int32_t)(philox_uniform(test_seed(), (uint64_t)(100 * s + i), 77 + m) * gyre_info(g)->vocab_size);
+            q.prompt = text[s], q.n_prompt = 60, q.max_tokens = ANSWER, q.ignore_eos = true, q.temperature = 0;
+            q.user = (void *)s; // NOLINT: a number
+            EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+        }
+        while (gyre_busy(g)) {
+            struct gyre_event e[8];
+            for (int i = 0, n = gyre_poll(g, e, 8); i < n; i++)
+                if (e[i].kind == GYRE_TOKEN)
+                    got[(intptr_t)e[i].user][n_got[(intptr_t)e[i].user]++] = e[i].token;
+        }
+        EXPECT(g->scheduler.n_swapped > 0 && g->scheduler.n_swapped == g->scheduler.n_preempted);
+        for (int s = 0; s < STREAMS; s++) {
+            struct outcome want = answer(alone, text[s], 60);
+            EXPECT(n_got[s] == ANSWER && memcmp(got[s], want.tokens, sizeof want.tokens) == 0);
+        }
+        gyre_close(alone);
+        gyre_close(g);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(reused_text_gives_the_tokens_that_computing_gives)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reused_text_gives_the_tokens_that_computing_gives),
+                                       cmocka_unit_test(what_was_swapped_out_comes_back_as_it_was)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -193,7 +193,8 @@ static void open_world(struct world *w) {
                              .block_size = 1 << below(5),
                              .kv_cache_bytes = 700 + below(one_in(3) ? 12000 : 1800),
                              .no_prefix_cache = one_in(5),
-                             .policy = one_in(2) ? GYRE_FCFS : GYRE_SJF};
+                             .policy = one_in(2) ? GYRE_FCFS : GYRE_SJF,
+                             .swap_bytes = one_in(2) ? below(3000) : 0};
     struct error err;
     w->n_submitted = w->n_done = 0;
     w->program = toy_program(&shape);

@@ -61,6 +61,25 @@ static void a_long_calm_does_not_spoil_the_fit(void **state) {
     EXPECT(fabs(step_cost_predict(&c, some_work(999)) / want - 1) < 0.3);
 }
 
+/* Copies at 2 GB/s, in one step of ten; what the other steps taught stays. */
+static void the_rate_of_copies_is_learned_apart(void **state) {
+    (void)state;
+    struct step_cost c;
+    step_cost_init(&c);
+    for (uint64_t i = 0; i < 1000; i++) {
+        struct step_work w = some_work(i);
+        double us = true_cost(w, i);
+        if (i % 10 == 9)
+            w.copied = (int64_t)(uniform(i, 3) * 300e6);
+        step_cost_learn(&c, w, us + (double)w.copied / 2e9 * 1e6);
+    }
+    EXPECT(fabs(c.us_a_copied_mb / 500 - 1) < 0.1);
+    struct step_work plain = some_work(5000), with = plain;
+    with.copied = 100 << 20;
+    EXPECT(fabs(step_cost_predict(&c, plain) / true_cost(plain, 5000) - 1) < 0.15);
+    EXPECT(step_cost_predict(&c, with) > step_cost_predict(&c, plain) + 40000);
+}
+
 static void a_chunk_is_as_large_as_the_target_allows(void **state) {
     (void)state;
     struct step_cost c;
@@ -156,6 +175,26 @@ static void a_long_prompt_does_not_stretch_running_streams(void **state) {
     EXPECT(bounded < 8000 * 1.15); // noise of the machine, and of the fit
 }
 
+// ---- admission ------------------------------------------------------------------------------------------------------
+
+static void a_25th_of_the_cache_is_kept_for_those_that_run(void **state) {
+    (void)state;
+    const struct cache_group group = {.kind = CACHE_KV, .n_heads = 1, .k_dim = 1, .v_dim = 1, .n_layers = 1};
+    struct kv_pool pool;
+    struct arena arena = {0};
+    struct sequence runs, waits;
+    kv_pool_init(&pool, &(struct kv_pool_options){.groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 400, .n_blocks = {50}});
+    sequence_init(&runs, &arena, 400, 1, 4);
+    sequence_init(&waits, &arena, 400, 1, 4);
+    EXPECT_EQ(kv_pool_extend(&pool, &runs, 160), OK); // 40 blocks: 10 are free, 2 of them not for newcomers
+    EXPECT(kv_pool_has_room(&pool, &waits, 32, true) && !kv_pool_has_room(&pool, &waits, 33, true));
+    EXPECT(kv_pool_has_room(&pool, &waits, 40, false) && !kv_pool_has_room(&pool, &waits, 41, false));
+    EXPECT_EQ(kv_pool_extend(&pool, &runs, 200), OK); // it may have them all itself
+    kv_pool_drop(&pool, &runs);
+    kv_pool_release(&pool);
+    arena_release(&arena);
+}
+
 // ---- sliding windows ------------------------------------------------------------------------------------------------
 
 /* Random chunks of a long text in a pool of as many blocks as one sequence of any length was said to need. */
@@ -248,8 +287,10 @@ int main(void) {
         cmocka_unit_test(the_cost_of_a_step_is_learned),
         cmocka_unit_test(a_slower_machine_is_noticed),
         cmocka_unit_test(a_long_calm_does_not_spoil_the_fit),
+        cmocka_unit_test(the_rate_of_copies_is_learned_apart),
         cmocka_unit_test(a_chunk_is_as_large_as_the_target_allows),
         cmocka_unit_test(a_long_prompt_does_not_stretch_running_streams),
+        cmocka_unit_test(a_25th_of_the_cache_is_kept_for_those_that_run),
         cmocka_unit_test(a_window_is_a_ring_of_as_many_blocks_as_was_said),
         cmocka_unit_test(the_last_slot_comes_with_the_checkpoint_that_it_holds),
     };

@@ -26,9 +26,11 @@ struct backend_options {
 
 /* How the cache is laid out: the engine decides on counts, the backend on the memory behind them. */
 struct cache_config {
-    int block_size;                 // tokens a block, a power of two
-    int n_blocks[MAX_CACHE_GROUPS]; // of KV and latent groups; block ids are 0 .. n_blocks-1
-    int n_states;                   // slots of state groups: running sequences and checkpoints
+    int block_size;                      // tokens a block, a power of two
+    int n_blocks[MAX_CACHE_GROUPS];      // of KV and latent groups; block ids are 0 .. n_blocks-1
+    int n_states;                        // slots of state groups: running sequences and checkpoints
+    int n_host_blocks[MAX_CACHE_GROUPS]; // in the host's memory, only copied from and to; ids from n_blocks[group] on
+    int n_host_states;                   // likewise, from n_states on
 };
 
 /* In bytes. */

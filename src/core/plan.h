@@ -24,7 +24,8 @@
 
 enum { MAX_CACHE_GROUPS = 8, STATE_SLOTS = -1 };
 
-/* Block `to` of a group becomes what block `from` is; or state slot `to`, in all recurrent groups. */
+/* Block `to` of a group becomes what block `from` is; or state slot `to`, in all recurrent groups. Either may be one in the
+ * memory of the host (struct cache_config). */
 struct cache_copy {
     int32_t group; // or STATE_SLOTS
     int32_t from, to;

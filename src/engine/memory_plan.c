@@ -35,6 +35,15 @@ static void add_group(struct memory_plan *plan, const struct gyre *g, int group)
         add(plan, n, each, "cache, %d layer%s", c->n_layers, s);
 }
 
+static int64_t swap_bytes(const struct gyre *g) {
+    int64_t bytes = 0;
+    for (int i = 0; i < g->program->n_groups; i++) {
+        int n = g->program->groups[i].kind == CACHE_STATE ? g->cache.n_host_states : g->cache.n_host_blocks[i];
+        bytes += n * g->ops->cache_block_bytes(g->program, i, g->cache.block_size);
+    }
+    return bytes;
+}
+
 void memory_plan(const struct gyre *g, struct memory_plan *out) {
     struct device_memory device;
     *out = (struct memory_plan){0};
@@ -44,5 +53,6 @@ void memory_plan(const struct gyre *g, struct memory_plan *out) {
     add(out, 1, device.weight_copies, "weights, copies of the device's own");
     for (int i = 0; i < g->program->n_groups; i++)
         add_group(out, g, i);
+    add(out, 1, swap_bytes(g), "swap space, on the host");
     add(out, 1, device.step, "a step: values, scratch, results");
 }

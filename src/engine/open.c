@@ -49,8 +49,12 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
                                    .max_chunk = b.max_tokens,
                                    .max_copies = b.max_copies,
                                    .n_states = sizes->cache.n_states,
+                                   .n_host_states = sizes->cache.n_host_states,
                                    .remember_tokens = o->no_prefix_cache ? 0 : sizes->kv_cache_tokens};
     memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);
+    memcpy(pool.n_host_blocks, sizes->cache.n_host_blocks, sizeof pool.n_host_blocks);
+    for (int i = 0; i < p->n_groups; i++)
+        pool.block_bytes[i] = g->ops->cache_block_bytes(p, i, pool.block_size);
     kv_pool_init(&g->pool, &pool);
     scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);

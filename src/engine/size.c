@@ -95,6 +95,8 @@ static enum status check_options(const struct gyre_options *o, const struct engi
         return fail(err, ERR_ARG, "block_size: %d is not a power of two between 1 and 16384", o->block_size);
     if (o->kv_cache_bytes < 0)
         return fail(err, ERR_ARG, "kv_cache_bytes: %lld is negative", (long long)o->kv_cache_bytes);
+    if (o->swap_bytes < 0)
+        return fail(err, ERR_ARG, "swap_bytes: %lld is negative", (long long)o->swap_bytes);
     if (o->max_model_len < 0 || o->max_model_len > m->max_positions)
         return fail(err, ERR_ARG, "max_model_len: %lld is not between 1 and the %lld positions that the model has",
                     (long long)o->max_model_len, (long long)m->max_positions);
@@ -115,6 +117,17 @@ static void fill_blocks(const struct cache_demand *d, int64_t n_tokens, int64_t 
     for (int g = 0; g < d->program->n_groups; g++)
         if (d->program->groups[g].kind != CACHE_STATE)
             cache->n_blocks[g] = (int)blocks_of(d, g, n_tokens, max_len);
+}
+
+/* As much of each group as swap_bytes are of the whole cache. A step may then begin with the copies of all of it, to a limit. */
+static void size_host(const struct gyre_options *o, const struct program *p, struct engine_sizes *out) {
+    enum { MOST_COPIES = 1 << 16 };
+    double share = (double)o->swap_bytes / (double)MAX(out->kv_cache_bytes, 1);
+    int64_t n = 0;
+    for (int g = 0; g < p->n_groups; g++)
+        n += out->cache.n_host_blocks[g] = (int)MIN(out->cache.n_blocks[g] * share, INT32_MAX / 4);
+    n += out->cache.n_host_states = (int)MIN(out->cache.n_states * share, INT32_MAX / 4);
+    out->bucket.max_copies += (int)MIN(n, MOST_COPIES);
 }
 
 /* Slots for recurrent state, one at least: for max_seqs sequences and their checkpoints, in at most half of the budget, and
@@ -148,5 +161,6 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
     out->kv_cache_tokens = tokens_that_fit(&d, out->max_model_len, budget - states);
     out->kv_cache_bytes = cache_bytes(&d, out->kv_cache_tokens, out->max_model_len) + states;
     fill_blocks(&d, out->kv_cache_tokens, out->max_model_len, &out->cache);
+    size_host(o, m->program, out);
     return OK;
 }

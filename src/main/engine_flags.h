@@ -7,7 +7,7 @@
 
 struct engine_flags {
     const char *device, *load_format;
-    int64_t n_threads, max_model_len, kv_cache_memory, max_batched_tokens, max_seqs, block_size;
+    int64_t n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs, block_size;
     bool prefix_cache;
     const char *policy; // of servers: "fcfs", "sjf"
     double itl_target;
@@ -46,6 +46,7 @@ struct engine_flags {
          "memory for the cache of keys and values; 0 is up to a quarter of the machine's",                                            \
          .min = 0,                                                                                                                    \
          .max = 1e15},                                                                                                                \
+        {"swap-space", 0, FLAG_SIZE, &(e).swap_space, "BYTES", "Engine", "host memory for the cache of requests that give way to others; without it that is computed again", .min = 0, .max = 1e15},  \
         {"max-num-batched-tokens",                                                                                                    \
          0,                                                                                                                           \
          FLAG_INT,                                                                                                                    \

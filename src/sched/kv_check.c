@@ -4,23 +4,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes one holder off each block that a table names; false when a block has none left. */
-static bool uncount_held(int32_t *holders, int n_blocks, const struct block_table *t) {
-    for (int32_t i = t->first; i < t->end; i++)
-        if (t->block[i] < 0 || t->block[i] >= n_blocks || holders[t->block[i]]-- <= 0)
+/* Takes one holder off each block that a table names, from number `first` on; false when a block has none left. */
+static bool uncount_held(int32_t *holders, int first, int n_blocks, const struct block_table *t) {
+    for (int32_t i = t->first; i < t->end; i++) {
+        int32_t b = t->block[i] - first;
+        if (b < 0 || b >= n_blocks || holders[b]-- <= 0)
             return false;
+    }
     return true;
 }
 
-static const char *check_list(const struct block_list *l, struct sequence *const *seqs, size_t n_seqs, int group) {
+/* Blocks of a group (or slots, STATE_SLOTS): those of the device, or after these those of the host. */
+static const char *check_list(const struct block_list *l, int first, struct sequence *const *seqs, size_t n_seqs, int group) {
     const char *wrong = blocks_check(l);
-    if (wrong || l->n_blocks == 0)
+    if (wrong)
         return wrong;
     int32_t *holders = xcalloc((size_t)l->n_blocks, sizeof *holders);
     memcpy(holders, l->ref_count, (size_t)l->n_blocks * sizeof *holders);
     for (size_t s = 0; s < n_seqs && !wrong; s++) {
         struct block_table slot = {&seqs[s]->state_slot, 0, seqs[s]->state_slot != NO_STATE_SLOT};
-        if (!uncount_held(holders, l->n_blocks, group < 0 ? &slot : &seqs[s]->tables[group]))
+        bool on_host = first > 0;
+        if (seqs[s]->swapped != on_host)
+            continue;
+        if (!uncount_held(holders, first, l->n_blocks, group == STATE_SLOTS ? &slot : &seqs[s]->tables[group]))
             wrong = "a sequence holds a block that is not counted as held";
     }
     for (int b = 0; b < l->n_blocks && !wrong; b++)
@@ -66,8 +72,13 @@ static const char *check_nodes(const struct kv_pool *pool, struct sequence *cons
 }
 
 const char *kv_pool_check(const struct kv_pool *pool, struct sequence *const *seqs, size_t n_seqs) {
-    const char *wrong = check_list(&pool->states, seqs, n_seqs, -1);
+    const char *wrong = check_list(&pool->states, 0, seqs, n_seqs, STATE_SLOTS);
     for (int g = 0; g < pool->n_groups && !wrong; g++)
-        wrong = check_list(&pool->groups[g].blocks, seqs, n_seqs, g);
+        wrong = check_list(&pool->groups[g].blocks, 0, seqs, n_seqs, g);
+    if (!wrong && pool->host_states.n_blocks > 0)
+        wrong = check_list(&pool->host_states, pool->states.n_blocks, seqs, n_seqs, STATE_SLOTS);
+    for (int g = 0; g < pool->n_groups && !wrong; g++)
+        if (pool->groups[g].host.n_blocks > 0)
+            wrong = check_list(&pool->groups[g].host, pool->groups[g].blocks.n_blocks, seqs, n_seqs, g);
     return wrong ? wrong : check_nodes(pool, seqs, n_seqs);
 }

@@ -26,10 +26,14 @@ void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *o) {
         group->paged = o->groups[g].kind != CACHE_STATE;
         group->window = o->groups[g].window;
         blocks_init(&group->blocks, group->paged ? o->n_blocks[g] : 0);
+        blocks_init(&group->host, group->paged ? o->n_host_blocks[g] : 0);
+        group->block_bytes = o->block_bytes[g];
+        pool->state_bytes += group->paged ? 0 : o->block_bytes[g];
         if (!group->paged)
             pool->has_state = true, pool->state_group = g;
     }
     blocks_init(&pool->states, pool->has_state ? o->n_states : 0);
+    blocks_init(&pool->host_states, pool->has_state ? o->n_host_states : 0);
     int n_nodes = count_nodes(pool, o->remember_tokens);
     prefix_cache_init(&pool->prefix, n_nodes, o->block_size);
     pool->path = xcalloc((size_t)n_nodes, sizeof *pool->path);
@@ -37,9 +41,12 @@ void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *o) {
 }
 
 void kv_pool_release(struct kv_pool *pool) {
-    for (int g = 0; g < pool->n_groups; g++)
+    for (int g = 0; g < pool->n_groups; g++) {
         blocks_release(&pool->groups[g].blocks);
+        blocks_release(&pool->groups[g].host);
+    }
     blocks_release(&pool->states);
+    blocks_release(&pool->host_states);
     prefix_cache_release(&pool->prefix);
     free(pool->path);
     free(pool->copies);
@@ -70,14 +77,16 @@ bool kv_pool_could_hold(const struct kv_pool *pool, int64_t n_tokens) {
     return !pool->has_state || pool->states.n_blocks > 0;
 }
 
-bool kv_pool_has_room(const struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens) {
+bool kv_pool_has_room(const struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens, bool others_run) {
     for (int g = 0; g < pool->n_groups; g++) {
         const struct kv_group *group = &pool->groups[g];
-        int64_t held = seq->tables[g].end - seq->tables[g].first;
-        if (group->paged && blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) - held > group->blocks.n_free)
+        int64_t held = seq->swapped ? 0 : seq->tables[g].end - seq->tables[g].first;
+        int64_t kept = others_run && group->window == 0 ? group->blocks.n_blocks / 25 : 0;
+        if (group->paged && blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) - held > group->blocks.n_free - kept)
             return false;
     }
-    return !pool->has_state || seq->state_slot != NO_STATE_SLOT || pool->states.n_free > 0;
+    bool has_slot = seq->state_slot != NO_STATE_SLOT && !seq->swapped;
+    return !pool->has_state || has_slot || pool->states.n_free > 0;
 }
 
 static void give_back_unseen(struct kv_pool *pool, struct kv_group *group, struct block_table *table, int32_t n_computed) {
@@ -107,7 +116,7 @@ int kv_pool_take_copies(struct kv_pool *pool, struct cache_copy *to) {
 }
 
 enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens) {
-    BUG_IF(n_tokens > seq->capacity || n_tokens - seq->n_computed > pool->max_chunk);
+    BUG_IF(n_tokens > seq->capacity || n_tokens - seq->n_computed > pool->max_chunk || seq->swapped);
     int32_t end = (int32_t)ceil_div(n_tokens, pool->block_size);
     for (int g = 0; g < pool->n_groups; g++)
         if (pool->groups[g].paged)
@@ -126,10 +135,18 @@ enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n
     return OK;
 }
 
+/* A block or slot, of the device or of the host. */
+static void give_back(struct block_list *device, struct block_list *host, int32_t b) {
+    if (b >= device->n_blocks)
+        blocks_give_back(host, b - device->n_blocks);
+    else
+        blocks_give_back(device, b);
+}
+
 /* The end of the sequence goes first, so that the front of a context, which others may share, is evicted last. */
 static void shrink_table(struct kv_group *group, struct block_table *table, int32_t end) {
     while (table->end > MAX(end, table->first)) {
-        blocks_give_back(&group->blocks, table->block[--table->end]);
+        give_back(&group->blocks, &group->host, table->block[--table->end]);
         table->block[table->end] = NO_BLOCK;
     }
 }
@@ -144,7 +161,8 @@ void kv_pool_drop(struct kv_pool *pool, struct sequence *seq) {
         seq->tables[g].first = seq->tables[g].end = 0;
     }
     if (seq->state_slot != NO_STATE_SLOT)
-        blocks_give_back(&pool->states, seq->state_slot);
+        give_back(&pool->states, &pool->host_states, seq->state_slot);
     seq->state_slot = NO_STATE_SLOT;
+    seq->swapped = false;
     seq->n_computed = 0;
 }

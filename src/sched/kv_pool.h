@@ -16,7 +16,8 @@
  *     state               A               B                 A: where another text parted from this one
  *                                                           B: the last whole block of the prompt, or of the answer so far
  *
- * Copies are left in a list, for the next step to begin with. */
+ * Copies are left in a list, for the next step to begin with. So does a sequence that gives way go to the host's memory and
+ * come back, where there is some for that. */
 #pragma once
 
 #include "core/program.h"
@@ -27,6 +28,8 @@ struct kv_group {
     bool paged; // false: recurrent, its state stands in the sequence's slot
     int window; // tokens a layer can see; 0: all
     struct block_list blocks;
+    struct block_list host; // swapped out; a table names number b of them as blocks.n_blocks + b
+    int64_t block_bytes;
 };
 
 struct kv_pool {
@@ -36,6 +39,8 @@ struct kv_pool {
     bool has_state;
     int state_group;          // whose place in a node names its checkpoint; if has_state
     struct block_list states; // slots of running sequences, checkpoints (free, with a node) and others
+    struct block_list host_states;
+    int64_t state_bytes; // of a slot, all groups together
     bool remembers;
     struct prefix_cache prefix;
     int32_t *path;             // [prefix.n_nodes]: scratch of kv_pool_recall
@@ -50,7 +55,9 @@ struct kv_pool_options {
     int max_copies;                 // that a step may begin with
     int n_blocks[MAX_CACHE_GROUPS]; // of paged groups, as in struct cache_config
     int n_states;
-    int64_t remember_tokens; // of text, so many at least of what earlier sequences computed; 0: nothing
+    int n_host_blocks[MAX_CACHE_GROUPS], n_host_states;
+    int64_t block_bytes[MAX_CACHE_GROUPS]; // of a block, or a slot; for what copies cost
+    int64_t remember_tokens;               // of text, so many at least of what earlier sequences computed; 0: nothing
 };
 void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *options);
 void kv_pool_release(struct kv_pool *pool);
@@ -61,13 +68,23 @@ int64_t kv_group_blocks_for(const struct cache_group *group, int64_t n_tokens, i
 /* Whether a sequence of n tokens could be held if it were alone. */
 bool kv_pool_could_hold(const struct kv_pool *pool, int64_t n_tokens);
 
-/* Whether what a sequence of n tokens needs, beyond what it holds, is free now. */
-bool kv_pool_has_room(const struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens);
+/* Whether what a sequence of n tokens needs, beyond what it holds, is free now; and besides, if others run, a 25th of the
+ * blocks that grow with their texts (not of windows): it would soon take from them what it was given, or they from it. */
+bool kv_pool_has_room(const struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens, bool others_run);
 
 /* Makes seq hold cache for its first n tokens, the last at most max_chunk of them not yet computed, and a state
  * slot. Blocks that n_computed has moved past a window are given back first. ERR_FULL leaves the rest as it was:
  * the caller makes room and asks again. */
 enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens);
+
+/* Moves all that seq holds to the host's memory, or all of it back, by copies before the next step. Out: false, and nothing
+ * done, if the host or the list of copies has no room for it. In: false if the list has none; for the blocks there must be. */
+bool kv_pool_swap_out(struct kv_pool *pool, struct sequence *seq);
+bool kv_pool_swap_in(struct kv_pool *pool, struct sequence *seq);
+
+/* Bytes that swapping seq out would copy; and that the copies in the list do. */
+int64_t kv_pool_held_bytes(const struct kv_pool *pool, const struct sequence *seq);
+int64_t kv_pool_copied_bytes(const struct kv_pool *pool);
 
 /* Gives everything back and sets n_computed to 0. */
 void kv_pool_drop(struct kv_pool *pool, struct sequence *seq);

@@ -51,10 +51,12 @@ void scheduler_release(struct scheduler *s) {
     *s = (struct scheduler){0};
 }
 
+/* In the device's memory, that is. */
+static bool holds_cache(const struct sequence *seq) { return seq->n_computed > 0 && !seq->swapped; }
+
 void scheduler_add(struct scheduler *s, struct sequence *seq) {
-    BUG_IF(seq->place != SEQ_OUTSIDE || seq->n_tokens < 1);
+    BUG_IF(seq->place != SEQ_OUTSIDE || seq->n_tokens < 1 || seq->n_computed > 0);
     seq->place = SEQ_WAITING;
-    s->n_waiting_with_cache += seq->n_computed > 0;
     list_insert(&s->waiting, seq);
 }
 
@@ -79,7 +81,7 @@ static void take_out(struct scheduler *s, struct sequence *seq) {
     switch (seq->place) {
     case SEQ_WAITING:
         list_remove(&s->waiting, seq);
-        s->n_waiting_with_cache -= seq->n_computed > 0;
+        s->n_waiting_with_cache -= holds_cache(seq);
         break;
     case SEQ_RUNNING: remove_running(s, seq); break;
     case SEQ_OUTSIDE:
@@ -109,7 +111,7 @@ static void leave(struct scheduler *s, struct sequence *seq) {
 /* Takes the cache of one sequence that waits with some and is not `needed`, last come first. */
 static bool drop_spare(struct scheduler *s, const struct sequence *needed) {
     for (struct sequence *w = s->waiting.tail; w && s->n_waiting_with_cache > 0; w = w->prev)
-        if (w->n_computed > 0 && w != needed) {
+        if (holds_cache(w) && w != needed) {
             s->n_waiting_with_cache--;
             kv_pool_drop(s->pool, w);
             return true;
@@ -117,11 +119,23 @@ static bool drop_spare(struct scheduler *s, const struct sequence *needed) {
     return false;
 }
 
-/* What the last running sequence has computed is lost, but for what is remembered of it. */
+/* Whether copying its cache out and in again takes less time than computing it again, as far as that is known. */
+static bool swapping_is_cheaper(const struct scheduler *s, const struct sequence *seq) {
+    int64_t n = seq->n_computed, bytes = kv_pool_held_bytes(s->pool, seq);
+    double computing = step_cost_predict(&s->cost, (struct step_work){.tokens = n, .pairs = n * (n + 1) / 2});
+    double nothing = step_cost_predict(&s->cost, (struct step_work){0}); // steps there are in any case
+    double copying = step_cost_predict(&s->cost, (struct step_work){.copied = 2 * bytes}) - nothing;
+    return s->always_swap || copying < computing - nothing;
+}
+
+/* What the last running sequence has computed goes to the host's memory, or is lost but for what is remembered of it. */
 static void preempt_last(struct scheduler *s) {
     struct sequence *seq = s->running[--s->n_running];
     BUG_IF(seq->n_in_flight > 0);
-    kv_pool_drop(s->pool, seq);
+    if (swapping_is_cheaper(s, seq) && kv_pool_swap_out(s->pool, seq))
+        s->n_swapped++;
+    else
+        kv_pool_drop(s->pool, seq);
     seq->place = SEQ_WAITING;
     list_insert(&s->waiting, seq);
     seq->n_preempted++;
@@ -213,9 +227,9 @@ static int32_t most_reusable(const struct sequence *seq) { return seq->whole ? 0
 
 /* Whether seq waits for a running one to compute what both begin with; then it needs nothing that is remembered of it yet. */
 static bool waits_for_shared(struct scheduler *s, struct sequence *seq) {
-    if (!shared_prompt_is_coming(s->pool, s->running, s->n_running, seq, most_reusable(seq)))
+    if (seq->swapped || !shared_prompt_is_coming(s->pool, s->running, s->n_running, seq, most_reusable(seq)))
         return false;
-    s->n_waiting_with_cache -= seq->n_computed > 0;
+    s->n_waiting_with_cache -= holds_cache(seq);
     kv_pool_drop(s->pool, seq);
     return true;
 }
@@ -235,10 +249,20 @@ static void recall(struct scheduler *s, struct sequence *seq) {
 }
 
 static bool find_room(struct scheduler *s, const struct sequence *seq) {
-    while (!kv_pool_has_room(s->pool, seq, seq->n_tokens))
+    while (!kv_pool_has_room(s->pool, seq, seq->n_tokens, s->n_running > 0))
         if (!drop_spare(s, seq))
             return false;
     return true;
+}
+
+/* It then waits with cache, as after recall. When the list of copies is full, with what nobody runs to begin a step with, it
+ * loses its cache. */
+static bool swap_in(struct scheduler *s, struct sequence *seq) {
+    bool in = kv_pool_swap_in(s->pool, seq);
+    s->n_waiting_with_cache += in;
+    if (!in && s->n_running == 0)
+        kv_pool_drop(s->pool, seq);
+    return in;
 }
 
 /* From the head of the queue, while each finds room for all of its known tokens: admitting one on the strength of
@@ -261,6 +285,12 @@ static enum admission admit_waiting(struct scheduler *s, struct reserve decoding
             return BLOCKED_TOKENS;
         if (!find_room(s, seq))
             return BLOCKED_CACHE;
+        if (seq->swapped && !swap_in(s, seq)) {
+            if (s->n_running > 0)
+                return BLOCKED_CACHE;
+            next = seq; // now without cache
+            continue;
+        }
         take_out(s, seq);
         if (seq->n_recalled < 0)
             seq->n_recalled = seq->n_computed;
@@ -279,7 +309,7 @@ static bool give_way_to_priority(struct scheduler *s) {
     if (first && waits_for_shared(s, first))
         return true;
     while (first && s->n_running > 0 && first->rank.priority < s->running[s->n_running - 1]->rank.priority) {
-        if (s->n_running < s->limits.max_seqs && kv_pool_has_room(s->pool, first, first->n_tokens))
+        if (s->n_running < s->limits.max_seqs && kv_pool_has_room(s->pool, first, first->n_tokens, s->n_running > 0))
             return true;
         if (s->n_in_flight > 0)
             return false;
@@ -308,6 +338,7 @@ bool scheduler_plan(struct scheduler *s) {
         return false;
     }
     s->blocked = s->n_preempted == n_preempted ? admit_waiting(s, decoding) : BLOCKED_PREEMPTED;
+    s->step_work.copied = kv_pool_copied_bytes(s->pool);
     BUG_IF(s->n_step == 0 && s->n_in_flight == 0 && (s->n_running > 0 || s->waiting.n > 0));
     return s->n_step > 0;
 }

@@ -5,7 +5,8 @@
  * subtraction. A sequence with one token to go is never kept waiting by another's prompt: prompts share what the
  * decoding ones leave, and no more than the promised time between tokens allows (itl_target_us). When blocks run out,
  * sequences that do not run lose what cache they hold, then the last running one in rank gives its blocks back, waits
- * in its place and is recomputed later; so does it for a waiting one of a better priority.
+ * in its place and is recomputed later; so does it for a waiting one of a better priority. Where the host has memory for it
+ * and copying is predicted to take less time than computing, its cache is copied there and back instead.
  *
  * Steps overlap: while one is in flight the next is planned, started, and only then the first collected. So plan, start and
  * collect are three calls. What makes a sequence lose its cache is done when nothing is in flight: until then such a plan
@@ -69,8 +70,9 @@ struct scheduler {
     int n_in_flight;
     struct step_cost cost;
 
-    int64_t n_preempted;
-    enum admission blocked; // why the first that waits was left waiting by the last plan
+    int64_t n_preempted, n_swapped; // n_swapped of them went to the host's memory
+    bool always_swap;               // for tests: whatever it costs
+    enum admission blocked;         // why the first that waits was left waiting by the last plan
 };
 
 /* max_rows must be at least max_seqs, and max_tokens too. The pool is borrowed. */

@@ -24,7 +24,7 @@ enum { NO_STATE_SLOT = -1 };
 /* Where the scheduler keeps it. */
 enum sequence_place {
     SEQ_OUTSIDE, // not known to the scheduler
-    SEQ_WAITING, // holds no cache but what was remembered of its text, once its turn is near
+    SEQ_WAITING, // holds no cache but what was remembered of its text, once its turn is near; or it is swapped
     SEQ_RUNNING,
     SEQ_LEAVING, // removed, but a step in flight has it: outside once that is collected
 };
@@ -52,6 +52,7 @@ struct sequence {
     int32_t first_row;  // each position from here on gives an output row; INT32_MAX: only the last known token does
     bool whole;         // all of it is to be computed: nothing is recalled from the prefix cache
     int32_t state_slot; // of recurrent groups
+    bool swapped;       // what it holds is in the host's memory
     struct block_table tables[MAX_CACHE_GROUPS];
     struct prefix_salt salt;
     int32_t node, n_remembered; // the first n_remembered blocks are known to the prefix cache; node is the last one's

@@ -5,6 +5,7 @@
 #include <string.h>
 
 enum { N = 3, ENOUGH = 4, FIRST_REACH = 32 };
+enum { LARGE_COPY = 1 << 20 };         // bytes
 static const double forgetting = 0.98; // half of what is known is some 35 steps old
 
 /* Scaled to the same order, so that the covariance stays well conditioned. */
@@ -15,7 +16,7 @@ static void features(struct step_work work, double x[N]) {
 }
 
 void step_cost_init(struct step_cost *c) {
-    *c = (struct step_cost){0};
+    *c = (struct step_cost){.us_a_copied_mb = 200};
     for (int i = 0; i < N; i++)
         c->covariance[i][i] = 1e6;
 }
@@ -44,7 +45,20 @@ static void learn_scatter(struct step_cost *c, struct step_work work, double us)
     c->scatter = forgetting * c->scatter + (1 - forgetting) * over * over;
 }
 
+/* A quarter of each new measurement, weighed by how much was copied: the rest of a step varies by more than a small copy. */
+static void learn_copy(struct step_cost *c, struct step_work work, double us) {
+    double mb = (double)work.copied * 1e-6;
+    work.copied = 0;
+    double rest = step_cost_predict(c, work);
+    if (rest > 0)
+        c->us_a_copied_mb += (fmax(0, us - rest) / mb - c->us_a_copied_mb) * 0.25 * mb / (mb + 1);
+}
+
 void step_cost_learn(struct step_cost *c, struct step_work work, double us) {
+    if (work.copied > LARGE_COPY) { // teaches little of the rest
+        learn_copy(c, work, us);
+        return;
+    }
     double x[N], px[N], gain[N];
     learn_scatter(c, work, us);
     features(work, x);
@@ -53,7 +67,7 @@ void step_cost_learn(struct step_cost *c, struct step_work work, double us) {
     double scale = forgetting + dot(x, px);
     for (int i = 0; i < N; i++)
         gain[i] = px[i] / scale;
-    double error = us - dot(c->weight, x);
+    double error = us - (double)work.copied * 1e-6 * c->us_a_copied_mb - dot(c->weight, x);
     for (int i = 0; i < N; i++)
         c->weight[i] += gain[i] * error;
     update_covariance(c, gain, px);
@@ -66,7 +80,7 @@ double step_cost_predict(const struct step_cost *c, struct step_work work) {
     if (c->n_steps < ENOUGH)
         return 0;
     features(work, x);
-    return fmax(0, dot(c->weight, x));
+    return fmax(0, dot(c->weight, x)) + (double)work.copied * 1e-6 * c->us_a_copied_mb;
 }
 
 static struct step_work with_chunk(struct step_work work, int64_t n_computed, int64_t n) {

@@ -1,9 +1,10 @@
 /* step_cost.h - how long a step takes, learned from the steps that were run.
  *
- *     microseconds = w0 + w1 * tokens + w2 * pairs        pairs: query-key pairs, what attention is made of
+ *     microseconds = w0 + w1 * tokens + w2 * pairs + copied / rate       pairs: query-key pairs, what attention is made of
  *
  * fitted by recursive least squares with forgetting (Haykin, Adaptive Filter Theory, chapter 10), so it follows a
- * machine that slows down or a batch that grows. The scheduler asks it how many tokens of a prompt may join a step
+ * machine that slows down or a batch that grows. The rate of copies of cache is learned by itself, as few steps have some: from
+ * what such a step took beyond its prediction. The scheduler asks it how many tokens of a prompt may join a step
  * before the streams that run beside it would wait longer than they were promised. Fixed size, no allocation. */
 #pragma once
 
@@ -13,15 +14,17 @@
 /* What a step is made of. */
 struct step_work {
     int64_t tokens;
-    int64_t pairs; // sum over its tokens of the context each looks at
+    int64_t pairs;  // sum over its tokens of the context each looks at
+    int64_t copied; // bytes of cache, before its tokens
 };
 
 struct step_cost {
     double weight[3];
     double covariance[3][3];
-    int64_t n_steps; // learned from
-    double reach;    // tokens of the largest step lately
-    double scatter;  // microseconds above what was predicted: their mean square lately
+    int64_t n_steps;       // learned from
+    double reach;          // tokens of the largest step lately
+    double scatter;        // microseconds above what was predicted: their mean square lately
+    double us_a_copied_mb; // 200 (5 GB/s) until it was measured
 };
 
 void step_cost_init(struct step_cost *c);

@@ -90,7 +90,7 @@ static enum status cpu_alloc_cache(struct backend *b, const struct program *p, c
     b->block_shift = __builtin_ctz((unsigned)config->block_size);
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
-        int64_t n_blocks = state ? config->n_states : config->n_blocks[g], n_bytes;
+        int64_t n_blocks = state ? config->n_states + config->n_host_states : config->n_blocks[g] + config->n_host_blocks[g], n_bytes;
         if (__builtin_mul_overflow(cpu_cache_block_bytes(p, g, b->block_size), n_blocks, &n_bytes))
             return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
         // calloc: zero pages of the system are neither written nor resident until a sequence uses them.

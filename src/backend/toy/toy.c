@@ -90,12 +90,12 @@ static enum status toy_alloc_cache(struct backend *b, const struct program *p, c
     b->config = *config;
     b->block_shift = __builtin_ctz((unsigned)config->block_size);
     for (int g = 0; g < p->n_groups; g++) {
-        size_t n = (size_t)config->n_blocks[g] * (size_t)config->block_size;
+        size_t n = (size_t)(config->n_blocks[g] + config->n_host_blocks[g]) * (size_t)config->block_size;
         b->slots[g] = calloc(n + 1, sizeof *b->slots[g]); // pages of zeros, until a sequence uses them
         if (!b->slots[g])
             return fail(err, ERR_MEMORY, "%s: no memory for a cache of %d blocks", p->name, config->n_blocks[g]);
     }
-    b->states = xcalloc((size_t)config->n_states, sizeof *b->states);
+    b->states = xcalloc((size_t)(config->n_states + config->n_host_states), sizeof *b->states);
     return OK;
 }
 
@@ -266,7 +266,8 @@ static void copy_cache(const struct executable *exe) {
     struct backend *b = exe->backend;
     for (int i = 0; i < exe->plan->n_copies; i++) {
         struct cache_copy c = exe->plan->copies[i];
-        int n = c.group == STATE_SLOTS ? b->config.n_states : b->config.n_blocks[c.group];
+        int n = c.group == STATE_SLOTS ? b->config.n_states + b->config.n_host_states
+                                       : b->config.n_blocks[c.group] + b->config.n_host_blocks[c.group];
         BUG_IF(c.from < 0 || c.from >= n || c.to < 0 || c.to >= n || c.from == c.to);
         if (c.group == STATE_SLOTS) {
             b->states[c.to] = b->states[c.from];
