@@ -18,7 +18,8 @@ static void all_fields_are_read(void **state) {
     struct request_fields f;
     struct error err;
     EXPECT_OK(read_text("{\"prompt_ids\":[5,6,7],\"max_tokens\":40,\"min_tokens\":3,\"temperature\":0.25,\"top_p\":0.5,\"top_k\":8,"
-                        "\"min_p\":0.125,\"seed\":-3,\"stop\":[\"a\",\"\\nUser:\"],\"stop_token_ids\":[9],\"ignore_eos\":true,"
+                        "\"min_p\":0.125,\"seed\":-3,\"stop\":[\"a\",\"\\nUser:\"],\"stop_token_ids\":[9],\"allowed_token_ids\":[7,9],"
+                        "\"ignore_eos\":true,"
                         "\"repetition_penalty\":1.5,\"presence_penalty\":-1,\"frequency_penalty\":2,\"logit_bias\":{\"12\":-100,\"7\":2.5},"
                         "\"logprobs\":true,\"top_logprobs\":4}",
                         &f, &err),
@@ -31,6 +32,7 @@ static void all_fields_are_read(void **state) {
     EXPECT(f.n_stop == 2 && strcmp(f.stop[1], "\nUser:") == 0 && r->n_stop_ids == 1 && r->stop_ids[0] == 9);
     EXPECT(r->n_logit_bias == 2 && r->logit_bias[0].token == 12 && r->logit_bias[0].bias == -100 && r->logit_bias[1].bias == 2.5f);
     EXPECT(r->logprobs && r->n_top_logprobs == 4);
+    EXPECT(r->n_allowed_ids == 2 && r->allowed_ids[0] == 7 && r->allowed_ids[1] == 9);
     request_fields_release(&f);
 }
 
@@ -80,6 +82,10 @@ static void a_fault_names_its_field(void **state) {
         {"stop", "{\"prompt\":\"a\",\"stop\":{\"a\":1}}"},
         {"stop", "{\"prompt\":\"a\",\"stop\":[[\"a\"]]}"},
         {"stop_token_ids", "{\"prompt\":\"a\",\"stop_token_ids\":3}"},
+        {"allowed_token_ids", "{\"prompt\":\"a\",\"allowed_token_ids\":[]}"},
+        {"allowed_token_ids", "{\"prompt\":\"a\",\"allowed_token_ids\":[1,\"x\"]}"},
+        {"top_logprobs", "{\"prompt\":\"a\",\"top_logprobs\":21}"},
+        {"top_logprobs", "{\"prompt\":\"a\",\"logprobs\":true,\"top_logprobs\":-1}"},
         {"logit_bias", "{\"prompt\":\"a\",\"logit_bias\":[1]}"},
         {"logit_bias", "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}"},
         {"logit_bias", "{\"prompt\":\"a\",\"logit_bias\":{\"-1\":1}}"},
