@@ -65,7 +65,8 @@ static uint32_t random_character(uint64_t n) {
                                     0x2126, 0x212B, 0x1E9B, 0xFDFA, 0x1D15F, 0x2F800, 0x958, 0x4E2D, 0x1F98A};
     struct philox r = philox4x32(test_seed(), n, 1);
     uint32_t cp = r.v[0] % 3 ? some[r.v[1] % ARRAY_LEN(some)] : r.v[1] % 0x30000;
-    return is_character(cp) ? cp : 'x';
+    bool taken_for_final = cp == 0x11A7; // utf8proc drops it after a syllable without a final consonant; Unicode does not
+    return is_character(cp) && !taken_for_final ? cp : 'x';
 }
 
 static void any_text_is_normalised_as_a_whole_would_be(void **state) {
