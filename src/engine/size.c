@@ -119,14 +119,18 @@ static void fill_blocks(const struct cache_demand *d, int64_t n_tokens, int64_t 
             cache->n_blocks[g] = (int)blocks_of(d, g, n_tokens, max_len);
 }
 
-/* As much of each group as swap_bytes are of the whole cache. A step may then begin with the copies of all of it, to a limit. */
-static void size_host(const struct gyre_options *o, const struct program *p, struct engine_sizes *out) {
+/* As much of each group as swap_bytes are of the whole cache, and no more than max_seqs sequences can need. A step may then
+ * begin with the copies of all of it, to a limit. */
+static void size_host(const struct cache_demand *d, struct engine_sizes *out) {
     enum { MOST_COPIES = 1 << 16 };
-    double share = (double)o->swap_bytes / (double)MAX(out->kv_cache_bytes, 1);
+    double share = (double)d->options->swap_bytes / (double)MAX(out->kv_cache_bytes, 1);
     int64_t n = 0;
-    for (int g = 0; g < p->n_groups; g++)
-        n += out->cache.n_host_blocks[g] = (int)MIN(out->cache.n_blocks[g] * share, INT32_MAX / 4);
-    n += out->cache.n_host_states = (int)MIN(out->cache.n_states * share, INT32_MAX / 4);
+    for (int g = 0; g < d->program->n_groups; g++) {
+        int64_t one = kv_group_blocks_for(&d->program->groups[g], out->max_model_len, d->block_size, d->max_chunk);
+        double most = (double)MIN(saturating_mul(one, d->max_seqs), INT32_MAX / 4);
+        n += out->cache.n_host_blocks[g] = (int)MIN(out->cache.n_blocks[g] * share, most);
+    }
+    n += out->cache.n_host_states = (int)MIN(out->cache.n_states * share, d->max_seqs);
     out->bucket.max_copies += (int)MIN(n, MOST_COPIES);
 }
 
@@ -161,6 +165,6 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
     out->kv_cache_tokens = tokens_that_fit(&d, out->max_model_len, budget - states);
     out->kv_cache_bytes = cache_bytes(&d, out->kv_cache_tokens, out->max_model_len) + states;
     fill_blocks(&d, out->kv_cache_tokens, out->max_model_len, &out->cache);
-    size_host(o, m->program, out);
+    size_host(&d, out);
     return OK;
 }

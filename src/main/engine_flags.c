@@ -7,6 +7,9 @@ enum status engine_fault(const struct gyre_error *from, struct error *err) {
     return fail(err, (enum status)from->status, "%s", from->text);
 }
 
+/* A line for vllm serve says it in GiB: "--swap-space 4". Nobody means 4 bytes. */
+static int64_t swap_bytes(int64_t given) { return given < 1024 ? given << 30 : given; }
+
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
     struct progress loading = {0};
     struct gyre_options options = {
@@ -16,7 +19,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .dummy_weights = strcmp(f->load_format, "dummy") == 0,
         .max_model_len = f->max_model_len,
         .kv_cache_bytes = f->kv_cache_memory,
-        .swap_bytes = f->swap_space,
+        .swap_bytes = swap_bytes(f->swap_space),
         .max_batched_tokens = (int)f->max_batched_tokens,
         .max_seqs = (int)f->max_seqs,
         .block_size = (int)f->block_size,

@@ -46,7 +46,7 @@ struct engine_flags {
          "memory for the cache of keys and values; 0 is up to a quarter of the machine's",                                            \
          .min = 0,                                                                                                                    \
          .max = 1e15},                                                                                                                \
-        {"swap-space", 0, FLAG_SIZE, &(e).swap_space, "BYTES", "Engine", "host memory for the cache of requests that give way to others; without it that is computed again", .min = 0, .max = 1e15},  \
+        {"swap-space", 0, FLAG_SIZE, &(e).swap_space, "BYTES", "Engine", "host memory for the cache of requests that give way to others; without it that is computed again. Below 1024: GiB", .min = 0, .max = 1e15},  \
         {"max-num-batched-tokens",                                                                                                    \
          0,                                                                                                                           \
          FLAG_INT,                                                                                                                    \

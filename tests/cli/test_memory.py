@@ -47,6 +47,13 @@ class Table(unittest.TestCase):
         self.assertEqual(with_cache["recurrent state, 3 layers"][0], 12)
         self.assertEqual(without["recurrent state, 3 layers"][0], 4)
 
+    def test_swap_space_is_what_the_sequences_can_need(self):
+        few = "--max-num-seqs", "4", "--kv-cache-memory", "8M"
+        for size in "4", "4G", "32M":  # four contexts of 1024 tokens; a bare 4 is GiB, as in a line for vllm serve
+            rows, _ = table_of("models/story", "--swap-space", size, *few)
+            self.assertEqual(rows["swap space, on the host"][2], 32 << 20)
+        self.assertNotIn("swap space, on the host", table_of("models/story", *few)[0])
+
     def test_a_context_that_shrinks_says_so(self):
         for flags in ((), ("--max-model-len", "auto")):
             rows, log = table_of("models/story", "--kv-cache-memory", "2M", *flags)

@@ -30,7 +30,7 @@ class Lines(unittest.TestCase):
                 ("Qwen/Qwen3-8B --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3", 3),
                 ("meta-llama/Llama-3.1-8B-Instruct -tp 1 -pp 1 --data-parallel-size=1 --max-num-seqs=256 --max_num_batched_tokens 8k", 0),
                 ("facebook/opt-125m --speculative-config '{\"method\": \"ngram\", \"num_speculative_tokens\": 5}' -O3", 2),
-                ("m --model-loader-extra-config '{}' --swap-space 16 --block-size 16 --enable-chunked-prefill --no-enable-prefix-caching", 3),
+                ("m --model-loader-extra-config '{}' --swap-space 16 --block-size 16 --enable-chunked-prefill --no-enable-prefix-caching", 2),
                 ("--model m --limit-mm-per-prompt '{\"image\": 0}' --disable-log-stats --uvicorn-log-level warning --no-enable-log-requests", 3),
                 ("m --compilation-config '{\"cudagraph_mode\": \"FULL\"}' --cudagraph-capture-sizes 1 2 4 8 --async-scheduling", 3),
                 ("m -q awq --kv-cache-dtype auto --generation-config auto --runner generate --no-trust-remote-code", 0),
