@@ -289,10 +289,6 @@ static enum status read_messages(const json_t *body, json_t *out, struct error *
 
 // ---- thinking and effort ----------------------------------------------------------------------------------------
 
-static void warn(struct generation *g, const char *sentence) {
-    g->warnings = arena_printf(&g->x->arena, "%s%s\"%s\"", g->warnings, *g->warnings ? "," : "", sentence);
-}
-
 /* Templates of models that can do both know the name enable_thinking. */
 static enum status read_thinking(struct generation *g, const json_t *body, json_t *context, struct error *err) {
     struct message *m = g->own;
@@ -311,7 +307,7 @@ static enum status read_thinking(struct generation *g, const json_t *body, json_
     if (strcmp(type, "adaptive") != 0)
         json_object_set_new(context, "enable_thinking", json_boolean(strcmp(type, "enabled") == 0));
     if (json_object_get(thinking, "budget_tokens"))
-        warn(g, "thinking.budget_tokens was ignored: only max_tokens ends the thinking");
+        params_warn(g, "thinking.budget_tokens was ignored: only max_tokens ends the thinking");
     return OK;
 }
 

@@ -137,6 +137,16 @@ enum status params_check_fields(struct generation *g, const json_t *body, const 
     return st;
 }
 
+void params_warn(struct generation *g, const char *sentence) {
+    struct buf all = {0};
+    buf_str(&all, str_of(g->warnings));
+    if (all.len > 0)
+        buf_push(&all, ',');
+    buf_json_string(&all, str_of(sentence));
+    g->warnings = arena_strdup(&g->x->arena, buf_view(&all));
+    buf_release(&all);
+}
+
 // ---- the common ones --------------------------------------------------------------------------------------------
 
 static enum status read_stream(struct generation *g, const json_t *body, struct params *p, struct error *err) {

@@ -29,6 +29,9 @@ struct params {
  * knows is listed in g->warnings. False after an error was sent. params_release in either case. */
 bool params_read(struct generation *g, const json_t *body, const struct field *table, struct params *out);
 
+/* Adds a sentence to g->warnings, which the look at every field begins. */
+void params_warn(struct generation *g, const char *sentence);
+
 /* The look at every field alone; without `generates` only the table's are known, not those of sampling and streaming. */
 enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, bool generates, struct error *err);
 

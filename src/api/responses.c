@@ -139,10 +139,6 @@ static enum status read_instructions(const json_t *body, json_t *messages, struc
 
 // ---- the other fields -------------------------------------------------------------------------------------------
 
-static void warn(struct generation *g, const char *field) {
-    g->warnings = arena_printf(&g->x->arena, "%s%s\"the field %s was ignored\"", g->warnings, *g->warnings ? "," : "", field);
-}
-
 static enum status read_reasoning(struct generation *g, const json_t *body, json_t *context, struct error *err) {
     json_t *reasoning, *value;
     const char *effort, *name;
@@ -155,10 +151,10 @@ static enum status read_reasoning(struct generation *g, const json_t *body, json
     json_object_foreach(reasoning, name, value) {
         if (json_is_null(value) || strcmp(name, "effort") == 0)
             continue;
-        if (strcmp(name, "summary") == 0 || strcmp(name, "generate_summary") == 0) // the reasoning is shown whole
-            warn(g, "reasoning.summary");
+        if (strcmp(name, "summary") == 0 || strcmp(name, "generate_summary") == 0)
+            params_warn(g, "reasoning.summary was ignored: the reasoning is shown whole");
         else if (strcmp(name, "context") == 0)
-            warn(g, "reasoning.context");
+            params_warn(g, "reasoning.context was ignored: the template keeps or drops earlier reasoning");
         else
             return fail(err, ERR_UNSUPPORTED, "reasoning.%.40s: this server does not support it", name);
     }
