@@ -76,8 +76,11 @@ static void prefetch_group(const struct call *c, const struct item *it, int64_t 
     for (int64_t j = from, next; j < to; j = next) {
         next = run_end(c, j, to);
         struct kv_block block = kv_block(c, a->cache, it->seq, j, it->kv_head);
-        if (keys) // whole rows of the block: a run of slots is a piece of each
+        if (keys && next - j == size)
             prefetch_bytes(block.k, size * a->head_dim * (int64_t)sizeof(float));
+        else if (keys) // a piece of each row of the block
+            for (int64_t d = 0; d < a->head_dim; d++)
+                prefetch_bytes(block.k + d * size + (j & (size - 1)), (next - j) * (int64_t)sizeof(float));
         else
             prefetch_bytes(block.v + (j & (size - 1)) * a->v_head_dim, (next - j) * a->v_head_dim * (int64_t)sizeof(float));
     }

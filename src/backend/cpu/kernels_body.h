@@ -321,11 +321,11 @@ static ALWAYS_INLINE void few_step(const enum dtype dt, const bool scaled, const
     vf first[MAX_TILE_WEIGHTS], second[MAX_TILE_WEIGHTS];
     load_step(dt, scaled, n_w, w, w_stride, scale, first, second);
     UNROLL for (int t = 0; t < n_x; t++) {
-        vf x0 = vf_load(x + t * 2 * LANES);
+        vf x0 = vf_keep(vf_load(x + t * 2 * LANES));
         UNROLL for (int i = 0; i < n_w; i++) sum[i][t] = vf_fma(first[i], x0, sum[i][t]);
     }
     UNROLL for (int t = 0; t < n_x; t++) {
-        vf x1 = vf_load(x + t * 2 * LANES + LANES);
+        vf x1 = vf_keep(vf_load(x + t * 2 * LANES + LANES));
         UNROLL for (int i = 0; i < n_w; i++) sum[i][t] = vf_fma(second[i], x1, sum[i][t]);
     }
 }

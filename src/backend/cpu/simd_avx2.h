@@ -11,6 +11,10 @@ typedef __m256 vf;
 
 static inline vf vf_set(float x) { return _mm256_set1_ps(x); }
 static inline vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline vf vf_keep(vf v) {
+    __asm__("" : "+x"(v));
+    return v;
+}
 static inline void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
 static inline __m256i first_lanes(int64_t n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

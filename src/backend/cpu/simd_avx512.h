@@ -11,6 +11,10 @@ typedef __m512 vf;
 
 static inline vf vf_set(float x) { return _mm512_set1_ps(x); }
 static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline vf vf_keep(vf v) {
+    __asm__("" : "+v"(v));
+    return v;
+}
 static inline void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
 static inline __mmask16 first_lanes(int64_t n) { return (__mmask16)((1u << n) - 1); }
 static inline vf vf_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }

@@ -24,6 +24,8 @@ static inline vf vf_load(const float *p) {
     memcpy(&v, p, sizeof v);
     return v;
 }
+/* v in a register: the compiler may not load it again where it is used. */
+static inline vf vf_keep(vf v) { return v; }
 static inline void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 static inline vf vf_load_n(const float *p, int64_t n) {
     vf v = {0, 0, 0, 0};
