@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints the tables that docs/benchmarks.md records; run by make bench. The machine should have nothing else to do.
 #
-#   BUILD=build/release bench/run.sh [NAME...]     all, or those named: machine startup decode itl and the programs of bench/
+#   BUILD=build/release bench/run.sh [NAME...]     all, or those named: machine startup decode itl load and the programs of bench/
 set -eu
 cd "$(dirname "$0")/.."
 : "${BUILD:=build/release}"
@@ -24,10 +24,12 @@ decode() {
 
 itl() { GYRE="$BUILD/gyre" python3 bench/itl.py; }
 
-for name in ${*:-machine startup decode itl $(cd bench && ls ./*.c | sed 's,./\(.*\)\.c$,\1,')}; do
+load() { GYRE="$BUILD/gyre" python3 bench/load.py; }
+
+for name in ${*:-machine startup decode itl load $(cd bench && ls ./*.c | sed 's,./\(.*\)\.c$,\1,')}; do
     echo "== $name"
     case $name in
-    machine | startup | decode | itl) $name ;;
+    machine | startup | decode | itl | load) $name ;;
     *) "$BUILD/bench/$name" ;;
     esac
     echo
