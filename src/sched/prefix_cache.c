@@ -15,7 +15,8 @@ void prefix_cache_init(struct prefix_cache *pc, int n_nodes, int block_size) {
     pc->nodes = xcalloc((size_t)n_nodes, sizeof *pc->nodes);
     pc->tokens = xcalloc((size_t)n_nodes * (size_t)block_size, sizeof *pc->tokens);
     pc->buckets = xcalloc(pc->n_buckets, sizeof *pc->buckets);
-    pc->seen = xcalloc(pc->n_buckets, sizeof *pc->seen);
+    pc->n_seen = MAX(4 * pc->n_buckets, 1u << 14); // hashes overwrite each other: few do, even of a small cache's
+    pc->seen = xcalloc(pc->n_seen, sizeof *pc->seen);
     for (uint32_t i = 0; i < pc->n_buckets; i++)
         pc->buckets[i] = NO_NODE;
     for (int i = 0; i < n_nodes; i++)
@@ -59,7 +60,7 @@ int32_t prefix_cache_find(const struct prefix_cache *pc, int32_t parent, struct 
 
 // ---- what once was here -----------------------------------------------------------------------------------------
 
-static uint64_t *seen_at(const struct prefix_cache *pc, uint64_t hash) { return &pc->seen[hash & (pc->n_buckets - 1)]; }
+static uint64_t *seen_at(const struct prefix_cache *pc, uint64_t hash) { return &pc->seen[hash & (pc->n_seen - 1)]; }
 
 /* Of a first block, whatever its salt. */
 static uint64_t hash_of_any_salt(const struct prefix_cache *pc, const int32_t *tokens) {

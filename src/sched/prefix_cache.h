@@ -43,7 +43,8 @@ struct prefix_cache {
     uint32_t n_buckets;
     int32_t free;
     uint64_t key;
-    uint64_t *seen; // [n_buckets]: hashes of text that once was here, each at its own place until another takes it
+    uint64_t *seen; // [n_seen], a power of two: hashes of text that once was here, each at its own place until another takes it
+    uint32_t n_seen;
 };
 
 void prefix_cache_init(struct prefix_cache *pc, int n_nodes, int block_size);
