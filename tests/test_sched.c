@@ -58,7 +58,7 @@ static void a_long_calm_does_not_spoil_the_fit(void **state) {
         step_cost_learn(&c, calm, true_cost(calm, i));
     double got = step_cost_predict(&c, calm), want = true_cost(calm, 5);
     EXPECT(isfinite(got) && fabs(got / want - 1) < 0.1);
-    for (uint64_t i = 0; i < 150; i++)
+    for (uint64_t i = 0; i < 60; i++)
         step_cost_learn(&c, some_work(i), true_cost(some_work(i), i));
     want = true_cost(middling, 999);
     if (!(fabs(step_cost_predict(&c, middling) / want - 1) < 0.3))

@@ -8,7 +8,7 @@ enum { N = 3, ENOUGH = 4, FIRST_REACH = 32 };
 enum { LARGE_COPY = 1 << 20 };         // bytes
 static const double forgetting = 0.98; // half of what is known is some 35 steps old
 
-/* Scaled to the same order, so that the covariance stays well conditioned. */
+/* Scaled to the same order, so that the equations stay well conditioned. */
 static void features(struct step_work work, double x[N]) {
     x[0] = 1;
     x[1] = (double)work.tokens * 1e-2;
@@ -18,7 +18,7 @@ static void features(struct step_work work, double x[N]) {
 void step_cost_init(struct step_cost *c) {
     *c = (struct step_cost){.us_a_copied_mb = 200};
     for (int i = 0; i < N; i++)
-        c->covariance[i][i] = 1e6;
+        c->information[i][i] = 1e-6;
 }
 
 static double dot(const double a[N], const double b[N]) {
@@ -28,15 +28,39 @@ static double dot(const double a[N], const double b[N]) {
     return s;
 }
 
-/* The covariance of directions that no step explores grows without bound under forgetting; past this it is kept. */
-static void update_covariance(struct step_cost *c, const double gain[N], const double px[N]) {
-    double largest = 0;
+/* R = R - (1 - forgetting) R x x^T R / (x^T R x) + x x^T: forgets along x alone, as much as x then says anew. */
+static void update_information(double r[N][N], const double x[N]) {
+    double rx[N];
     for (int i = 0; i < N; i++)
-        largest = fmax(largest, c->covariance[i][i]);
-    double lambda = largest < 1e6 ? forgetting : 1;
+        rx[i] = dot(r[i], x);
+    double along = (1 - forgetting) / dot(x, rx);
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++)
-            c->covariance[i][j] = (c->covariance[i][j] - gain[i] * px[j]) / lambda;
+            r[i][j] += x[i] * x[j] - along * rx[i] * rx[j];
+}
+
+/* R g = x by Cholesky's decomposition R = L L^T. */
+static void solve(const double r[N][N], const double x[N], double g[N]) {
+    double l[N][N] = {{0}}, y[N];
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j <= i; j++) {
+            double s = r[i][j];
+            for (int k = 0; k < j; k++)
+                s -= l[i][k] * l[j][k];
+            l[i][j] = i == j ? sqrt(fmax(s, 1e-9 * r[i][i])) : s / l[j][j];
+        }
+    for (int i = 0; i < N; i++) {
+        y[i] = x[i];
+        for (int k = 0; k < i; k++)
+            y[i] -= l[i][k] * y[k];
+        y[i] /= l[i][i];
+    }
+    for (int i = N - 1; i >= 0; i--) {
+        g[i] = y[i];
+        for (int k = i + 1; k < N; k++)
+            g[i] -= l[k][i] * g[k];
+        g[i] /= l[i][i];
+    }
 }
 
 /* How far above its prediction a step ended, squared, on average. */
@@ -59,18 +83,14 @@ void step_cost_learn(struct step_cost *c, struct step_work work, double us) {
         learn_copy(c, work, us);
         return;
     }
-    double x[N], px[N], gain[N];
+    double x[N], gain[N];
     learn_scatter(c, work, us);
     features(work, x);
-    for (int i = 0; i < N; i++)
-        px[i] = dot(c->covariance[i], x);
-    double scale = forgetting + dot(x, px);
-    for (int i = 0; i < N; i++)
-        gain[i] = px[i] / scale;
     double error = us - (double)work.copied * 1e-6 * c->us_a_copied_mb - dot(c->weight, x);
+    update_information(c->information, x);
+    solve(c->information, x, gain);
     for (int i = 0; i < N; i++)
         c->weight[i] += gain[i] * error;
-    update_covariance(c, gain, px);
     c->reach = fmax((double)work.tokens, c->reach * forgetting);
     c->n_steps++;
 }

@@ -2,8 +2,9 @@
  *
  *     microseconds = w0 + w1 * tokens + w2 * pairs + copied / rate       pairs: query-key pairs, what attention is made of
  *
- * fitted by recursive least squares with forgetting (Haykin, Adaptive Filter Theory, chapter 10), so it follows a
- * machine that slows down or a batch that grows. The rate of copies of cache is learned by itself, as few steps have some: from
+ * fitted by recursive least squares with directional forgetting (Cao and Schwartz, Automatica 36, 2000): what a step speaks
+ * of replaces what older ones said of the same, so the fit follows a machine that slows down, and thousands of equal
+ * steps wear away nothing of what others taught. The rate of copies of cache is learned by itself, as few steps have some: from
  * what such a step took beyond its prediction. The scheduler asks it how many tokens of a prompt may join a step
  * before the streams that run beside it would wait longer than they were promised. Fixed size, no allocation. */
 #pragma once
@@ -20,11 +21,11 @@ struct step_work {
 
 struct step_cost {
     double weight[3];
-    double covariance[3][3];
-    int64_t n_steps;       // learned from
-    double reach;          // tokens of the largest step lately
-    double scatter;        // microseconds above what was predicted: their mean square lately
-    double us_a_copied_mb; // 200 (5 GB/s) until it was measured
+    double information[3][3]; // symmetric, positive definite
+    int64_t n_steps;          // learned from
+    double reach;             // tokens of the largest step lately
+    double scatter;           // microseconds above what was predicted: their mean square lately
+    double us_a_copied_mb;    // 200 (5 GB/s) until it was measured
 };
 
 void step_cost_init(struct step_cost *c);
