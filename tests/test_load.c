@@ -67,7 +67,7 @@ static void random_request(struct stream *s, const struct gyre *g) {
     q->priority = one_in(4) ? -1 - below(2) : 0;
     q->logprobs = true;
     q->user = s;
-    s->cancel_after = one_in(8) ? below(MAX_ANSWER) : -1;
+    s->cancel_after = one_in(5) ? below(10) : -1;
 }
 
 static void submit(struct gyre *g, struct stream *s) {
@@ -165,23 +165,23 @@ static struct gyre_options crowded(int64_t kv_cache_bytes) {
     return (struct gyre_options){.max_batched_tokens = 128 + below(200), .block_size = 16, .kv_cache_bytes = kv_cache_bytes};
 }
 
-static void expect_crowd(struct tally t) { EXPECT(t.n_preempted > 0 && t.n_cancelled > 0 && t.most_running > STREAMS / 4); }
+static void expect_crowd(struct tally t) { EXPECT(t.n_cancelled > 0 && t.most_running > STREAMS / 4); }
 
 static void story_in_a_crowd(void **state) {
     (void)state;
     struct tally t = crowd_against_alone("models/story", crowded(14 << 20), REQUESTS);
     expect_crowd(t);
-    EXPECT(t.n_reused > 0);
+    EXPECT(t.n_reused > 0 && t.n_preempted > 0);
 }
 
 static void sliding_windows_in_a_crowd(void **state) {
     (void)state;
     struct tally t = crowd_against_alone("tests/models/gemma4", crowded(8 << 20), REQUESTS);
     expect_crowd(t);
-    EXPECT(t.n_reused > 0);
+    EXPECT(t.n_reused > 0 && t.n_preempted > 0);
 }
 
-/* Its state slots are what is scarce: only priorities preempt. */
+/* Its state slots are what is scarce, so that only priorities preempt: a few times in most runs. */
 static void recurrent_state_in_a_crowd(void **state) {
     (void)state;
     expect_crowd(crowd_against_alone("tests/models/qwen3_5", crowded(10 << 20), REQUESTS));

@@ -45,7 +45,7 @@ class Exactness(unittest.TestCase):
         try:
             bodies = [random_body(rng, vocab_size) for _ in range(REQUESTS)]
             alone = [choice_of_stream(server.stream("/v1/completions", cache_salt="alone %d" % i, **b)) for i, b in enumerate(bodies)]
-            delays = sorted(rng.random() * 0.5 for _ in bodies)
+            delays = sorted(rng.random() * 0.15 for _ in bodies)
             got, places = [None] * REQUESTS, threading.Semaphore(STREAMS)
 
             def one(i):
