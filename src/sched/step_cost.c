@@ -112,7 +112,7 @@ static struct step_work with_chunk(struct step_work work, int64_t n_computed, in
 int step_cost_chunk(const struct step_cost *c, struct step_work work, int64_t n_computed, int max, double target_us) {
     if (c->n_steps < ENOUGH || max <= 1)
         return max < 1 ? 1 : max;
-    target_us -= fmin(2 * sqrt(c->scatter), target_us / 2);
+    target_us -= fmin(fmax(2 * sqrt(c->scatter), target_us / 6), target_us / 2);
     double reach = fmax(2 * c->reach - (double)work.tokens, FIRST_REACH);
     int low = 1, high = (int)fmin(max, reach) + 1; // [low, high): low fits or is the least there is
     while (high - low > 1) {

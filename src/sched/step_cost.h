@@ -39,5 +39,5 @@ double step_cost_predict(const struct step_cost *c, struct step_work work);
 /* The most tokens, at least 1 and at most `max`, that may be added to `work` from a sequence that has computed
  * `n_computed`, for the step to end within target_us. `max` as long as nothing is known. A step becomes at most twice as
  * large as the largest one lately (32 tokens are always allowed): hundreds of steps of single tokens say little of a thousand. Twice what steps
- * lately took beyond their predictions is kept free, at most half of the target. */
+ * lately took beyond their predictions is kept free, a sixth of the target at least and half at most. */
 int step_cost_chunk(const struct step_cost *c, struct step_work work, int64_t n_computed, int max, double target_us);
