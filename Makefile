@@ -61,7 +61,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-binaries rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
+.PHONY: all run test test-binaries cuda cuda-tests rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ endif
 # Unrolled vector code takes a sanitizer minutes to compile and shows it little: these kernels get their bounds from callers
 # that are instrumented, and the op tests hold them to the reference functions.
 $(BUILD)/src/backend/cpu/kernels_%.o: override SAN :=
-$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
+$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o $(BUILD)/src/main/backends.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
 $(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o: Makefile
 
 # The description of the API is in the program as it is.
@@ -160,6 +160,32 @@ fuzz: build/.setup-dev
 fuzz-binaries: $(FUZZERS)
 $(FUZZERS): $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(LIBS)
 	$(call QUIET,ld)$(CC) -fsanitize=fuzzer,address,undefined -o $@ $^ $(ALL_LIBS)
+
+# ---- GPU --------------------------------------------------------------------------------------------------------
+# Tests of the CUDA backend run on a machine with a Hopper GPU: build/cuda/test_ops and its like, with GYRE_TEST_BACKEND=cuda.
+NVCC      ?= nvcc
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+CUDA_SRC  := $(wildcard src/backend/cuda/*.c)
+CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(patsubst src/%.cu,build/cuda/%.cu.o,$(wildcard src/backend/cuda/*.cu))
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
+CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) tests/test_goldens.c)
+
+build/cuda/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -I$(CUDA_HOME)/include -c -o $@ $<
+build/cuda/%.cu.o: src/%.cu src/backend/cuda/kernels.h src/backend/cuda/device.cuh
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -Xcompiler -fPIC -c -o $@ $<
+$(CUDA_TESTS): build/cuda/%: $(BUILD)/tests/%.o $(BUILD)/tests/op_rig.o $(CUDA_OBJ) $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
+cuda-tests: $(CUDA_TESTS)
+build/cuda/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
+
+# The kernels and what they need of core and base; all but gyre_plugin stays inside.
+$(BUILD)/libgyre-cuda.so: $(CUDA_OBJ) $(BUILD)/libgyre.a tools/plugin.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--as-needed -Wl,--no-undefined \
+	    -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(CUDA_OBJ) $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
+cuda: $(BUILD)/libgyre-cuda.so $(BUILD)/gyre
 
 rooms:
 	@tools/rooms.py

@@ -57,6 +57,7 @@ struct gyre_options {
     const char *model; // a folder in Hugging Face's layout
     const struct backend_ops *backend;
     int n_threads;          // of the CPU; one a processor
+    const char *dtype;      // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
     bool dummy_weights;     // random weights in the shapes and types of config.json; no checkpoint is read
     int64_t max_model_len;  // tokens of a sequence, prompt and answer; the model's own
     int64_t swap_bytes;     // of the host's memory, for the cache of sequences that give way to others; none

@@ -20,13 +20,30 @@ double *rig_doubles(struct rig *rig, int64_t n) { return arena_calloc(&rig->aren
 
 /* ---- the rig ---- */
 
+/* Linked into the tests of a build for GPUs alone. */
+extern const struct backend_ops backend_cuda __attribute__((weak));
+
+const struct backend_ops *rig_backend(void) {
+    const char *name = getenv("GYRE_TEST_BACKEND");
+    if (!name || strcmp(name, "cpu") == 0)
+        return &backend_cpu;
+    if (strcmp(name, "cuda") != 0 || !&backend_cuda)
+        fail_msg("GYRE_TEST_BACKEND: this test was built without a backend %s", name);
+    return &backend_cuda;
+}
+
+struct backend_options rig_backend_options(const char *kernels, int n_threads) {
+    bool cpu = rig_backend() == &backend_cpu;
+    return (struct backend_options){.n_threads = n_threads, .kernels = cpu ? kernels : NULL, .dtype = cpu ? NULL : kernels};
+}
+
 struct rig *rig_new(struct rig_options o) {
     struct rig *rig = xcalloc(1, sizeof *rig);
     static uint64_t next_stream;
     o.block_size = o.block_size ? o.block_size : 16;
     o.n_threads = o.n_threads ? o.n_threads : 2;
     o.spread = o.spread > 0 ? o.spread : 1;
-    *rig = (struct rig){.o = o, .ops = &backend_cpu, .random = next_stream};
+    *rig = (struct rig){.o = o, .ops = rig_backend(), .random = next_stream};
     next_stream += 1ull << 40;
     for (int s = 0; s < o.n_seqs; s++)
         rig->n_rows += o.lens[s];
@@ -84,8 +101,11 @@ double *rig_at(const struct rig *rig, double *rows, int seq, int row) { return r
 
 const char *const *rig_kernels(void) {
     static const char *const all[] = {"reference", "avx512", "avx2", "portable"};
+    static const char *const cuda[] = {"float32", "float16", "bfloat16", NULL}; // what products are made in
     static const char *have[ARRAY_LEN(all) + 1];
     struct error err;
+    if (rig_backend() != &backend_cpu)
+        return cuda;
     if (!have[0])
         for (size_t i = 0, n = 0; i < ARRAY_LEN(all); i++) {
             struct backend *b;
@@ -277,8 +297,10 @@ void rig_result(struct rig *rig, val out) {
     struct error err;
     rig->out = out;
     op_sample(p, op_take_rows(p, out));
-    EXPECT_OK(rig->ops->open(&(struct backend_options){.n_threads = rig->o.n_threads, .kernels = rig->o.kernels}, &rig->backend, &err),
-              err);
+    bool cpu = rig->ops == &backend_cpu;
+    struct backend_options options = {
+        .n_threads = rig->o.n_threads, .kernels = cpu ? rig->o.kernels : NULL, .dtype = cpu ? NULL : rig->o.kernels};
+    EXPECT_OK(rig->ops->open(&options, &rig->backend, &err), err);
     EXPECT_OK(rig->ops->place_weights(rig->backend, p, &err), err);
     struct cache_config config = {.block_size = rig->o.block_size, .n_states = rig->o.n_seqs};
     for (int g = 0; g < p->n_groups; g++)
@@ -420,6 +442,10 @@ double rig_error(const struct rig *rig, const double *got, const double *want) {
 
 void rig_expect(struct rig *rig, const double *want, double bound, enum rig_schedule schedule, const char *what) {
     double error = rig_error(rig, rig_run(rig, schedule), want);
+    if (rig->o.kernels && strcmp(rig->o.kernels, "bfloat16") == 0)
+        bound = MAX(bound, RIG_BF16_BOUND);
+    if (rig->o.kernels && strcmp(rig->o.kernels, "float16") == 0)
+        bound = MAX(bound, RIG_F16_BOUND);
     if (!(error <= bound))
         fail_msg("%s, schedule %d, %s: error %.3g over %.3g", what, schedule, rig->o.kernels ? rig->o.kernels : "best", error, bound);
 }

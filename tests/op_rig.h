@@ -121,5 +121,15 @@ double rig_multiply(const double *w, int64_t out, int64_t in, const double *x, d
 /* y = x / rms(x) * w (+ 1 with plus_one); w NULL: 1 */
 void rig_rms_norm(const double *x, const double *w, int n, double eps, bool plus_one, double *y);
 
+/* The backend of $GYRE_TEST_BACKEND, "cpu" (where it is not set) or "cuda". */
+const struct backend_ops *rig_backend(void);
+
+/* What one of rig_kernels() is asked for by: kernels of the CPU, what products are made in elsewhere. */
+struct backend_options rig_backend_options(const char *kernels, int n_threads);
+
+/* What inputs, weights and outputs of 8 bits of fraction leave of a row's largest value, with a sum of some hundred terms. */
+#define RIG_BF16_BOUND 0.03
+#define RIG_F16_BOUND 0.004
+
 /* "reference" and the sets of kernels that this processor has; NULL ends. Op tests loop over it. */
 const char *const *rig_kernels(void);

@@ -162,15 +162,16 @@ static void every_set_of_kernels_takes_every_op(void **state) {
         struct backend *b;
         struct executable *exe;
         struct error err = {0};
-        EXPECT_OK(backend_cpu.open(&(struct backend_options){.n_threads = 1, .kernels = *kernels}, &b, &err), err);
-        EXPECT_OK(backend_cpu.place_weights(b, rig->p, &err), err);
+        struct backend_options options = rig_backend_options(*kernels, 1);
+        EXPECT_OK(rig->ops->open(&options, &b, &err), err);
+        EXPECT_OK(rig->ops->place_weights(b, rig->p, &err), err);
         struct cache_config config = {.block_size = 16, .n_states = 1};
         for (int g = 0; g < rig->p->n_groups; g++)
             config.n_blocks[g] = 1;
-        EXPECT_OK(backend_cpu.alloc_cache(b, rig->p, &config, &err), err);
-        EXPECT_OK(backend_cpu.compile(b, rig->p, (struct bucket){16, 1, 16}, &exe, &err), err);
-        backend_cpu.free_executable(exe);
-        backend_cpu.free(b);
+        EXPECT_OK(rig->ops->alloc_cache(b, rig->p, &config, &err), err);
+        EXPECT_OK(rig->ops->compile(b, rig->p, (struct bucket){16, 1, 16}, &exe, &err), err);
+        rig->ops->free_executable(exe);
+        rig->ops->free(b);
         rig_free(rig);
     }
 }

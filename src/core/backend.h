@@ -22,6 +22,7 @@ struct backend_options {
     int n_threads;       // CPU; 0: one a processor
     const char *kernels; // CPU: "portable", "avx2" or "avx512"; "reference": the plain function of every op, the oracle
                          // of the op tests; NULL: the best that this processor has
+    const char *dtype;   // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
 };
 
 /* How the cache is laid out: the engine decides on counts, the backend on the memory behind them. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 static enum status open_device(struct gyre *g, const struct gyre_options *o, const struct engine_sizes *sizes, struct error *err) {
-    struct backend_options options = {.n_threads = o->n_threads};
+    struct backend_options options = {.n_threads = o->n_threads, .dtype = o->dtype};
     TRY(g->ops->open(&options, &g->backend, err));
     TRY(g->ops->place_weights(g->backend, g->program, err));
     TRY(g->ops->alloc_cache(g->backend, g->program, &sizes->cache, err));

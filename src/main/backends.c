@@ -2,12 +2,64 @@
 #include "main/backends.h"
 
 #include "backend/toy/toy.h"
+#include "base/file.h"
+#include "core/plugin.h"
 
-static const struct backend_ops *const backends[] = {&backend_cpu, &backend_toy};
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
-const struct backend_ops *backend_get(const char *name) {
-    for (size_t i = 0; i < ARRAY_LEN(backends); i++)
-        if (strcmp(backends[i]->name, name) == 0)
-            return backends[i];
-    BUG_IF(true);
+enum { PATH_BYTES = 4096 };
+
+static const char library[] = "libgyre-cuda.so";
+
+/* The folder of the running program; "." where the system does not say. */
+static void program_folder(char out[PATH_BYTES]) {
+    ssize_t n = readlink("/proc/self/exe", out, PATH_BYTES - 1);
+    out[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(out, '/');
+    if (slash)
+        *slash = '\0';
+    else
+        strcpy(out, ".");
+}
+
+static bool find_library(char path[PATH_BYTES], char where[2 * PATH_BYTES]) {
+    char own[PATH_BYTES], lib[PATH_BYTES + 16];
+    const char *set = getenv("GYRE_PLUGINS");
+    program_folder(own);
+    snprintf(lib, sizeof lib, "%s/../lib/gyre", own);
+    const char *folders[] = {set, own, lib};
+    for (size_t i = set ? 0 : 1; i < ARRAY_LEN(folders); i++)
+        if (path_join(path, PATH_BYTES, folders[i], library, NULL) == OK && file_exists(path))
+            return true;
+    snprintf(where, 2 * PATH_BYTES, "%s%s%s and %s", set ? set : "", set ? ", " : "", own, lib);
+    return false;
+}
+
+static enum status load_cuda(const struct backend_ops **out, struct error *err) {
+    char path[PATH_BYTES], where[2 * PATH_BYTES];
+    if (!find_library(path, where))
+        return fail(err, ERR_UNSUPPORTED, "--device cuda: there is no %s in %s; `make cuda` builds it where the CUDA toolkit is", library,
+                    where);
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const struct plugin *p = handle ? dlsym(handle, "gyre_plugin") : NULL;
+    if (!p)
+        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s", dlerror());
+    if (strcmp(p->version, GYRE_VERSION) != 0 || p->layout != plugin_layout())
+        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s was built with another gyre (%s); build both together", path, p->version);
+    *out = p->ops;
+    return OK;
+}
+
+enum status backend_get(const char *name, const struct backend_ops **out, struct error *err) {
+    static const struct backend_ops *const built_in[] = {&backend_cpu, &backend_toy};
+    for (size_t i = 0; i < ARRAY_LEN(built_in); i++)
+        if (strcmp(built_in[i]->name, name) == 0) {
+            *out = built_in[i];
+            return OK;
+        }
+    return load_cuda(out, err);
 }

@@ -1,10 +1,13 @@
-/* backends.h - the devices that this build can compute on. */
+/* backends.h - the devices that gyre can compute on. */
 #pragma once
 
 #include "core/backend.h"
 
-/* What --device may name, as a flag's choices: "cpu", and "toy", which computes nothing (backend/toy/toy.h). */
-#define BACKEND_NAMES "cpu|toy"
+/* What --device may name, as a flag's choices: "cpu"; "cuda", which is in libgyre-cuda.so; and "toy", which computes nothing
+ * (backend/toy/toy.h). */
+#define BACKEND_NAMES "cpu|cuda|toy"
 
-/* The backend of that name, which must be one of BACKEND_NAMES. */
-const struct backend_ops *backend_get(const char *name);
+/* The backend of that name, which must be one of BACKEND_NAMES. A library is looked for in $GYRE_PLUGINS, beside the program
+ * and in ../lib/gyre from there; ERR_UNSUPPORTED says where it was not found, what it lacks, or that it is another version's.
+ * It stays loaded. */
+enum status backend_get(const char *name, const struct backend_ops **out, struct error *err);

@@ -12,9 +12,12 @@ static int64_t swap_bytes(int64_t given) { return given < 1024 ? given << 30 : g
 
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
     struct progress loading = {0};
+    const struct backend_ops *backend;
+    TRY(backend_get(f->device, &backend, err));
     struct gyre_options options = {
         .model = model,
-        .backend = backend_get(f->device),
+        .backend = backend,
+        .dtype = strcmp(f->dtype, "auto") == 0 ? NULL : f->dtype,
         .n_threads = (int)f->n_threads,
         .dummy_weights = strcmp(f->load_format, "dummy") == 0,
         .max_model_len = f->max_model_len,

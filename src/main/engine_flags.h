@@ -6,7 +6,7 @@
 #include "main/flags.h"
 
 struct engine_flags {
-    const char *device, *load_format;
+    const char *device, *dtype, *load_format;
     int64_t n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs, block_size;
     bool prefix_cache;
     const char *policy; // of servers: "fcfs", "sjf"
@@ -14,12 +14,28 @@ struct engine_flags {
     int n_tenants; // set by the verb
 };
 
-#define ENGINE_FLAGS_DEFAULT \
-    { .device = "cpu", .load_format = "auto", .max_batched_tokens = 512, .max_seqs = 64, .block_size = 64, .prefix_cache = true, .policy = "fcfs" }
+#define ENGINE_FLAGS_DEFAULT                                                                                                  \
+    {                                                                                                                         \
+        .device = "cpu", .dtype = "auto", .load_format = "auto", .max_batched_tokens = 512, .max_seqs = 64, .block_size = 64, \
+        .prefix_cache = true, .policy = "fcfs"                                                                                \
+    }
 
 /* Rows of a flag table. */
 #define ENGINE_FLAGS(e)                                                                                                               \
-    {"device", 0, FLAG_CHOICE, &(e).device, BACKEND_NAMES, "Engine", "what computes; toy makes tokens up and reads no weights, to measure the rest"},                                                \
+    {"device",                                                                                                                        \
+     0,                                                                                                                               \
+     FLAG_CHOICE,                                                                                                                     \
+     &(e).device,                                                                                                                     \
+     BACKEND_NAMES,                                                                                                                   \
+     "Engine",                                                                                                                        \
+     "what computes; toy makes tokens up and reads no weights, to measure the rest"},                                                 \
+        {"dtype",                                                                                                                     \
+         0,                                                                                                                           \
+         FLAG_CHOICE,                                                                                                                 \
+         &(e).dtype,                                                                                                                  \
+         "auto|float32|float16|bfloat16",                                                                                             \
+         "Engine",                                                                                                                    \
+         "what products of matrices are made in; auto is what the device does best for the checkpoint"},                              \
         {"threads", 't', FLAG_INT, &(e).n_threads, "N", "Engine", "threads of the CPU; 0 is one a processor", .min = 0, .max = 1024}, \
         {"load-format",                                                                                                               \
          0,                                                                                                                           \
@@ -32,9 +48,9 @@ struct engine_flags {
          0,                                                                                                                           \
          FLAG_INT,                                                                                                                    \
          &(e).max_model_len,                                                                                                          \
-         "N|auto",                                                                                                                         \
+         "N|auto",                                                                                                                    \
          "Engine",                                                                                                                    \
-         "tokens of a prompt and its answer together; auto, or 0, is what the model and the memory allow",                                      \
+         "tokens of a prompt and its answer together; auto, or 0, is what the model and the memory allow",                            \
          .min = 0,                                                                                                                    \
          .max = 1 << 24},                                                                                                             \
         {"kv-cache-memory",                                                                                                           \

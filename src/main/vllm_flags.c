@@ -35,7 +35,6 @@ struct vllm_flag {
 static const struct vllm_flag table[] = {
     // what answers say
     {"model", NULL, VALUE, MODEL, NULL, NULL},
-    {"dtype", NULL, VALUE, SAME, "auto", "computing in another type than the weights ask for"},
     {"quantization", "q", VALUE, SAME, "awq|gptq|awq_marlin|gptq_marlin|compressed-tensors|mxfp4|modelopt|modelopt_fp4",
      "quantising weights that are stored otherwise (those that are stored so need no flag)"},
     {"kv-cache-dtype", NULL, VALUE, SAME, "auto", "a cache of another type"},
@@ -195,7 +194,9 @@ static const struct {
     const char *flag, *value, *ours;
 } renamed[] = {{"scheduling-policy", "priority", "fcfs"}, // priorities come first in any policy
                {"load-format", "safetensors", "auto"},
-               {"device", "auto", "cpu"}};
+               {"device", "auto", "cpu"},
+               {"dtype", "float", "float32"},
+               {"dtype", "half", "float16"}};
 
 // ---- rewriting ----------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Lines(unittest.TestCase):
             self.assertEqual(said.count("has no effect: "), notes, (line, said))
 
     def test_what_would_change_answers_is_refused_by_name(self):
-        for line, flag in (("m --tensor-parallel-size 4", "--tensor-parallel-size"), ("m -tp 2", "-tp"), ("m --dtype float16", "--dtype"),
+        for line, flag in (("m --tensor-parallel-size 4", "--tensor-parallel-size"), ("m -tp 2", "-tp"),
                            ("m --quantization fp8", "--quantization"), ("m --kv-cache-dtype fp8", "--kv-cache-dtype"), ("m --chat-template t.jinja", "--chat-template"),
                            ("m --enable-lora --lora-modules a=b c=d", "--enable-lora"), ("m --lora-modules a=b c=d", "--lora-modules"),
                            ("m --hf-overrides '{\"rope_theta\": 1}'", "--hf-overrides"), ("m --generation-config vllm", "--generation-config"),

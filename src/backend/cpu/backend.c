@@ -52,6 +52,8 @@ static enum status large_alloc(int64_t n_bytes, const char *what, void **out, st
 static enum status cpu_open(const struct backend_options *options, struct backend **out, struct error *err) {
     if (options->n_threads < 0)
         return fail(err, ERR_ARG, "threads: %d is not a number of threads", options->n_threads);
+    if (options->dtype && strcmp(options->dtype, "float32") != 0)
+        return fail(err, ERR_UNSUPPORTED, "dtype: the CPU computes in float32, not in %s", options->dtype);
     const char *name = options->kernels;
     bool plain = name && strcmp(name, "reference") == 0;
     const struct kernels *kernels = plain ? NULL : kernels_find(name);

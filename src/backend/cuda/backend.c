@@ -1,0 +1,432 @@
+/* backend.c - the vtable of the CUDA backend; see cuda.h. */
+#include "backend/cuda/cuda.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...) {
+    char what[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    if (b->fault.status == OK)
+        fail(&b->fault, ERR_DEVICE, "CUDA device %d: %s: %s", b->device, what, cudaGetErrorString(code));
+    if (err)
+        *err = b->fault;
+    return ERR_DEVICE;
+}
+
+// ---- open -------------------------------------------------------------------------------------------------------
+
+static enum status no_device(struct error *err, cudaError_t code, const char *what) {
+    return fail(err, ERR_UNSUPPORTED, "--device cuda: %s: %s", what, cudaGetErrorString(code));
+}
+
+static enum status open_parts(struct backend *b, struct error *err) {
+    int n = 0, major = 0;
+    cudaError_t code = cudaGetDeviceCount(&n);
+    if (code != cudaSuccess || n == 0)
+        return no_device(err, code == cudaSuccess ? cudaErrorNoDevice : code, "no GPU can be used");
+    code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, b->device);
+    if (code != cudaSuccess)
+        return no_device(err, code, "the GPU does not answer");
+    if (major != 9)
+        return fail(err, ERR_UNSUPPORTED, "--device cuda: the kernels are made for Hopper (compute capability 9.0), this GPU has %d.x",
+                    major);
+    if ((code = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking)) != cudaSuccess)
+        return no_device(err, code, "no stream");
+    if ((code = cudaMalloc(&b->workspace, WORKSPACE_BYTES)) != cudaSuccess)
+        return no_device(err, code, "no workspace");
+    if (cublasLtCreate(&b->blas) != CUBLAS_STATUS_SUCCESS)
+        return fail(err, ERR_UNSUPPORTED, "--device cuda: cuBLASLt does not start");
+    return OK;
+}
+
+static void cuda_free(struct backend *b) {
+    if (!b)
+        return;
+    weights_release(b);
+    for (int g = 0; g < b->n_caches; g++) {
+        cudaFree(b->caches[g].at);
+        cudaFreeHost(b->caches[g].host);
+    }
+    cudaFree(b->workspace);
+    if (b->blas)
+        cublasLtDestroy(b->blas);
+    if (b->stream)
+        cudaStreamDestroy(b->stream);
+    free(b);
+}
+
+static enum status choose_product(struct backend *b, const char *name, struct error *err) {
+    if (!name)
+        return OK;
+    static const struct {
+        const char *name;
+        enum element element;
+    } known[] = {{"float32", ELEMENT_F32}, {"float16", ELEMENT_F16}, {"bfloat16", ELEMENT_BF16}};
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (strcmp(name, known[i].name) == 0) {
+            b->product_is_set = true;
+            b->product = known[i].element;
+            return OK;
+        }
+    return fail(err, ERR_ARG, "--device cuda: products are made in float32, float16 or bfloat16, not in %s", name);
+}
+
+static enum status cuda_open(const struct backend_options *options, struct backend **out, struct error *err) {
+    struct backend *b = xcalloc(1, sizeof *b);
+    enum status st = choose_product(b, options->dtype, err);
+    if (st == OK)
+        st = open_parts(b, err);
+    if (st != OK) {
+        cuda_free(b);
+        b = NULL;
+    }
+    *out = b;
+    return st;
+}
+
+// ---- cache ------------------------------------------------------------------------------------------------------
+
+static int64_t block_elements(const struct cache_group *g, int block_size) {
+    switch (g->kind) {
+    case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim) * block_size;
+    case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
+    case CACHE_STATE: return g->state_floats;
+    }
+    BUG_IF(true);
+}
+
+/* Before the weights are placed the element is not known: float32 is what a block may take at most. */
+static int64_t cuda_cache_block_bytes(const struct program *p, int group, int block_size) {
+    return block_elements(&p->groups[group], block_size) * p->groups[group].n_layers * (int64_t)sizeof(float);
+}
+
+static enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
+    BUG_IF(b->n_caches > 0);
+    b->block_size = config->block_size;
+    for (int g = 0; g < p->n_groups; g++) {
+        bool state = p->groups[g].kind == CACHE_STATE;
+        int64_t n_blocks = state ? config->n_states : config->n_blocks[g], elements = block_elements(&p->groups[g], b->block_size), n_bytes;
+        int64_t element = state ? 4 : element_bytes(b->product);
+        if (__builtin_mul_overflow(elements * p->groups[g].n_layers * element, n_blocks, &n_bytes))
+            return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
+        b->caches[g].layer_elements = elements * n_blocks;
+        b->caches[g].block_elements = elements;
+        b->caches[g].n_blocks = n_blocks;
+        b->caches[g].n_host = state ? config->n_host_states : config->n_host_blocks[g];
+        b->n_caches = g + 1;
+        if (cudaMalloc(&b->caches[g].at, (size_t)MAX(n_bytes, 1)) != cudaSuccess) {
+            cudaGetLastError();
+            return fail(err, ERR_MEMORY, "%s: the device has no room for a cache of %lld blocks, %lld bytes", p->name, (long long)n_blocks,
+                        (long long)n_bytes);
+        }
+        int64_t host_bytes = elements * p->groups[g].n_layers * element * b->caches[g].n_host;
+        if (host_bytes > 0 && cudaMallocHost(&b->caches[g].host, (size_t)host_bytes) != cudaSuccess) {
+            cudaGetLastError();
+            return fail(err, ERR_MEMORY, "%s: no pinned memory for %lld bytes of swap space", p->name, (long long)host_bytes);
+        }
+        DEVICE_TRY(b, err, cudaMemset(b->caches[g].at, 0, (size_t)n_bytes), "clearing a cache of %lld bytes", (long long)n_bytes);
+    }
+    return OK;
+}
+
+// ---- compile: what each value is made of ------------------------------------------------------------------------
+
+/* Whether the value is a state that later layers add to. */
+static bool is_residual(const struct program *p, val v) {
+    for (int i = 0; i < p->n_ops; i++)
+        if ((p->ops[i].code == OP_EMBED || p->ops[i].code == OP_ADD_NORM) && p->ops[i].out[0].id == v.id)
+            return true;
+    return false;
+}
+
+/* What products read has their element; all else is float32: sums of products go to the norm, the rotation, the softmax and the
+ * activation as they were made, and are rounded once, on the way into the next product. */
+static void choose_elements(const struct program *p, enum element product, enum element *element) {
+    for (int i = 0; i < p->n_values; i++)
+        element[i] = p->values[i].dtype == DT_I32 ? ELEMENT_I32 : ELEMENT_F32;
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_LINEAR && !is_residual(p, p->ops[i].in[0]))
+            element[p->ops[i].in[0].id] = product;
+}
+
+static enum status place_values(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
+    struct program sized = *exe->program; // with the elements that values have here
+    sized.values = xcalloc((size_t)sized.n_values + 1, sizeof *sized.values);
+    memcpy(sized.values, exe->program->values, (size_t)sized.n_values * sizeof *sized.values);
+    for (int i = 0; i < sized.n_values; i++)
+        sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
+    int64_t n_bytes = program_plan_memory(&sized, gemm_rows(exe->bucket.max_tokens), gemm_rows(MAX(exe->bucket.max_rows, 1)), offset);
+    free(sized.values);
+    exe->step_bytes += n_bytes;
+    if (cudaMalloc(&exe->memory, (size_t)MAX(n_bytes, 1)) != cudaSuccess) {
+        cudaGetLastError();
+        return fail(err, ERR_MEMORY, "the device has no room for %lld bytes of activations", (long long)n_bytes);
+    }
+    DEVICE_TRY(exe->backend, err, cudaMemset(exe->memory, 0, (size_t)MAX(n_bytes, 1)), "clearing %lld bytes", (long long)n_bytes);
+    return OK;
+}
+
+static struct dmat value_of(const struct executable *exe, val v, const enum element *element, const int64_t *offset) {
+    if (!val_given(v))
+        return (struct dmat){0};
+    enum element e = element[v.id];
+    return (struct dmat){(char *)exe->memory + offset[v.id] + v.col * element_bytes(e), exe->program->values[v.id].width, v.width, e};
+}
+
+// ---- compile: ops -----------------------------------------------------------------------------------------------
+
+static enum status refuse(const struct executable *exe, const struct op *op, struct error *err, const char *what, int has, int most) {
+    return fail(err, ERR_UNSUPPORTED, "%s: %s: the CUDA backend does %s up to %d, this has %d", exe->program->name, op_name(op->code), what,
+                most, has);
+}
+
+static enum status check_shape(const struct executable *exe, const struct op *op, struct error *err) {
+    const union op_args *a = &op->args;
+    switch (op->code) {
+    case OP_ATTENTION:
+        if (MAX(a->attention.head_dim, a->attention.v_head_dim) > 512)
+            return refuse(exe, op, err, "heads of", MAX(a->attention.head_dim, a->attention.v_head_dim), 512);
+        return OK;
+    case OP_MLA_ATTENTION:
+        if (a->mla.rank + a->mla.rope_dim > 640)
+            return refuse(exe, op, err, "latent rows of", a->mla.rank + a->mla.rope_dim, 640);
+        return OK;
+    case OP_MOE_ROUTE:
+        if (a->moe_route.n_groups > 64)
+            return refuse(exe, op, err, "groups of experts", a->moe_route.n_groups, 64);
+        if (a->moe_route.n_experts > 4096)
+            return refuse(exe, op, err, "experts", a->moe_route.n_experts, 4096);
+        return OK;
+    case OP_SHORT_CONV: return a->short_conv.kernel > 8 ? refuse(exe, op, err, "kernels", a->short_conv.kernel, 8) : OK;
+    case OP_DELTA_RULE:
+        if (a->delta_rule.key_dim > 128)
+            return refuse(exe, op, err, "key channels", a->delta_rule.key_dim, 128);
+        return a->delta_rule.value_dim > 256 ? refuse(exe, op, err, "value channels", a->delta_rule.value_dim, 256) : OK;
+    default: return OK;
+    }
+}
+
+/* The cache and rope that an op names; -1: none. */
+static int cache_of(const struct op *op) {
+    switch (op->code) {
+    case OP_QKV_PREP: return op->args.qkv_prep.cache;
+    case OP_ATTENTION: return op->args.attention.cache;
+    case OP_MLA_PREP:
+    case OP_MLA_ATTENTION: return op->args.mla.cache;
+    case OP_SHORT_CONV: return op->args.short_conv.cache;
+    case OP_DELTA_RULE: return op->args.delta_rule.cache;
+    default: return -1;
+    }
+}
+
+static int rope_of(const struct op *op) {
+    return op->code == OP_QKV_PREP ? op->args.qkv_prep.rope : op->code == OP_MLA_PREP ? op->args.mla.rope : -1;
+}
+
+static struct dcache layer_cache(const struct executable *exe, int cache) {
+    const struct cache_layer *layer = &exe->program->caches[cache];
+    const struct backend *b = exe->backend;
+    bool state = exe->program->groups[layer->group].kind == CACHE_STATE;
+    enum element e = state ? ELEMENT_F32 : b->product;
+    return (struct dcache){(char *)b->caches[layer->group].at + layer->index * b->caches[layer->group].layer_elements * element_bytes(e),
+                           b->caches[layer->group].block_elements, layer->group, e};
+}
+
+static enum status compile_op(struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset,
+                              struct error *err) {
+    const struct op *op = c->op;
+    TRY(check_shape(exe, op, err));
+    for (int k = 0; k < OP_MAX_IN; k++)
+        c->in[k] = value_of(exe, op->in[k], element, offset);
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        c->out[k] = value_of(exe, op->out[k], element, offset);
+    for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
+        const struct placed *w = weight_on_device(exe->backend, op->weights[k]);
+        if (!w)
+            continue;
+        c->matrix[k] = w->matrix;
+        c->floats[k] = w->floats;
+    }
+    if (cache_of(op) >= 0)
+        c->cache = layer_cache(exe, cache_of(op));
+    if (rope_of(op) >= 0 && exe->ropes[rope_of(op)].dim > 0)
+        c->rope = &exe->ropes[rope_of(op)];
+    if (op->code != OP_LINEAR)
+        return OK;
+    struct dmat x = c->in[0];
+    if (x.element != exe->backend->product) {
+        c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->backend->product};
+        x = c->convert;
+    }
+    int max_rows = exe->program->values[op->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1);
+    return gemm_open(exe->backend, op, x, c->out[0], max_rows, &c->gemm, err);
+}
+
+/* The widest row that a LINEAR may have to convert, and what experts keep between their two nodes. */
+static enum status alloc_scratch(struct executable *exe, struct error *err) {
+    int64_t most = 1, tokens = gemm_rows(exe->bucket.max_tokens), rows = MAX(tokens, gemm_rows(MAX(exe->bucket.max_rows, 1)));
+    for (int i = 0; i < exe->program->n_ops; i++) {
+        const struct op *op = &exe->program->ops[i];
+        if (op->code == OP_LINEAR)
+            most = MAX(most, rows * op->in[0].width);
+        if (op->code == OP_MOE_FFN)
+            most = MAX(most, tokens * op->args.moe_ffn.top_k * op->args.moe_ffn.ffn_size);
+    }
+    exe->step_bytes += most * (int64_t)sizeof(float);
+    if (cudaMalloc(&exe->scratch, (size_t)most * sizeof(float)) == cudaSuccess)
+        return OK;
+    cudaGetLastError();
+    return fail(err, ERR_MEMORY, "the device has no room for %lld bytes of scratch", (long long)most * 4);
+}
+
+static enum status place_ropes(struct executable *exe, struct error *err) {
+    const struct program *p = exe->program;
+    int64_t floats = 0, at = 0;
+    for (int i = 0; i < p->n_ropes; i++)
+        floats += p->ropes[i]->dim * (1 + (int64_t)exe->bucket.max_tokens);
+    exe->ropes = xcalloc((size_t)p->n_ropes + 1, sizeof *exe->ropes);
+    DEVICE_TRY(exe->backend, err, cudaMalloc(&exe->rope_memory, (size_t)MAX(floats, 1) * sizeof(float)), "%lld angles", (long long)floats);
+    for (int i = 0; i < p->n_ropes; i++) {
+        const struct rope *r = p->ropes[i];
+        float *freq = (float *)exe->rope_memory + at, *freq_long = freq + r->dim / 2;
+        size_t n_bytes = (size_t)(r->dim / 2) * sizeof(float);
+        exe->ropes[i] = (struct drope){r->dim,    (int)r->pairing, (int)r->by_length,     freq,
+                                       freq_long, r->factor,       r->factor_long,        r->original_context,
+                                       r->theta,  r->scaling,      freq_long + r->dim / 2};
+        DEVICE_TRY(exe->backend, err, cudaMemcpy(freq, r->inv_freq, n_bytes, cudaMemcpyHostToDevice), "%d frequencies", r->dim / 2);
+        if (r->inv_freq_long)
+            DEVICE_TRY(exe->backend, err, cudaMemcpy(freq_long, r->inv_freq_long, n_bytes, cudaMemcpyHostToDevice), "%d frequencies",
+                       r->dim / 2);
+        at += r->dim * (1 + (int64_t)exe->bucket.max_tokens);
+    }
+    return OK;
+}
+
+static enum status alloc_results(struct executable *exe, struct error *err) {
+    struct backend *b = exe->backend;
+    size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width;
+    DEVICE_TRY(b, err, cudaMalloc((void **)&exe->sampled_device, rows * sizeof *exe->sampled_device), "%zu results", rows);
+    DEVICE_TRY(b, err, cudaMallocHost((void **)&exe->sampled_host, rows * sizeof *exe->sampled_host), "%zu results", rows);
+    DEVICE_TRY(b, err, cudaMallocHost((void **)&exe->logits_host, rows * width * sizeof(float)), "%zu rows of %zu logits", rows, width);
+    DEVICE_TRY(b, err, cudaMallocHost((void **)&exe->hidden_host, (size_t)MAX(exe->hidden.width, 1) * sizeof(float)), "a row of states");
+    exe->on_host = xcalloc(rows, sizeof *exe->on_host);
+    sample_scratch_init(&exe->sample_scratch, exe->logits.width);
+    return OK;
+}
+
+static enum status compile_parts(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
+    const struct program *p = exe->program;
+    choose_elements(p, exe->backend->product, element);
+    TRY(place_values(exe, element, offset, err));
+    TRY(alloc_scratch(exe, err));
+    TRY(place_ropes(exe, err));
+    exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
+    exe->n_graphs = gemm_rows(exe->bucket.max_seqs) / ROW_STEP + 6; // 1, 2, 4, 8, the multiples, and one that stays empty
+    exe->graphs = xcalloc((size_t)exe->n_graphs, sizeof *exe->graphs);
+    for (int i = 0; i < p->n_ops; i++) {
+        exe->ops[i].op = &p->ops[i];
+        TRY(compile_op(exe, &exe->ops[i], element, offset, err));
+    }
+    const struct op *last = &p->ops[p->n_ops - 1];
+    if (last->code != OP_SAMPLE)
+        return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
+    exe->logits = value_of(exe, last->in[0], element, offset);
+    exe->hidden = value_of(exe, p->hidden, element, offset);
+    return alloc_results(exe, err);
+}
+
+static void cuda_free_executable(struct executable *exe) {
+    if (!exe)
+        return;
+    cudaStreamSynchronize(exe->backend->stream);
+    for (int i = 0; exe->ops && i < exe->program->n_ops; i++)
+        gemm_free(exe->ops[i].gemm);
+    for (int i = 0; i < exe->n_graphs; i++)
+        if (exe->graphs[i].exec)
+            cudaGraphExecDestroy(exe->graphs[i].exec);
+    free(exe->graphs);
+    cudaFree(exe->memory);
+    cudaFree(exe->scratch);
+    cudaFree(exe->rope_memory);
+    cudaFree(exe->plan_device);
+    cudaFree(exe->sampled_device);
+    cudaFreeHost(exe->plan_host);
+    cudaFreeHost(exe->sampled_host);
+    cudaFreeHost(exe->logits_host);
+    cudaFreeHost(exe->hidden_host);
+    if (exe->on_host)
+        sample_scratch_release(&exe->sample_scratch);
+    free(exe->on_host);
+    free(exe->ropes);
+    free(exe->ops);
+    free(exe);
+}
+
+static enum status cuda_compile(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out,
+                                struct error *err) {
+    struct executable *exe = xcalloc(1, sizeof *exe);
+    *exe = (struct executable){.backend = b, .program = p, .bucket = bucket};
+    enum element *element = xcalloc((size_t)p->n_values + 1, sizeof *element);
+    int64_t *offset = xcalloc((size_t)p->n_values + 1, sizeof *offset);
+    enum status st = compile_parts(exe, element, offset, err);
+    free(element);
+    free(offset);
+    if (st != OK) {
+        cuda_free_executable(exe);
+        return fail_within(err, st, "%s", p->name);
+    }
+    *out = exe;
+    return OK;
+}
+
+// ---- what a step left -------------------------------------------------------------------------------------------
+
+static const float *cuda_logits(struct executable *exe, int row) {
+    BUG_IF(row < 0 || row >= exe->plan->n_rows || !exe->on_host[row]);
+    return exe->logits_host + (size_t)row * (size_t)exe->logits.width;
+}
+
+static const float *cuda_hidden(struct executable *exe, int t) {
+    BUG_IF(t < 0 || t >= exe->plan->n_tokens);
+    int64_t size = element_bytes(exe->hidden.element);
+    char *at = (char *)exe->hidden.at + t * exe->hidden.stride * size;
+    cudaError_t code = cudaMemcpy(exe->hidden_host, at, (size_t)(exe->hidden.width * size), cudaMemcpyDeviceToHost);
+    if (code != cudaSuccess)
+        device_fault(exe->backend, NULL, code, "fetching the state of token %d", t);
+    enum element e = exe->hidden.element;
+    const uint16_t *halves = (const uint16_t *)(const void *)exe->hidden_host;
+    for (int i = exe->hidden.width - 1; e != ELEMENT_F32 && i >= 0; i--) // from the end, as a float takes the place of two
+        exe->hidden_host[i] = e == ELEMENT_F16 ? f16_to_f32(halves[i]) : bf16_to_f32(halves[i]);
+    return exe->hidden_host;
+}
+
+static void cuda_memory(const struct executable *exe, struct device_memory *out) {
+    size_t free_bytes, total = 0;
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+        total = 0; // not known
+    *out = (struct device_memory){exe->backend->weight_bytes, exe->step_bytes + WORKSPACE_BYTES, (int64_t)total};
+}
+
+const struct backend_ops backend_cuda = {
+    .name = "cuda",
+    .ragged = true,
+    .max_in_flight = 1,
+    .open = cuda_open,
+    .place_weights = cuda_place_weights,
+    .alloc_cache = cuda_alloc_cache,
+    .cache_block_bytes = cuda_cache_block_bytes,
+    .compile = cuda_compile,
+    .run = step_run,
+    .collect = step_collect,
+    .logits = cuda_logits,
+    .hidden = cuda_hidden,
+    .memory = cuda_memory,
+    .free_executable = cuda_free_executable,
+    .free = cuda_free,
+};

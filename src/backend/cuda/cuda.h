@@ -1,0 +1,121 @@
+/* cuda.h - what the host files of the CUDA backend share.
+ *
+ *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
+ *     weights.c   weights on the device, in the element that the products run in
+ *     gemm.c      LINEAR by cuBLASLt, one plan for each shape and number of rows, found when a program is compiled
+ *     step.c      a step: plan up, launches or a graph, results down
+ *     kernels.h   the launchers
+ *
+ * Products run in bfloat16 where the checkpoint stores most of its matrices in 16 bits or fewer, else in float32; sums are
+ * float32 either way. The residual stream, logits, router scores and gates of recurrences stay float32; what a product reads
+ * has the product's element. A device fault is kept in backend.fault and given again for ever. */
+#pragma once
+
+#include "backend/cuda/kernels.h"
+#include "core/backend.h"
+
+#include <cublasLt.h>
+
+/* A weight on the device. */
+struct placed {
+    const struct weight *weight;
+    struct dweight matrix; // of matrices; at NULL: the weight is read whole
+    struct dweight floats; // of vectors and convolutions
+};
+
+struct backend {
+    int device;
+    cudaStream_t stream;
+    cublasLtHandle_t blas;
+    void *workspace; // of cuBLASLt
+    enum element product;
+    bool product_is_set;   // by backend_options.dtype
+    struct placed *placed; // [n_slots], open addressing by the weight's address
+    int n_slots;
+    void *weights; // one allocation
+    int64_t weight_bytes;
+    struct {
+        void *at, *host; // host: blocks that are only copied from and to, pinned
+        int64_t layer_elements, block_elements, n_blocks, n_host;
+    } caches[MAX_CACHE_GROUPS];
+    int n_caches, block_size;
+    struct error fault; // of the device; sticky
+};
+
+enum { WORKSPACE_BYTES = 32 << 20, ROW_STEP = 16 }; // products are planned for multiples of ROW_STEP rows, and powers of two below
+
+/* The first fault stays; the sentence says what was done, with which sizes. */
+enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#define DEVICE_TRY(b, err, call, ...)                                   \
+    do {                                                                \
+        cudaError_t device_code_ = (call);                              \
+        if (device_code_ != cudaSuccess)                                \
+            return device_fault((b), (err), device_code_, __VA_ARGS__); \
+    } while (0)
+
+int64_t element_bytes(enum element e);
+void to_element(enum element e, const float *from, int64_t n, void *to);
+
+/* ---- weights.c ---- */
+enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
+const struct placed *weight_on_device(const struct backend *b, const struct weight *w); // NULL for NULL
+void weights_release(struct backend *b);
+
+/* ---- gemm.c ---- */
+struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucket
+enum status gemm_open(struct backend *b, const struct op *op, struct dmat x, struct dmat y, int max_rows, struct gemm **out,
+                      struct error *err);
+void gemm_free(struct gemm *g);
+enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err);
+
+/* The rows that a product is computed for when n are wanted: what lies between is padding. */
+int gemm_rows(int n);
+
+/* ---- step.c ---- */
+struct compiled_op {
+    const struct op *op;
+    struct dmat in[OP_MAX_IN], out[OP_MAX_OUT];
+    struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
+    struct gemm *gemm;   // LINEAR
+    struct dmat convert; // LINEAR: where x goes first, if it has another element
+    struct dcache cache;
+    const struct drope *rope;
+};
+
+/* The ops of a step that decodes, captured for so many rows; rows 0: none yet. */
+struct step_graph {
+    int rows;
+    cudaGraphExec_t exec;
+};
+
+struct executable {
+    struct backend *backend;
+    const struct program *program;
+    struct bucket bucket;
+    struct compiled_op *ops;   // [program.n_ops]
+    void *memory;              // values
+    int64_t step_bytes;        // of all that a step uses on the device
+    void *scratch;             // of conversions and experts
+    struct step_graph *graphs; // [n_graphs], made when they are first wanted; the last has rows 0
+    int n_graphs;
+    struct drope *ropes; // [program.n_ropes]
+    void *rope_memory;
+    struct dmat logits, hidden;
+
+    char *plan_host, *plan_device; // one block, one upload
+    size_t plan_bytes;
+    struct device_plan plan_view;
+    size_t at_counts, at_token_id, at_position, at_seq_of_row, at_query_start, at_seq_len, at_n_known, at_state_slot, at_out_row, at_target,
+        at_table[MAX_CACHE_GROUPS];
+    struct dsample *sampled_host, *sampled_device; // [max_rows]
+    const struct batch_plan *plan;
+    struct sample_scratch sample_scratch;
+    float *logits_host; // [max_rows][vocab], rows that the host was asked for
+    bool *on_host;      // [max_rows]: logits_host has the row
+    float *hidden_host; // [width]
+};
+
+enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);
+enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err);

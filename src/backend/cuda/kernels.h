@@ -1,0 +1,160 @@
+/* kernels.h - the launchers of the CUDA backend: C on the outside, one .cu an op or a few that belong together.
+ *
+ * A launcher puts one node on the stream and returns; what it was given wrong shows as cudaGetLastError there. The number of
+ * rows of a step is no launch parameter: grids are made for the rows that a step was launched for (struct launch), and a
+ * kernel reads how many there are from the plan on the device, so that a captured graph serves any step that fits.
+ *
+ * These are the plain kernels: each is the mathematics of core/ops.def with coalesced reads, and the oracle on the device of
+ * faster ones. Sums are in float32. */
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum element { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I32 };
+
+/* A value in a step: rows of `width` elements, `stride` elements apart. at NULL: absent. */
+struct dmat {
+    void *at;
+    int64_t stride;
+    int width;
+    enum element element;
+};
+
+/* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent. */
+struct dweight {
+    const void *at;
+    int64_t out, in;
+    enum element element;
+};
+
+enum { CUDA_MAX_GROUPS = 8 };
+
+/* The plan of a step (core/plan.h) where the device has it. Addresses never change, so graphs keep them. */
+struct device_plan {
+    const int32_t *counts; // [3]: tokens, sequences, rows of this step
+    const int32_t *token_id, *position, *seq_of_row;
+    const int32_t *query_start, *seq_len, *n_known, *state_slot;
+    const int32_t *out_row;
+    const int32_t *block_table[CUDA_MAX_GROUPS];
+    int table_width[CUDA_MAX_GROUPS];
+};
+
+/* What a step is launched for: at least as many rows as it has. */
+struct launch {
+    cudaStream_t stream;
+    int n_tokens, n_seqs, n_rows;
+    struct device_plan plan;
+    int block_size; // of the cache, a power of two
+};
+
+/* A layer's cache: blocks one after another.
+ *   KV      k [head][slot][k_dim], then v [head][slot][v_dim]
+ *   LATENT  [slot][k_dim]
+ *   STATE   floats of a slot, as in backend/cpu/cpu.h */
+struct dcache {
+    void *at;
+    int64_t block_elements; // from block to block
+    int group;
+    enum element element;
+};
+
+/* ---- rows.cu ---- */
+void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y);
+void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
+void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
+
+/* ---- norm.cu ---- */
+void launch_add_norm(const struct launch *l, struct dmat x, struct dmat d, struct dweight w, struct dweight r_scale, float eps,
+                     bool plus_one, struct dmat r, struct dmat y);
+void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps, bool plus_one, int group,
+                 float scale, struct dmat y);
+
+/* ---- elementwise.cu: n_rows as the step was launched for ---- */
+void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y);
+void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate, struct dmat y);
+void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x, struct dmat y);
+void launch_diff_heads(const struct launch *l, struct dmat x, const struct dweight lambda[4], float lambda_init, struct dmat y);
+
+/* ---- rope.cu ---- */
+struct drope { // core/rope.h with tables on the device
+    int dim, pairing, by_length;
+    const float *inv_freq, *inv_freq_long;
+    float factor, factor_long;
+    int64_t original_context;
+    double theta, scaling;
+    float *cos_sin; // [tokens][dim], of the step: cos [dim/2], then sin [dim/2]
+};
+void launch_rope_angles(const struct launch *l, const struct drope *rope);
+
+/* ---- attention.cu ---- */
+struct dqkv {
+    int n_heads, n_kv_heads, head_dim, v_head_dim;
+    float eps;
+    bool plus_one, v_norm, v_from_k, k_absent;
+};
+void launch_qkv_prep(const struct launch *l, const struct dqkv *a, const struct drope *rope, struct dmat x, struct dweight q_norm,
+                     struct dweight k_norm, struct dcache cache, struct dmat q);
+
+struct dattention {
+    int n_heads, n_kv_heads, head_dim, v_head_dim;
+    float scale, softcap;
+    int window, chunk;
+    bool paired_values;
+};
+void launch_attention(const struct launch *l, const struct dattention *a, struct dmat q, struct dweight sinks, struct dcache cache,
+                      struct dmat out);
+
+/* ---- mla.cu ---- */
+struct dmla {
+    int n_heads, rank, nope_dim, rope_dim, v_dim;
+    float eps, scale;
+};
+void launch_mla_prep(const struct launch *l, const struct dmla *a, const struct drope *rope, struct dmat q, struct dmat kva,
+                     struct dweight norm, struct dweight w_uk, struct dcache cache, struct dmat out);
+void launch_mla_attention(const struct launch *l, const struct dmla *a, struct dmat q, struct dweight w_uv, struct dcache cache,
+                          struct dmat out);
+
+/* ---- moe.cu ---- */
+struct droute {
+    int how, n_experts, top_k, n_groups, top_groups;
+    bool renormalise;
+    float scale;
+};
+void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias, struct dweight expert_scale,
+                      struct dmat ids, struct dmat weights);
+
+struct dmoe {
+    int n_experts, top_k, ffn_size, act;
+    float limit;
+    float *hidden; // [tokens * top_k][ffn_size]: scratch
+};
+void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights, struct dweight w13,
+                    struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y);
+
+/* ---- delta.cu ---- */
+void launch_short_conv(const struct launch *l, int kernel, struct dmat u, struct dweight w, struct dcache cache, struct dmat y);
+struct ddelta {
+    int n_key_heads, n_value_heads, key_dim, value_dim;
+    int64_t state_offset; // of the delta state behind the conv inputs, in floats
+};
+void launch_delta_rule(const struct launch *l, const struct ddelta *a, struct dmat qkv, struct dmat b, struct dmat gate,
+                       struct dweight a_log, struct dweight dt_bias, struct dcache cache, struct dmat out);
+
+/* ---- sample.cu ---- */
+struct dsample { // of a row
+    int32_t argmax, target, target_rank;
+    int32_t not_finite;
+    float argmax_logprob, target_logprob;
+};
+/* Greedy token, its log-probability, and that and the rank of target[r] where it is not negative. */
+void launch_greedy(const struct launch *l, struct dmat logits, const int32_t *target, struct dsample *out);
+
+#ifdef __cplusplus
+}
+#endif

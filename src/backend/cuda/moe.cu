@@ -1,0 +1,170 @@
+/* moe.cu - MOE_ROUTE and the plain MOE_FFN.
+ *
+ * MOE_ROUTE   a warp a token: the logits lie in shared memory, top_k rounds of the largest.
+ * MOE_FFN     two nodes. hidden[t,k,f] = act(W13_e x)[f]: a warp an f, both of its rows; y[t,d] = sum_k weight * (W2_e hidden + b2):
+ *             a warp a d. Every token reads its experts' weights for itself, coalesced: right at any size, fast at none. */
+#include "backend/cuda/device.cuh"
+
+enum { SOFTMAX, SOFTMAX_TOPK, SIGMOID, SOFTMAX_GROUP }; // core/ops.h routing
+
+static __device__ void warp_softmax(float *s, int n) {
+    int lane = threadIdx.x % 32;
+    float m = -INFINITY, sum = 0;
+    for (int i = lane; i < n; i += 32)
+        m = fmaxf(m, s[i]);
+    m = warp_max(m);
+    for (int i = lane; i < n; i += 32) {
+        s[i] = expf(s[i] - m);
+        sum += s[i];
+    }
+    sum = warp_sum(sum);
+    for (int i = lane; i < n; i += 32)
+        s[i] /= sum;
+    __syncwarp(); // others' elements are read next
+}
+
+/* The largest of s[n], ties to the lower index, known to all lanes. */
+static __device__ int warp_argmax(const float *s, int n) {
+    int lane = threadIdx.x % 32, at = n;
+    float best = -INFINITY;
+    for (int i = lane; i < n; i += 32)
+        if (at == n || s[i] > best) {
+            best = s[i];
+            at = i;
+        }
+    for (int step = 16; step > 0; step /= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, best, step);
+        int other_at = __shfl_xor_sync(0xffffffffu, at, step);
+        if (other_at < n && (at == n || other > best || (other == best && other_at < at))) {
+            best = other;
+            at = other_at;
+        }
+    }
+    return at;
+}
+
+/* What a group is worth: its best choice, or the sum of its two best. */
+static __device__ float group_worth(const float *choice, int n, bool two) {
+    float first = -INFINITY, second = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        second = fmaxf(second, fminf(first, choice[i]));
+        first = fmaxf(first, choice[i]);
+    }
+    return two ? first + second : first;
+}
+
+/* Groups that are not among the best have their choices set to `out`. worth [n_groups], shared. */
+static __device__ void keep_groups(const droute &a, float *choice, float *worth, float out) {
+    int lane = threadIdx.x % 32, size = a.n_experts / a.n_groups;
+    for (int g = lane; g < a.n_groups; g += 32)
+        worth[g] = group_worth(choice + g * size, size, a.how == SIGMOID);
+    __syncwarp();
+    unsigned long long kept = 0; // n_groups <= 64
+    for (int k = 0; k < a.top_groups; k++) {
+        int best = warp_argmax(worth, a.n_groups);
+        kept |= 1ull << best;
+        __syncwarp(); // all have seen it before it is taken out
+        if (lane == 0)
+            worth[best] = -INFINITY;
+        __syncwarp();
+    }
+    for (int i = lane; i < a.n_experts; i += 32)
+        if (!(kept >> i / size & 1))
+            choice[i] = out;
+    __syncwarp();
+}
+
+static __global__ void moe_route(device_plan plan, droute a, dmat logits, dweight bias, dweight expert_scale, dmat ids, dmat weights) {
+    extern __shared__ float memory[];
+    float *score = memory, *choice = memory + a.n_experts, *worth = memory + 2 * a.n_experts;
+    int t = blockIdx.x, lane = threadIdx.x;
+    if (t >= step_tokens(plan))
+        return;
+    for (int i = lane; i < a.n_experts; i += 32)
+        score[i] = load(logits, t, i);
+    __syncwarp();
+    if (a.how == SOFTMAX || a.how == SOFTMAX_GROUP)
+        warp_softmax(score, a.n_experts);
+    for (int i = lane; i < a.n_experts; i += 32) {
+        if (a.how == SIGMOID)
+            score[i] = sigmoid(score[i]);
+        choice[i] = score[i] + (bias.at ? load(bias, i) : 0.0f);
+    }
+    __syncwarp();
+    if (a.n_groups > 0)
+        keep_groups(a, choice, worth, a.how == SIGMOID ? -INFINITY : 0.0f);
+    float sum = 0, largest = 0;
+    for (int k = 0; k < a.top_k; k++) {
+        int best = warp_argmax(choice, a.n_experts);
+        float w = score[best];
+        if (a.how == SOFTMAX_TOPK) {
+            largest = k == 0 ? w : largest;
+            w = expf(w - largest);
+        }
+        sum += w;
+        __syncwarp(); // all have seen the choice before it is taken out
+        if (lane == 0) {
+            static_cast<int32_t *>(ids.at)[t * ids.stride + k] = best;
+            store(weights, t, k, w);
+            choice[best] = -INFINITY;
+        }
+        __syncwarp();
+    }
+    float divisor = a.how == SOFTMAX_TOPK ? sum : a.renormalise ? sum + (a.how == SIGMOID ? 1e-20f : 0.0f) : 1.0f;
+    for (int k = lane; k < a.top_k; k += 32) {
+        int id = static_cast<int32_t *>(ids.at)[t * ids.stride + k];
+        float w = load(weights, t, k) / divisor * a.scale;
+        store(weights, t, k, expert_scale.at ? w * load(expert_scale, id) : w);
+    }
+}
+
+void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias, struct dweight expert_scale,
+                      struct dmat ids, struct dmat weights) {
+    size_t shared = (size_t)(2 * a->n_experts + a->n_groups) * sizeof(float);
+    moe_route<<<l->n_tokens, 32, shared, l->stream>>>(l->plan, *a, logits, bias, expert_scale, ids, weights);
+}
+
+enum { WARPS = 8 };
+
+static __device__ float row_dot(const dweight &w, int64_t row, const dmat &x, int t) {
+    float sum = 0;
+    for (int i = threadIdx.x % 32; i < w.in; i += 32)
+        sum += load(w, row * w.in + i) * load(x, t, i);
+    return warp_sum(sum);
+}
+
+static __global__ void moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweight w13, dweight b13) {
+    int f = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y / a.top_k, k = blockIdx.y % a.top_k;
+    if (t >= step_tokens(plan) || f >= a.ffn_size)
+        return;
+    int64_t gate_row = (int64_t) static_cast<const int32_t *>(ids.at)[t * ids.stride + k] * 2 * a.ffn_size + f,
+            up_row = gate_row + a.ffn_size;
+    float gate = row_dot(w13, gate_row, x, t), up = row_dot(w13, up_row, x, t);
+    if (b13.at) {
+        gate += load(b13, gate_row);
+        up += load(b13, up_row);
+    }
+    if (threadIdx.x % 32 == 0)
+        a.hidden[(int64_t)blockIdx.y * a.ffn_size + f] = activate(a.act, a.limit, gate, up);
+}
+
+static __global__ void moe_down(device_plan plan, dmoe a, dmat ids, dmat weights, dweight w2, dweight b2, dmat y) {
+    int d = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y;
+    if (t >= step_tokens(plan) || d >= y.width)
+        return;
+    dmat hidden = {a.hidden, a.ffn_size, a.ffn_size, ELEMENT_F32};
+    float sum = 0;
+    for (int k = 0; k < a.top_k; k++) {
+        int64_t row = (int64_t) static_cast<const int32_t *>(ids.at)[t * ids.stride + k] * y.width + d;
+        sum += load(weights, t, k) * (row_dot(w2, row, hidden, t * a.top_k + k) + (b2.at ? load(b2, row) : 0.0f));
+    }
+    if (threadIdx.x % 32 == 0)
+        store(y, t, d, sum);
+}
+
+void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights, struct dweight w13,
+                    struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
+    dim3 up((a->ffn_size + WARPS - 1) / WARPS, l->n_tokens * a->top_k), down((y.width + WARPS - 1) / WARPS, l->n_tokens);
+    moe_up<<<up, WARPS * 32, 0, l->stream>>>(l->plan, *a, x, ids, w13, b13);
+    moe_down<<<down, WARPS * 32, 0, l->stream>>>(l->plan, *a, ids, weights, w2, b2, y);
+}
