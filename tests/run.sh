@@ -11,6 +11,11 @@ cd "$(dirname "$0")/.."
 results=$BUILD/results
 export BUILD TEST_TIMEOUT results
 
+# Some tests ask for more memory than there is and want to be told so, under a sanitizer too.
+for tool in ASAN TSAN UBSAN; do
+    eval "export ${tool}_OPTIONS=\"allocator_may_return_null=1:\${${tool}_OPTIONS:-}\""
+done
+
 # --one NAME: runs it and says how it went in one line; the output of a failure follows.
 run_one() {
     case $1 in
