@@ -218,4 +218,4 @@ format:
 clean:
 	rm -rf build
 
--include $(OBJECTS:.o=.d)
+-include $(OBJECTS:.o=.d) $(CUDA_OBJ:.o=.d)

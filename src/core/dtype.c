@@ -15,6 +15,10 @@ static const struct {
 const char *dtype_name(enum dtype dt) { return table[dt].name; }
 size_t dtype_bytes(enum dtype dt) { return (size_t)table[dt].bits / 8; }
 
+bool dtype_is_float(enum dtype dt) {
+    return dt == DT_F32 || dt == DT_F16 || dt == DT_BF16 || dt == DT_F64 || dt == DT_F8_E4M3 || dt == DT_F8_E5M2;
+}
+
 bool dtype_from_file_name(const char *name, enum dtype *out) {
     if (strcmp(name, "F8_E4M3FN") == 0)
         name = "F8_E4M3";

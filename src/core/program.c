@@ -16,6 +16,17 @@ static const struct {
 
 const char *op_name(enum opcode code) { return op_table[code].name; }
 
+bool op_multiplies_by(enum opcode code, int slot) {
+    switch (code) {
+    case OP_EMBED:
+    case OP_LINEAR:
+    case OP_MLA_ATTENTION: return slot == 0;
+    case OP_MLA_PREP: return slot == 1;
+    case OP_MOE_FFN: return slot <= 1;
+    default: return false;
+    }
+}
+
 struct program *program_new(const char *name) {
     struct program *p = xcalloc(1, sizeof *p);
     arena_init(&p->arena);

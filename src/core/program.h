@@ -140,6 +140,9 @@ val op_glu(struct program *p, val gate_up, struct act_args args);
 
 const char *op_name(enum opcode code); // "QKV_PREP"
 
+/* Whether an op multiplies by its weight of this slot row by row; it reads the others whole. */
+bool op_multiplies_by(enum opcode code, int slot);
+
 /* Where each value lies in one block of memory for a step of at most max_tokens and max_rows rows, so that
  * values that live at the same time never overlap (greedy by size; alignment 64 bytes). offset [n_values];
  * returns the block's size in bytes. */

@@ -37,30 +37,14 @@ int64_t placed_run(const struct placed *w, int64_t row, const struct weight_part
     return w->first_row[low + 1] - row;
 }
 
-/* Which of an op's weights it multiplies by, row by row; it reads the others whole. */
-static bool is_matrix_slot(enum opcode code, int slot) {
-    switch (code) {
-    case OP_EMBED:
-    case OP_LINEAR:
-    case OP_MLA_ATTENTION: return slot == 0;
-    case OP_MLA_PREP: return slot == 1;
-    case OP_MOE_FFN: return slot <= 1;
-    default: return false;
-    }
-}
-
-static bool is_float_dtype(enum dtype dt) {
-    return dt == DT_F32 || dt == DT_F16 || dt == DT_BF16 || dt == DT_F64 || dt == DT_F8_E4M3 || dt == DT_F8_E5M2;
-}
-
 static enum status check_part(const struct program *p, const struct op *op, const struct weight *w, const struct weight_part *part,
                               struct error *err) {
     if (!part->data)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: %s has no data", p->name, op_name(op->code), w->name);
     bool packed = part->format == &qformat_mxfp4 || part->format == &qformat_nvfp4;
     bool known = packed ? part->dtype == DT_U8
-                        : (part->format == &qformat_plain && is_float_dtype(part->dtype)) ||
-                              (part->format == &qformat_scaled && (is_float_dtype(part->dtype) || part->dtype == DT_I8));
+                        : (part->format == &qformat_plain && dtype_is_float(part->dtype)) ||
+                              (part->format == &qformat_scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
     if (!known || (packed && part->col_stride != 1))
         return fail(err, ERR_UNSUPPORTED, "%s: %s: the CPU does not compute with %s of %s (%s)", p->name, op_name(op->code),
                     part->format->name, dtype_name(part->dtype), w->name);
@@ -140,7 +124,7 @@ static enum status place(struct placed_table *table, const struct program *p, co
         TRY(check_part(p, op, w, &w->parts[i], err));
     struct placed *placed = &table->slots[slot_of(table, w)];
     placed->weight = w;
-    if (is_matrix_slot(op->code, slot))
+    if (op_multiplies_by(op->code, slot))
         return placed->parts ? OK : place_matrix(table, placed, pool, err);
     if (!placed->floats) {
         place_floats(placed);

@@ -38,25 +38,13 @@ const struct placed *weight_on_device(const struct backend *b, const struct weig
     return found;
 }
 
-/* Which of an op's weights it multiplies by, row by row; it reads the others whole. */
-static bool is_matrix_slot(enum opcode code, int slot) {
-    switch (code) {
-    case OP_EMBED:
-    case OP_LINEAR:
-    case OP_MLA_ATTENTION: return slot == 0;
-    case OP_MLA_PREP: return slot == 1;
-    case OP_MOE_FFN: return slot <= 1;
-    default: return false;
-    }
-}
-
 /* What most bytes of matrices are stored in decides. */
 static enum element choose_product(const struct program *p) {
     int64_t wide = 0, narrow = 0;
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
             const struct weight *w = p->ops[i].weights[k];
-            if (!w || !is_matrix_slot(p->ops[i].code, k))
+            if (!w || !op_multiplies_by(p->ops[i].code, k))
                 continue;
             bool is_wide = is_plain(&w->parts[0]) && (w->parts[0].dtype == DT_F32 || w->parts[0].dtype == DT_F64);
             *(is_wide ? &wide : &narrow) += w->out * w->in;
@@ -66,10 +54,6 @@ static enum element choose_product(const struct program *p) {
 
 static int64_t rounded(int64_t n_bytes) { return (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-static bool is_float(enum dtype dt) {
-    return dt == DT_F32 || dt == DT_F16 || dt == DT_BF16 || dt == DT_F64 || dt == DT_F8_E4M3 || dt == DT_F8_E5M2;
-}
-
 static enum status check_part(const struct program *p, const struct op *op, const struct weight *w, const struct weight_part *part,
                               struct error *err) {
     if (!part->data)
@@ -77,8 +61,9 @@ static enum status check_part(const struct program *p, const struct op *op, cons
     const char *format = part->format->name; // by name, as in is_plain
     bool packed = strcmp(format, qformat_mxfp4.name) == 0 || strcmp(format, qformat_nvfp4.name) == 0;
     bool scaled = strcmp(format, qformat_scaled.name) == 0;
-    bool known = packed ? part->dtype == DT_U8 && part->col_stride == 1
-                        : (is_plain(part) && is_float(part->dtype)) || (scaled && (is_float(part->dtype) || part->dtype == DT_I8));
+    bool known = packed
+                     ? part->dtype == DT_U8 && part->col_stride == 1
+                     : (is_plain(part) && dtype_is_float(part->dtype)) || (scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
     if (!known)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: CUDA does not compute with %s of %s (%s)", p->name, op_name(op->code), format,
                     dtype_name(part->dtype), w->name);
@@ -95,7 +80,7 @@ static enum status reserve(struct backend *b, const struct program *p, const str
         return fail(err, ERR_MEMORY, "%s: a weight of %lld x %lld does not fit", w->name, (long long)w->out, (long long)w->in);
     struct placed *placed = &b->placed[slot_of(b, w)];
     placed->weight = w;
-    bool matrix = is_matrix_slot(op->code, slot);
+    bool matrix = op_multiplies_by(op->code, slot);
     struct dweight *d = matrix ? &placed->matrix : &placed->floats;
     if (d->at)
         return OK;
