@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+unavailable = {}  # by place, why: what could not be installed is not tried again for each test of a module
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -19,9 +20,12 @@ def python_with(test, *packages):
 
 
 def make(test, place, python, packages):
+    if place in unavailable:
+        test.skipTest(unavailable[place])
     if not os.path.exists(os.path.join(place, "ready")):
         for command in ([sys.executable, "-m", "venv", place], [python, "-m", "pip", "install", "-q", *packages]):
             made = subprocess.run(command, capture_output=True, text=True, timeout=200)
             if made.returncode != 0:
-                test.skipTest("the package cannot be installed here: " + made.stderr.strip()[-200:])
+                unavailable[place] = "the package cannot be installed here: " + made.stderr.strip()[-200:]
+                test.skipTest(unavailable[place])
         open(os.path.join(place, "ready"), "w").close()
