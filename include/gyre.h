@@ -56,15 +56,17 @@ enum gyre_policy {
 struct gyre_options {
     const char *model; // a folder in Hugging Face's layout
     const struct backend_ops *backend;
-    int n_threads;          // of the CPU; one a processor
-    const char *dtype;      // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
-    bool dummy_weights;     // random weights in the shapes and types of config.json; no checkpoint is read
-    int64_t max_model_len;  // tokens of a sequence, prompt and answer; the model's own
-    int64_t swap_bytes;     // of the host's memory, for the cache of sequences that give way to others; none
-    int64_t kv_cache_bytes; // a quarter of the memory, but not more than max_seqs sequences of max_model_len need
-    int max_batched_tokens; // tokens computed in one step, 512
-    int max_seqs;           // sequences in one step, 64
-    int block_size;         // tokens in a block of cache, a power of two, 64
+    int n_threads;              // of the CPU; one a processor
+    const char *dtype;          // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
+    const char *kv_cache_dtype; // "float32", "float16", "bfloat16", "fp8", "int8" if the device can; NULL: its choice
+    const char *quantization;   // "fp8": wider matrices are made e4m3 with a scale a row when they are loaded; NULL: as stored
+    bool dummy_weights;         // random weights in the shapes and types of config.json; no checkpoint is read
+    int64_t max_model_len;      // tokens of a sequence, prompt and answer; the model's own
+    int64_t swap_bytes;         // of the host's memory, for the cache of sequences that give way to others; none
+    int64_t kv_cache_bytes;     // a quarter of the memory, but not more than max_seqs sequences of max_model_len need
+    int max_batched_tokens;     // tokens computed in one step, 512
+    int max_seqs;               // sequences in one step, 64
+    int block_size;             // tokens in a block of cache, a power of two, 64
     enum gyre_policy policy;
     double itl_target_ms; // prompts are cut so that running streams get a token this often, if it can be; 0: no bound
     bool no_prefix_cache; // compute each prompt from its beginning

@@ -897,7 +897,7 @@ static void the_cache_is_as_large_as_was_said(void **state) {
     for (int64_t bytes = 1; bytes < 200000; bytes = bytes * 5 / 4 + 1) {
         struct gyre_options o = {.backend = &backend_toy, .kv_cache_bytes = bytes, .block_size = 8, .max_batched_tokens = 16};
         struct engine_sizes s;
-        if (engine_size(&o, &model, &s, &err) != OK)
+        if (engine_size(&o, &model, NULL, &s, &err) != OK)
             continue;
         int64_t total = 64 * (int64_t)s.cache.n_states;
         for (int g = 0; g < p->n_groups; g++)
@@ -914,7 +914,7 @@ static void the_cache_is_as_large_as_was_said(void **state) {
             EXPECT(s.kv_cache_tokens >= LONGEST);
         o.max_model_len = s.max_model_len + 1;
         struct engine_sizes t;
-        if (engine_size(&o, &model, &t, &err) == OK) // states made room
+        if (engine_size(&o, &model, NULL, &t, &err) == OK) // states made room
             EXPECT(t.max_model_len == o.max_model_len && t.kv_cache_bytes <= bytes && t.cache.n_states < s.cache.n_states);
         else
             EXPECT(strstr(err.text, "max_model_len"));

@@ -19,10 +19,12 @@ struct backend;
 struct executable;
 
 struct backend_options {
-    int n_threads;       // CPU; 0: one a processor
-    const char *kernels; // CPU: "portable", "avx2" or "avx512"; "reference": the plain function of every op, the oracle
-                         // of the op tests; NULL: the best that this processor has
-    const char *dtype;   // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
+    int n_threads;            // CPU; 0: one a processor
+    const char *kernels;      // CPU: "portable", "avx2" or "avx512"; "reference": the plain function of every op, the oracle
+                              // of the op tests; NULL: the best that this processor has
+    const char *dtype;        // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
+    const char *kv_dtype;     // of KV and latent caches: "float32", "float16", "bfloat16", "fp8" or "int8"; NULL: the backend's choice
+    const char *quantization; // "fp8": matrices that are stored wider are made e4m3 with a scale a row; NULL: as stored
 };
 
 /* How the cache is laid out: the engine decides on counts, the backend on the memory behind them. */
@@ -57,8 +59,8 @@ struct backend_ops {
     /* Memory for the caches of the program's groups, zeroed. ERR_MEMORY names what did not fit. */
     enum status (*alloc_cache)(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err);
 
-    /* Bytes of one block of a group over all its layers (a state slot for state groups). */
-    int64_t (*cache_block_bytes)(const struct program *p, int group, int block_size);
+    /* Bytes of one block of a group over all its layers (a state slot for state groups), once the weights are placed. */
+    int64_t (*cache_block_bytes)(const struct backend *b, const struct program *p, int group, int block_size);
 
     enum status (*compile)(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out, struct error *err);
 

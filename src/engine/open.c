@@ -4,14 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status open_device(struct gyre *g, const struct gyre_options *o, const struct engine_sizes *sizes, struct error *err) {
-    struct backend_options options = {.n_threads = o->n_threads, .dtype = o->dtype};
-    TRY(g->ops->open(&options, &g->backend, err));
-    TRY(g->ops->place_weights(g->backend, g->program, err));
-    TRY(g->ops->alloc_cache(g->backend, g->program, &sizes->cache, err));
-    return g->ops->compile(g->backend, g->program, sizes->bucket, &g->exe, err);
-}
-
 static void fill_info(struct gyre *g, const struct engine_model *m, const struct engine_sizes *sizes) {
     struct gyre_info *info = &g->info;
     *info = (struct gyre_info){
@@ -54,30 +46,40 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
     memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);
     memcpy(pool.n_host_blocks, sizes->cache.n_host_blocks, sizeof pool.n_host_blocks);
     for (int i = 0; i < p->n_groups; i++)
-        pool.block_bytes[i] = g->ops->cache_block_bytes(p, i, pool.block_size);
+        pool.block_bytes[i] = g->ops->cache_block_bytes(g->backend, p, i, pool.block_size);
     kv_pool_init(&g->pool, &pool);
     scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
     g->events = xcalloc(2 * (size_t)b.max_rows, sizeof *g->events);
 }
 
+/* What a block of cache takes is known once the weights are placed, and the sizes with it. */
+static enum status open_parts(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct error *err) {
+    struct backend_options options = {
+        .n_threads = o->n_threads, .dtype = o->dtype, .kv_dtype = o->kv_cache_dtype, .quantization = o->quantization};
+    struct engine_sizes sizes;
+    TRY(g->ops->open(&options, &g->backend, err));
+    TRY(g->ops->place_weights(g->backend, g->program, err));
+    TRY(engine_size(o, m, g->backend, &sizes, err));
+    g->cache = sizes.cache;
+    fill_info(g, m, &sizes);
+    g->info.n_tenants = g->fair.n_tenants;
+    allocate_step(g, o, &sizes);
+    TRY(g->ops->alloc_cache(g->backend, g->program, &sizes.cache, err));
+    return g->ops->compile(g->backend, g->program, sizes.bucket, &g->exe, err);
+}
+
 enum status engine_open(const struct gyre_options *o, const struct engine_model *m, struct gyre **out, struct error *err) {
     *out = NULL;
     BUG_IF(m->n_eos > GYRE_MAX_EOS || m->program->n_groups > MAX_CACHE_GROUPS);
     BUG_IF(o->backend->max_in_flight < 1 || o->backend->max_in_flight > MAX_STEPS_IN_FLIGHT);
-    struct engine_sizes sizes;
-    TRY(engine_size(o, m, &sizes, err));
     struct gyre *g = xcalloc(1, sizeof *g);
     g->ops = o->backend;
     g->program = m->program;
     g->policy = o->policy;
-    g->cache = sizes.cache;
     g->weight_bytes = m->weight_bytes;
     fair_share_init(&g->fair, MAX(o->n_tenants, 1));
-    fill_info(g, m, &sizes);
-    g->info.n_tenants = g->fair.n_tenants;
-    allocate_step(g, o, &sizes);
-    enum status st = open_device(g, o, &sizes, err);
+    enum status st = open_parts(g, o, m, err);
     if (st != OK) {
         gyre_close(g);
         return st;

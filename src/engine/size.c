@@ -15,6 +15,7 @@ enum {
 
 struct cache_demand {
     const struct gyre_options *options;
+    const struct backend *backend;
     const struct program *program;
     int block_size, max_chunk, max_seqs;
 };
@@ -41,7 +42,7 @@ static int64_t blocks_of(const struct cache_demand *d, int group, int64_t n_toke
 static int64_t cache_bytes(const struct cache_demand *d, int64_t n_tokens, int64_t max_len) {
     int64_t bytes = 0;
     for (int g = 0; g < d->program->n_groups; g++) {
-        int64_t block = d->options->backend->cache_block_bytes(d->program, g, d->block_size);
+        int64_t block = d->options->backend->cache_block_bytes(d->backend, d->program, g, d->block_size);
         if (d->program->groups[g].kind != CACHE_STATE)
             bytes = saturating_add(bytes, saturating_mul(block, blocks_of(d, g, n_tokens, max_len)));
     }
@@ -52,7 +53,7 @@ static int64_t state_bytes(const struct cache_demand *d) {
     int64_t bytes = 0;
     for (int g = 0; g < d->program->n_groups; g++)
         if (d->program->groups[g].kind == CACHE_STATE)
-            bytes = saturating_add(bytes, d->options->backend->cache_block_bytes(d->program, g, d->block_size));
+            bytes = saturating_add(bytes, d->options->backend->cache_block_bytes(d->backend, d->program, g, d->block_size));
     return bytes;
 }
 
@@ -146,11 +147,12 @@ static int64_t size_states(const struct cache_demand *d, int64_t budget, int64_t
     return saturating_mul(state, out->cache.n_states);
 }
 
-enum status engine_size(const struct gyre_options *o, const struct engine_model *m, struct engine_sizes *out, struct error *err) {
+enum status engine_size(const struct gyre_options *o, const struct engine_model *m, const struct backend *b, struct engine_sizes *out,
+                        struct error *err) {
     TRY(check_options(o, m, err));
     *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
     out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
-    struct cache_demand d = {o, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs};
+    struct cache_demand d = {o, b, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs};
 
     int64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : default_budget(m->weight_bytes);
     int64_t asked_len = MIN(o->max_model_len ? o->max_model_len : m->max_positions, LONGEST);

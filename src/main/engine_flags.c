@@ -18,6 +18,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .model = model,
         .backend = backend,
         .dtype = strcmp(f->dtype, "auto") == 0 ? NULL : f->dtype,
+        .kv_cache_dtype = strcmp(f->kv_cache_dtype, "auto") == 0 ? NULL : f->kv_cache_dtype,
+        .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization,
         .n_threads = (int)f->n_threads,
         .dummy_weights = strcmp(f->load_format, "dummy") == 0,
         .max_model_len = f->max_model_len,

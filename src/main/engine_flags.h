@@ -6,7 +6,7 @@
 #include "main/flags.h"
 
 struct engine_flags {
-    const char *device, *dtype, *load_format;
+    const char *device, *dtype, *kv_cache_dtype, *quantization, *load_format;
     int64_t n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs, block_size;
     bool prefix_cache;
     const char *policy; // of servers: "fcfs", "sjf"
@@ -14,10 +14,10 @@ struct engine_flags {
     int n_tenants; // set by the verb
 };
 
-#define ENGINE_FLAGS_DEFAULT                                                                                                  \
-    {                                                                                                                         \
-        .device = "cpu", .dtype = "auto", .load_format = "auto", .max_batched_tokens = 512, .max_seqs = 64, .block_size = 64, \
-        .prefix_cache = true, .policy = "fcfs"                                                                                \
+#define ENGINE_FLAGS_DEFAULT                                                                                       \
+    {                                                                                                              \
+        .device = "cpu", .dtype = "auto", .kv_cache_dtype = "auto", .quantization = "none", .load_format = "auto", \
+        .max_batched_tokens = 512, .max_seqs = 64, .block_size = 64, .prefix_cache = true, .policy = "fcfs"        \
     }
 
 /* Rows of a flag table. */
@@ -36,6 +36,20 @@ struct engine_flags {
          "auto|float32|float16|bfloat16",                                                                                             \
          "Engine",                                                                                                                    \
          "what products of matrices are made in; auto is what the device does best for the checkpoint"},                              \
+        {"kv-cache-dtype",                                                                                                            \
+         0,                                                                                                                           \
+         FLAG_CHOICE,                                                                                                                 \
+         &(e).kv_cache_dtype,                                                                                                         \
+         "auto|float32|float16|bfloat16|fp8|int8",                                                                                    \
+         "Engine",                                                                                                                    \
+         "what keys and values are kept in; auto is what the device computes in"},                                                    \
+        {"quantization",                                                                                                              \
+         0,                                                                                                                           \
+         FLAG_CHOICE,                                                                                                                 \
+         &(e).quantization,                                                                                                           \
+         "none|fp8",                                                                                                                  \
+         "Engine",                                                                                                                    \
+         "fp8: matrices that are stored wider are made 8 bits, with a scale a row, when they are loaded"},                            \
         {"threads", 't', FLAG_INT, &(e).n_threads, "N", "Engine", "threads of the CPU; 0 is one a processor", .min = 0, .max = 1024}, \
         {"load-format",                                                                                                               \
          0,                                                                                                                           \
@@ -62,7 +76,15 @@ struct engine_flags {
          "memory for the cache of keys and values; 0 is up to a quarter of the machine's",                                            \
          .min = 0,                                                                                                                    \
          .max = 1e15},                                                                                                                \
-        {"swap-space", 0, FLAG_SIZE, &(e).swap_space, "BYTES", "Engine", "host memory for the cache of requests that give way to others; without it that is computed again. Below 1024: GiB", .min = 0, .max = 1e15},  \
+        {"swap-space",                                                                                                                \
+         0,                                                                                                                           \
+         FLAG_SIZE,                                                                                                                   \
+         &(e).swap_space,                                                                                                             \
+         "BYTES",                                                                                                                     \
+         "Engine",                                                                                                                    \
+         "host memory for the cache of requests that give way to others; without it that is computed again. Below 1024: GiB",         \
+         .min = 0,                                                                                                                    \
+         .max = 1e15},                                                                                                                \
         {"max-num-batched-tokens",                                                                                                    \
          0,                                                                                                                           \
          FLAG_INT,                                                                                                                    \

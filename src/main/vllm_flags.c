@@ -35,9 +35,7 @@ struct vllm_flag {
 static const struct vllm_flag table[] = {
     // what answers say
     {"model", NULL, VALUE, MODEL, NULL, NULL},
-    {"quantization", "q", VALUE, SAME, "awq|gptq|awq_marlin|gptq_marlin|compressed-tensors|mxfp4|modelopt|modelopt_fp4",
-     "quantising weights that are stored otherwise (those that are stored so need no flag)"},
-    {"kv-cache-dtype", NULL, VALUE, SAME, "auto", "a cache of another type"},
+    {"quantization", "q", VALUE, AS, "quantization", NULL}, // for its short name
     {"mamba-cache-dtype", NULL, VALUE, SAME, "auto", "recurrent states of another type"},
     {"mamba-ssm-cache-dtype", NULL, VALUE, SAME, "auto", "recurrent states of another type"},
     {"task", NULL, VALUE, SAME, "auto|generate", "another task"},
@@ -196,7 +194,16 @@ static const struct {
                {"load-format", "safetensors", "auto"},
                {"device", "auto", "cpu"},
                {"dtype", "float", "float32"},
-               {"dtype", "half", "float16"}};
+               {"dtype", "half", "float16"},
+               {"kv-cache-dtype", "fp8_e4m3", "fp8"},
+               {"quantization", "compressed-tensors", "none"}, // what is stored so needs no flag
+               {"quantization", "awq", "none"},
+               {"quantization", "gptq", "none"},
+               {"quantization", "awq_marlin", "none"},
+               {"quantization", "gptq_marlin", "none"},
+               {"quantization", "mxfp4", "none"},
+               {"quantization", "modelopt", "none"},
+               {"quantization", "modelopt_fp4", "none"}};
 
 // ---- rewriting ----------------------------------------------------------------------------------------------------
 
@@ -282,11 +289,18 @@ static int put_origin(struct rewrite *w, const struct vllm_flag *f, const char *
     return -1;
 }
 
+static const char *value_of_ours(const char *flag, const char *value) {
+    for (size_t i = 0; i < ARRAY_LEN(renamed); i++)
+        if (same_name(renamed[i].flag, flag, strlen(flag)) && strcmp(renamed[i].value, value) == 0)
+            return renamed[i].ours;
+    return value;
+}
+
 static int take(struct rewrite *w, const struct vllm_flag *f, const char *word, const char *value, bool off) {
     switch (f->kind) {
     case AS:
         put(w, arena_printf(w->memory, "--%s", f->to));
-        put(w, value);
+        put(w, value_of_ours(f->to, value));
         return -1;
     case SAME: return is_listed(f->to, value) ? -1 : refuse(w, word, f->why);
     case NOTE:
@@ -317,13 +331,6 @@ static int translate_flag(struct rewrite *w, const struct vllm_flag *f, const ch
     while (f->shape == VALUES && is_value(w))
         w->at++;
     return take(w, f, word, value, off);
-}
-
-static const char *value_of_ours(const char *flag, const char *value) {
-    for (size_t i = 0; i < ARRAY_LEN(renamed); i++)
-        if (same_name(renamed[i].flag, flag, strlen(flag)) && strcmp(renamed[i].value, value) == 0)
-            return renamed[i].ours;
-    return value;
 }
 
 static bool takes_values(const char *typed) {

@@ -41,7 +41,7 @@ class Lines(unittest.TestCase):
 
     def test_what_would_change_answers_is_refused_by_name(self):
         for line, flag in (("m --tensor-parallel-size 4", "--tensor-parallel-size"), ("m -tp 2", "-tp"),
-                           ("m --quantization fp8", "--quantization"), ("m --kv-cache-dtype fp8", "--kv-cache-dtype"), ("m --chat-template t.jinja", "--chat-template"),
+                           ("m --chat-template t.jinja", "--chat-template"),
                            ("m --enable-lora --lora-modules a=b c=d", "--enable-lora"), ("m --lora-modules a=b c=d", "--lora-modules"),
                            ("m --hf-overrides '{\"rope_theta\": 1}'", "--hf-overrides"), ("m --generation-config vllm", "--generation-config"),
                            ("m --tokenizer=other", "--tokenizer"), ("m --config serve.yaml", "--config"), ("m --revision main", "--revision"),
@@ -69,7 +69,7 @@ class Lines(unittest.TestCase):
         names = [n for name, short, *_ in TABLE for n in ({name, short} - {""})]
         self.assertEqual(len(names), len(set(names)))
         for name, short, shape, kind, to in TABLE:
-            value = to.split("|")[0] if kind == "SAME" else "5" if kind == "AS" else "x"
+            value = to.split("|")[0] if kind == "SAME" else "none" if name == "quantization" else "5" if kind == "AS" else "x"
             line = ["--" + name] + ([] if shape == "SWITCH" else [value])
             code, said = parse(shlex.join((["m"] if kind != "MODEL" else []) + line))
             self.assertEqual(code, 2 if kind == "REFUSED" else 1, (name, said))

@@ -54,6 +54,11 @@ static enum status cpu_open(const struct backend_options *options, struct backen
         return fail(err, ERR_ARG, "threads: %d is not a number of threads", options->n_threads);
     if (options->dtype && strcmp(options->dtype, "float32") != 0)
         return fail(err, ERR_UNSUPPORTED, "dtype: the CPU computes in float32, not in %s", options->dtype);
+    if (options->kv_dtype && strcmp(options->kv_dtype, "float32") != 0)
+        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: the CPU's cache is float32, not %s", options->kv_dtype);
+    if (options->quantization)
+        return fail(err, ERR_UNSUPPORTED, "quantization: the CPU computes with weights as they are stored, not in %s",
+                    options->quantization);
     const char *name = options->kernels;
     bool plain = name && strcmp(name, "reference") == 0;
     const struct kernels *kernels = plain ? NULL : kernels_find(name);
@@ -80,7 +85,8 @@ static enum status cpu_place_weights(struct backend *b, const struct program *p,
     return placed_table_fill(&b->placed, p, b->pool, err);
 }
 
-static int64_t cpu_cache_block_bytes(const struct program *p, int group, int block_size) {
+static int64_t cpu_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size) {
+    (void)b;
     return cache_block_floats(&p->groups[group], block_size) * p->groups[group].n_layers * (int64_t)sizeof(float);
 }
 
@@ -93,7 +99,7 @@ static enum status cpu_alloc_cache(struct backend *b, const struct program *p, c
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
         int64_t n_blocks = state ? config->n_states + config->n_host_states : config->n_blocks[g] + config->n_host_blocks[g], n_bytes;
-        if (__builtin_mul_overflow(cpu_cache_block_bytes(p, g, b->block_size), n_blocks, &n_bytes))
+        if (__builtin_mul_overflow(cpu_cache_block_bytes(b, p, g, b->block_size), n_blocks, &n_bytes))
             return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
         // calloc: zero pages of the system are neither written nor resident until a sequence uses them.
         float *at = calloc(1, (size_t)MAX(n_bytes, 1));

@@ -78,6 +78,11 @@ static enum status choose_product(struct backend *b, const char *name, struct er
 }
 
 static enum status cuda_open(const struct backend_options *options, struct backend **out, struct error *err) {
+    if (options->kv_dtype)
+        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: the CUDA backend's cache has the element of its products, not %s",
+                    options->kv_dtype);
+    if (options->quantization)
+        return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend does not make weights %s", options->quantization);
     struct backend *b = xcalloc(1, sizeof *b);
     enum status st = choose_product(b, options->dtype, err);
     if (st == OK)
@@ -101,9 +106,9 @@ static int64_t block_elements(const struct cache_group *g, int block_size) {
     BUG_IF(true);
 }
 
-/* Before the weights are placed the element is not known: float32 is what a block may take at most. */
-static int64_t cuda_cache_block_bytes(const struct program *p, int group, int block_size) {
-    return block_elements(&p->groups[group], block_size) * p->groups[group].n_layers * (int64_t)sizeof(float);
+static int64_t cuda_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size) {
+    int64_t element = p->groups[group].kind == CACHE_STATE ? 4 : element_bytes(b->product);
+    return block_elements(&p->groups[group], block_size) * p->groups[group].n_layers * element;
 }
 
 static enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {

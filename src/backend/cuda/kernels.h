@@ -16,21 +16,25 @@
 extern "C" {
 #endif
 
-enum element { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I32 };
+enum element { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I32, ELEMENT_E4M3, ELEMENT_I8 };
 
-/* A value in a step: rows of `width` elements, `stride` elements apart. at NULL: absent. */
+/* A value in a step: rows of `width` elements, `stride` elements apart. at NULL: absent.
+ * Of e4m3 a row's values are its elements times scale[row], the row's largest size / 448. */
 struct dmat {
     void *at;
     int64_t stride;
     int width;
     enum element element;
+    float *scale; // [rows] of ELEMENT_E4M3, else NULL
 };
 
-/* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent. */
+/* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent.
+ * Of e4m3 the values of a row are its elements times scale[row]. */
 struct dweight {
     const void *at;
     int64_t out, in;
     enum element element;
+    const float *scale; // [out] of ELEMENT_E4M3, else NULL
 };
 
 enum { CUDA_MAX_GROUPS = 8 };

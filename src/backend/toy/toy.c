@@ -100,7 +100,8 @@ static enum status toy_alloc_cache(struct backend *b, const struct program *p, c
 }
 
 /* 8 bytes a token, whatever the group. */
-static int64_t toy_block_bytes(const struct program *p, int group, int block_size) {
+static int64_t toy_block_bytes(const struct backend *b, const struct program *p, int group, int block_size) {
+    (void)b;
     return p->groups[group].kind == CACHE_STATE ? 64 : (int64_t)sizeof(toy_slot) * block_size;
 }
 
