@@ -97,12 +97,6 @@ struct need cpu_need(const struct op *op);
 
 static inline void call_barrier(const struct call *c) { pool_barrier(c->backend->pool); }
 
-/* Asks for memory that is used soon to come as near as the second-level cache. */
-static inline void prefetch_bytes(const void *at, int64_t n_bytes) {
-    for (int64_t i = 0; i < n_bytes; i += 64)
-        __builtin_prefetch((const char *)at + i, 0, 2);
-}
-
 /* This worker's part of n items. */
 static inline void call_share(const struct call *c, int64_t n, int64_t grain, int64_t *begin, int64_t *end) {
     pool_share(n, grain, c->worker, c->n_workers, begin, end);

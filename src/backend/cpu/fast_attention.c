@@ -68,24 +68,6 @@ static int64_t run_end(const struct call *c, int64_t j, int64_t end) {
     return MIN((j / size + 1) * size, end);
 }
 
-/* Between two steps the weights have washed the cache of keys and values out, so they come from memory: values of
- * this group are asked for while its scores are computed, keys of the next one while its values are added. */
-static void prefetch_group(const struct call *c, const struct item *it, int64_t from, int64_t to, bool keys) {
-    const struct attention_args *a = &c->op->args.attention;
-    int64_t size = c->backend->block_size;
-    for (int64_t j = from, next; j < to; j = next) {
-        next = run_end(c, j, to);
-        struct kv_block block = kv_block(c, a->cache, it->seq, j, it->kv_head);
-        if (keys && next - j == size)
-            prefetch_bytes(block.k, size * a->head_dim * (int64_t)sizeof(float));
-        else if (keys) // a piece of each row of the block
-            for (int64_t d = 0; d < a->head_dim; d++)
-                prefetch_bytes(block.k + d * size + (j & (size - 1)), (next - j) * (int64_t)sizeof(float));
-        else
-            prefetch_bytes(block.v + (j & (size - 1)) * a->v_head_dim, (next - j) * a->v_head_dim * (int64_t)sizeof(float));
-    }
-}
-
 static void score_keys(const struct call *c, const struct item *it, const struct workspace *w, int64_t from, int64_t to) {
     const struct attention_args *a = &c->op->args.attention;
     const struct kernels *k = c->backend->kernels;
@@ -158,14 +140,11 @@ static void attend(const struct call *c, const struct item *it) {
     struct workspace w = workspace_of(c);
     int64_t first = c->plan->position[it->first], end = c->plan->position[it->first + it->n - 1] + 1;
     int64_t start = first_visible(first, a->window, a->chunk);
-    prefetch_group(c, it, start, group_end(start, end), true);
     begin_item(c, it, &w);
     for (int64_t from = start, to; from < end; from = to) {
         to = group_end(from, end);
-        prefetch_group(c, it, from, to, false);
         score_keys(c, it, &w, from, to);
         absorb_scores(c, it, &w, from, to);
-        prefetch_group(c, it, to, group_end(to, end), true);
         add_values(c, it, &w, from, to);
     }
     end_item(c, it, &w);
