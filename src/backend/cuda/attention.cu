@@ -41,6 +41,8 @@ static __device__ void normalise(float *head, int n, const dweight &w, float eps
 
 static __global__ void qkv_prep(device_plan plan, dqkv a, drope rope, bool rotated, dmat x, dweight q_norm, dweight k_norm, dcache cache,
                                 int block_size, dmat q) {
+    let_next_start();
+    wait_for_previous();
     extern __shared__ float head[];
     __shared__ float shared[32];
     int t = blockIdx.y, h = blockIdx.x, kv = h - a.n_heads, position;
@@ -78,8 +80,8 @@ void launch_qkv_prep(const struct launch *l, const struct dqkv *a, const struct 
     drope none = {};
     dim3 grid(a->n_heads + (a->k_absent ? 0 : 2 * a->n_kv_heads), l->n_tokens);
     int widest = a->head_dim > a->v_head_dim ? a->head_dim : a->v_head_dim;
-    qkv_prep<<<grid, 128, widest * sizeof(float), l->stream>>>(l->plan, *a, rope ? *rope : none, rope != nullptr, x, q_norm, k_norm, cache,
-                                                               l->block_size, q);
+    launch_node(qkv_prep, grid, 128, widest * sizeof(float), l->stream, l->plan, *a, rope ? *rope : none, rope != nullptr, x, q_norm,
+                k_norm, cache, l->block_size, q);
 }
 
 /* The softmax of a warp so far: m the largest score, l the sum of e^(s - m), acc that of e^(s - m) v. */
@@ -97,6 +99,8 @@ static __device__ void grow(partial *p, float s, int n) {
 
 /* V: channel groups of 32 that a lane holds of a value row; 2 rows with paired values. */
 static __global__ void attention(device_plan plan, dattention a, dmat q, dweight sinks, dcache cache, int block_size, dmat out) {
+    let_next_start();
+    wait_for_previous();
     __shared__ float ms[WARPS], ls[WARPS];
     extern __shared__ float sums[]; // [WARPS][width]
     int t = blockIdx.y, h = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -164,5 +168,5 @@ void launch_attention(const struct launch *l, const struct dattention *a, struct
                       struct dmat out) {
     dim3 grid(a->n_heads, l->n_tokens);
     size_t shared = (size_t)WARPS * (a->paired_values ? 2 : 1) * a->v_head_dim * sizeof(float);
-    attention<<<grid, WARPS * 32, shared, l->stream>>>(l->plan, *a, q, sinks, cache, l->block_size, out);
+    launch_node(attention, grid, WARPS * 32, shared, l->stream, l->plan, *a, q, sinks, cache, l->block_size, out);
 }

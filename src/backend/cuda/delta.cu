@@ -12,6 +12,8 @@ static __device__ float *state_at(const device_plan &plan, const dcache &c, int 
 }
 
 static __global__ void short_conv(device_plan plan, int kernel, dmat u, dweight w, dcache cache, dmat y) {
+    let_next_start();
+    wait_for_previous();
     int seq = blockIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
     if (seq >= step_seqs(plan) || c >= u.width)
         return;
@@ -38,13 +40,15 @@ static __global__ void short_conv(device_plan plan, int kernel, dmat u, dweight 
 }
 
 void launch_short_conv(const struct launch *l, int kernel, struct dmat u, struct dweight w, struct dcache cache, struct dmat y) {
-    short_conv<<<dim3((u.width + 127) / 128, l->n_seqs), 128, 0, l->stream>>>(l->plan, kernel, u, w, cache, y);
+    launch_node(short_conv, dim3((u.width + 127) / 128, l->n_seqs), 128, 0, l->stream, l->plan, kernel, u, w, cache, y);
 }
 
 /* Shared memory: k^ and q^ of the token [key_dim] each. KEYS: key_dim at most. */
 template <int KEYS>
 static __global__ void __launch_bounds__(256)
     delta_rule(device_plan plan, ddelta a, dmat qkv, dmat b, dmat gate, dweight a_log, dweight dt_bias, dcache cache, dmat out) {
+    let_next_start();
+    wait_for_previous();
     __shared__ float k[KEYS], q[KEYS], shared[32];
     int seq = blockIdx.y, h = blockIdx.x, v = threadIdx.x, kh = h / (a.n_value_heads / a.n_key_heads);
     if (seq >= step_seqs(plan))
@@ -96,7 +100,7 @@ void launch_delta_rule(const struct launch *l, const struct ddelta *a, struct dm
     dim3 grid(a->n_value_heads, l->n_seqs);
     int threads = (a->value_dim + 31) / 32 * 32;
     if (a->key_dim <= 32)
-        delta_rule<32><<<grid, threads, 0, l->stream>>>(l->plan, *a, qkv, b, gate, a_log, dt_bias, cache, out);
+        launch_node(delta_rule<32>, grid, threads, 0, l->stream, l->plan, *a, qkv, b, gate, a_log, dt_bias, cache, out);
     else
-        delta_rule<128><<<grid, threads, 0, l->stream>>>(l->plan, *a, qkv, b, gate, a_log, dt_bias, cache, out);
+        launch_node(delta_rule<128>, grid, threads, 0, l->stream, l->plan, *a, qkv, b, gate, a_log, dt_bias, cache, out);
 }

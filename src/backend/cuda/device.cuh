@@ -1,10 +1,53 @@
-/* device.cuh - what the plain kernels share: elements of either type as floats, reductions, places in the cache. */
+/* device.cuh - what the kernels share: how a node is started, elements of any type as floats, reductions, places in the cache.
+ *
+ * How a node is started. Kernels of a step follow one another on one stream, each needing what those before it wrote. launch_node
+ * lets a kernel start while the one before it still runs (programmatic dependent launch; in a captured graph a programmatic
+ * edge), so that launching, the weights' first loads and the like are over when the inputs are there. Nothing but the
+ * kernel itself then keeps the order, by three rules:
+ *
+ *   1. Every thread that reads what an earlier node wrote, or writes what an earlier node reads or writes, calls
+ *      wait_for_previous() first. Values of a step share memory by liveness, so that holds for all outputs; for the plan as well,
+ *      since nodes may write parts of it. Weights are never written: they may be read before.
+ *   2. Every thread block calls it, also one that has nothing to do, before it returns. The wait ends when the grid before has
+ *      ended, and says nothing about the grids before that one. That they ended too follows only if that grid could not end
+ *      without having waited, and so on: thus the residual that was written three nodes ago is there.
+ *   3. let_next_start() says that this block does not mind the next node's being started. The next starts when all blocks of this
+ *      grid have said so or ended, so it never takes the place of one of them; in the memory and registers they leave, it waits.
+ *      It publishes nothing. A kernel that does not call it says so by ending.
+ *
+ * A node that others put on the stream (cuBLASLt, copies) has plain edges: it starts when all before it have ended and been seen;
+ * a kernel that launch_node starts behind one waits for it like for any other.
+ * A kernel that breaks rule 1 or 2 is wrong only when the one before it is slow, which no test can count on: begin every kernel
+ * with both calls and move them only with a reason. GYRE_EARLY_START=0 in the environment starts nodes one after another: to
+ * measure, and to tell a missing wait from other faults. */
 #pragma once
 
 #include "backend/cuda/kernels.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdlib.h>
+#include <utility>
+
+inline bool nodes_start_early() {
+    static const bool early = !getenv("GYRE_EARLY_START") || atoi(getenv("GYRE_EARLY_START")) != 0;
+    return early;
+}
+
+/* Puts the kernel on the stream; a fault shows as cudaGetLastError. The kernel keeps the rules above. */
+template <class... Parameters, class... Arguments>
+inline void launch_node(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                        Arguments &&...arguments) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = nodes_start_early();
+    cudaLaunchConfig_t config = {grid, block, shared, stream, &early, 1};
+    cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 
 __device__ inline float load(const void *at, int64_t i, element e) {
     if (e == ELEMENT_F32)

@@ -38,6 +38,8 @@ static __device__ void store_latent(const device_plan &plan, const dmla &a, cons
 /* Head n_heads of the grid is the latent row itself. */
 static __global__ void mla_prep(device_plan plan, dmla a, drope rope, dmat q, dmat kva, dweight norm, dweight w_uk, dcache cache,
                                 int block_size, dmat out) {
+    let_next_start();
+    wait_for_previous();
     extern __shared__ float memory[]; // a row of kva or q, and what is turned
     int t = blockIdx.y, h = blockIdx.x, q_dim = a.nope_dim + a.rope_dim, width = a.rank + a.rope_dim;
     if (t >= step_tokens(plan))
@@ -65,11 +67,13 @@ void launch_mla_prep(const struct launch *l, const struct dmla *a, const struct 
                      struct dweight norm, struct dweight w_uk, struct dcache cache, struct dmat out) {
     int row = a->rank + a->rope_dim, head = a->nope_dim + a->rope_dim;
     size_t shared = (size_t)((row > head ? row : head) + a->rope_dim) * sizeof(float);
-    mla_prep<<<dim3(a->n_heads + 1, l->n_tokens), THREADS, shared, l->stream>>>(l->plan, *a, *rope, q, kva, norm, w_uk, cache,
-                                                                                l->block_size, out);
+    launch_node(mla_prep, dim3(a->n_heads + 1, l->n_tokens), THREADS, shared, l->stream, l->plan, *a, *rope, q, kva, norm, w_uk, cache,
+                l->block_size, out);
 }
 
 static __global__ void mla_attention(device_plan plan, dmla a, dmat q, dweight w_uv, dcache cache, int block_size, dmat out) {
+    let_next_start();
+    wait_for_previous();
     __shared__ float ms[WARPS], ls[WARPS];
     extern __shared__ float sums[]; // [WARPS][rank]; then the joined sum in the first
     int t = blockIdx.y, h = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, width = a.rank + a.rope_dim;
@@ -131,6 +135,6 @@ static __global__ void mla_attention(device_plan plan, dmla a, dmat q, dweight w
 
 void launch_mla_attention(const struct launch *l, const struct dmla *a, struct dmat q, struct dweight w_uv, struct dcache cache,
                           struct dmat out) {
-    mla_attention<<<dim3(a->n_heads, l->n_tokens), THREADS, (size_t)WARPS * a->rank * sizeof(float), l->stream>>>(
-        l->plan, *a, q, w_uv, cache, l->block_size, out);
+    launch_node(mla_attention, dim3(a->n_heads, l->n_tokens), THREADS, (size_t)WARPS * a->rank * sizeof(float), l->stream, l->plan, *a, q,
+                w_uv, cache, l->block_size, out);
 }

@@ -75,6 +75,8 @@ static __device__ void keep_groups(const droute &a, float *choice, float *worth,
 }
 
 static __global__ void moe_route(device_plan plan, droute a, dmat logits, dweight bias, dweight expert_scale, dmat ids, dmat weights) {
+    let_next_start();
+    wait_for_previous();
     extern __shared__ float memory[];
     float *score = memory, *choice = memory + a.n_experts, *worth = memory + 2 * a.n_experts;
     int t = blockIdx.x, lane = threadIdx.x;
@@ -121,7 +123,7 @@ static __global__ void moe_route(device_plan plan, droute a, dmat logits, dweigh
 void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias, struct dweight expert_scale,
                       struct dmat ids, struct dmat weights) {
     size_t shared = (size_t)(2 * a->n_experts + a->n_groups) * sizeof(float);
-    moe_route<<<l->n_tokens, 32, shared, l->stream>>>(l->plan, *a, logits, bias, expert_scale, ids, weights);
+    launch_node(moe_route, l->n_tokens, 32, shared, l->stream, l->plan, *a, logits, bias, expert_scale, ids, weights);
 }
 
 enum { WARPS = 8 };
@@ -134,6 +136,8 @@ static __device__ float row_dot(const dweight &w, int64_t row, const dmat &x, in
 }
 
 static __global__ void moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweight w13, dweight b13) {
+    let_next_start();
+    wait_for_previous();
     int f = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y / a.top_k, k = blockIdx.y % a.top_k;
     if (t >= step_tokens(plan) || f >= a.ffn_size)
         return;
@@ -149,6 +153,8 @@ static __global__ void moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweigh
 }
 
 static __global__ void moe_down(device_plan plan, dmoe a, dmat ids, dmat weights, dweight w2, dweight b2, dmat y) {
+    let_next_start();
+    wait_for_previous();
     int d = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y;
     if (t >= step_tokens(plan) || d >= y.width)
         return;
@@ -165,6 +171,6 @@ static __global__ void moe_down(device_plan plan, dmoe a, dmat ids, dmat weights
 void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights, struct dweight w13,
                     struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
     dim3 up((a->ffn_size + WARPS - 1) / WARPS, l->n_tokens * a->top_k), down((y.width + WARPS - 1) / WARPS, l->n_tokens);
-    moe_up<<<up, WARPS * 32, 0, l->stream>>>(l->plan, *a, x, ids, w13, b13);
-    moe_down<<<down, WARPS * 32, 0, l->stream>>>(l->plan, *a, ids, weights, w2, b2, y);
+    launch_node(moe_up, up, WARPS * 32, 0, l->stream, l->plan, *a, x, ids, w13, b13);
+    launch_node(moe_down, down, WARPS * 32, 0, l->stream, l->plan, *a, ids, weights, w2, b2, y);
 }

@@ -9,16 +9,16 @@
 
 enum { THREADS = 256, WIDE_THREADS = 1024, HELD = 8, WIDEST = WIDE_THREADS * HELD };
 
-static __device__ float weight_at(const dweight &w, int i, bool plus_one) {
-    return w.at ? load(w, i) + (plus_one ? 1.0f : 0.0f) : 1.0f;
-}
+static __device__ float weight_at(const dweight &w, int i, bool plus_one) { return w.at ? load(w, i) + (plus_one ? 1.0f : 0.0f) : 1.0f; }
 
 static __device__ float added(const dmat &x, const dmat &d, float scale, int t, int i) {
     return (load(x, t, i) + (d.at ? load(d, t, i) : 0.0f)) * scale;
 }
 
-static __global__ void __launch_bounds__(WIDE_THREADS) add_norm(device_plan plan, dmat x, dmat d, dweight w, dweight r_scale, float eps,
-                                                                 bool plus_one, dmat r, dmat y) {
+static __global__ void __launch_bounds__(WIDE_THREADS)
+    add_norm(device_plan plan, dmat x, dmat d, dweight w, dweight r_scale, float eps, bool plus_one, dmat r, dmat y) {
+    let_next_start();
+    wait_for_previous();
     __shared__ float shared[32];
     int t = blockIdx.x;
     if (t >= step_tokens(plan))
@@ -49,6 +49,8 @@ static __global__ void __launch_bounds__(WIDE_THREADS) add_norm(device_plan plan
 }
 
 static __global__ void norm(int n_rows, dmat x, dmat gate, dweight w, float eps, bool plus_one, int group, float scale, dmat y) {
+    let_next_start();
+    wait_for_previous();
     __shared__ float shared[32];
     int t = blockIdx.y, col = blockIdx.x * group;
     float sum = 0;
@@ -66,11 +68,12 @@ static __global__ void norm(int n_rows, dmat x, dmat gate, dweight w, float eps,
 void launch_add_norm(const struct launch *l, struct dmat x, struct dmat d, struct dweight w, struct dweight r_scale, float eps,
                      bool plus_one, struct dmat r, struct dmat y) {
     int threads = x.width <= WIDEST / 4 ? THREADS : WIDE_THREADS;
-    add_norm<<<l->n_tokens, threads, 0, l->stream>>>(l->plan, x, d, w, r_scale, eps, plus_one, r, y);
+    launch_node(add_norm, l->n_tokens, threads, 0, l->stream, l->plan, x, d, w, r_scale, eps, plus_one, r, y);
 }
 
 void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps, bool plus_one, int group,
                  float scale, struct dmat y) {
     dim3 grid(x.width / group, n_rows);
-    norm<<<grid, group >= THREADS ? THREADS : (group + 31) / 32 * 32, 0, l->stream>>>(n_rows, x, gate, w, eps, plus_one, group, scale, y);
+    launch_node(norm, grid, group >= THREADS ? THREADS : (group + 31) / 32 * 32, 0, l->stream, n_rows, x, gate, w, eps, plus_one, group,
+                scale, y);
 }

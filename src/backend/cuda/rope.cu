@@ -2,6 +2,8 @@
 #include "backend/cuda/device.cuh"
 
 static __global__ void rope_angles(device_plan plan, drope rope) {
+    let_next_start();
+    wait_for_previous();
     int t = blockIdx.x, half = rope.dim / 2;
     if (t >= step_tokens(plan))
         return;
@@ -28,5 +30,5 @@ static __global__ void rope_angles(device_plan plan, drope rope) {
 }
 
 void launch_rope_angles(const struct launch *l, const struct drope *rope) {
-    rope_angles<<<l->n_tokens, 128, 0, l->stream>>>(l->plan, *rope);
+    launch_node(rope_angles, l->n_tokens, 128, 0, l->stream, l->plan, *rope);
 }

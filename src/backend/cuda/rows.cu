@@ -3,6 +3,8 @@
 #include "backend/cuda/device.cuh"
 
 static __global__ void embed(device_plan plan, dweight table, float scale, dmat y) {
+    let_next_start();
+    wait_for_previous();
     int t = blockIdx.x;
     if (t >= step_tokens(plan))
         return;
@@ -12,6 +14,8 @@ static __global__ void embed(device_plan plan, dweight table, float scale, dmat 
 }
 
 static __global__ void take_rows(device_plan plan, dmat x, dmat y) {
+    let_next_start();
+    wait_for_previous();
     int r = blockIdx.x;
     if (r >= step_rows(plan))
         return;
@@ -21,14 +25,20 @@ static __global__ void take_rows(device_plan plan, dmat x, dmat y) {
 }
 
 static __global__ void convert(dmat x, dmat y) {
+    let_next_start();
+    wait_for_previous();
     for (int i = threadIdx.x; i < y.width; i += blockDim.x)
         store(y, blockIdx.x, i, load(x, blockIdx.x, i));
 }
 
 void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y) {
-    embed<<<l->n_tokens, 256, 0, l->stream>>>(l->plan, table, scale, y);
+    launch_node(embed, l->n_tokens, 256, 0, l->stream, l->plan, table, scale, y);
 }
 
-void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y) { take_rows<<<l->n_rows, 256, 0, l->stream>>>(l->plan, x, y); }
+void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y) {
+    launch_node(take_rows, l->n_rows, 256, 0, l->stream, l->plan, x, y);
+}
 
-void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y) { convert<<<n_rows, 256, 0, l->stream>>>(x, y); }
+void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y) {
+    launch_node(convert, n_rows, 256, 0, l->stream, x, y);
+}

@@ -20,6 +20,8 @@ static __device__ best warp_best(best x) {
 }
 
 static __global__ void greedy(device_plan plan, dmat logits, const int32_t *targets, dsample *out) {
+    let_next_start();
+    wait_for_previous();
     __shared__ float shared[32];
     __shared__ best bests[32];
     __shared__ int any_bad;
@@ -59,5 +61,5 @@ static __global__ void greedy(device_plan plan, dmat logits, const int32_t *targ
 }
 
 void launch_greedy(const struct launch *l, struct dmat logits, const int32_t *target, struct dsample *out) {
-    greedy<<<l->n_rows, THREADS, 0, l->stream>>>(l->plan, logits, target, out);
+    launch_node(greedy, l->n_rows, THREADS, 0, l->stream, l->plan, logits, target, out);
 }
