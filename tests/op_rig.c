@@ -304,7 +304,7 @@ void rig_result(struct rig *rig, val out) {
     EXPECT_OK(rig->ops->place_weights(rig->backend, p, &err), err);
     struct cache_config config = {.block_size = rig->o.block_size, .n_states = rig->o.n_seqs};
     for (int g = 0; g < p->n_groups; g++)
-        config.n_blocks[g] = rig->o.n_seqs * table_width(rig);
+        config.n_blocks[g] = rig->o.n_seqs * table_width(rig), config.table_width[g] = table_width(rig);
     EXPECT_OK(rig->ops->alloc_cache(rig->backend, p, &config, &err), err);
     int n_tokens = rig->o.n_seqs * table_width(rig) * rig->o.block_size; // the poison fills every slot
     struct bucket bucket = {n_tokens, rig->o.n_seqs, n_tokens};

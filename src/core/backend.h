@@ -24,6 +24,7 @@ struct backend_options {
                               // of the op tests; NULL: the best that this processor has
     const char *dtype;        // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
     const char *kv_dtype;     // of KV and latent caches: "float32", "float16", "bfloat16", "fp8" or "int8"; NULL: the backend's choice
+    bool eager;               // CUDA: start every op of a step by itself, never a captured graph
     const char *quantization; // "fp8": matrices that are stored wider are made e4m3 with a scale a row; NULL: as stored
 };
 
@@ -32,6 +33,7 @@ struct cache_config {
     int block_size;                      // tokens a block, a power of two
     int n_blocks[MAX_CACHE_GROUPS];      // of KV and latent groups; block ids are 0 .. n_blocks-1
     int n_states;                        // slots of state groups: running sequences and checkpoints
+    int table_width[MAX_CACHE_GROUPS];   // of KV and latent groups in plans: entries a sequence
     int n_host_blocks[MAX_CACHE_GROUPS]; // in the host's memory, only copied from and to; ids from n_blocks[group] on
     int n_host_states;                   // likewise, from n_states on
 };

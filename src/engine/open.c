@@ -26,12 +26,8 @@ static void fill_info(struct gyre *g, const struct engine_model *m, const struct
 static void allocate_step(struct gyre *g, const struct gyre_options *o, const struct engine_sizes *sizes) {
     const struct program *p = g->program;
     struct bucket b = sizes->bucket;
-    int width[MAX_CACHE_GROUPS] = {0};
-    for (int i = 0; i < p->n_groups; i++)
-        if (p->groups[i].kind != CACHE_STATE)
-            width[i] = (int)((sizes->max_model_len + sizes->cache.block_size - 1) / sizes->cache.block_size);
     for (int i = 0; i < MAX_STEPS_IN_FLIGHT; i++) {
-        batch_plan_init(&g->steps[i].plan, b, p->n_groups, width);
+        batch_plan_init(&g->steps[i].plan, b, p->n_groups, sizes->cache.table_width);
         g->steps[i].rows = xcalloc((size_t)b.max_rows, sizeof *g->steps[i].rows);
         g->steps[i].requests = xcalloc((size_t)b.max_seqs, sizeof *g->steps[i].requests);
     }
@@ -55,8 +51,11 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
 
 /* What a block of cache takes is known once the weights are placed, and the sizes with it. */
 static enum status open_parts(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct error *err) {
-    struct backend_options options = {
-        .n_threads = o->n_threads, .dtype = o->dtype, .kv_dtype = o->kv_cache_dtype, .quantization = o->quantization};
+    struct backend_options options = {.n_threads = o->n_threads,
+                                      .dtype = o->dtype,
+                                      .kv_dtype = o->kv_cache_dtype,
+                                      .eager = o->enforce_eager,
+                                      .quantization = o->quantization};
     struct engine_sizes sizes;
     TRY(g->ops->open(&options, &g->backend, err));
     TRY(g->ops->place_weights(g->backend, g->program, err));

@@ -115,9 +115,12 @@ static struct bucket bucket_of(const struct gyre_options *o, const struct progra
 }
 
 static void fill_blocks(const struct cache_demand *d, int64_t n_tokens, int64_t max_len, struct cache_config *cache) {
-    for (int g = 0; g < d->program->n_groups; g++)
-        if (d->program->groups[g].kind != CACHE_STATE)
-            cache->n_blocks[g] = (int)blocks_of(d, g, n_tokens, max_len);
+    for (int g = 0; g < d->program->n_groups; g++) {
+        if (d->program->groups[g].kind == CACHE_STATE)
+            continue;
+        cache->n_blocks[g] = (int)blocks_of(d, g, n_tokens, max_len);
+        cache->table_width[g] = (int)ceil_div(max_len, d->block_size);
+    }
 }
 
 /* As much of each group as swap_bytes are of the whole cache, and no more than max_seqs sequences can need. A step may then

@@ -21,6 +21,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .kv_cache_dtype = strcmp(f->kv_cache_dtype, "auto") == 0 ? NULL : f->kv_cache_dtype,
         .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization,
         .n_threads = (int)f->n_threads,
+        .enforce_eager = f->enforce_eager,
         .dummy_weights = strcmp(f->load_format, "dummy") == 0,
         .max_model_len = f->max_model_len,
         .kv_cache_bytes = f->kv_cache_memory,

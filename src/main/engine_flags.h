@@ -8,7 +8,7 @@
 struct engine_flags {
     const char *device, *dtype, *kv_cache_dtype, *quantization, *load_format;
     int64_t n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs, block_size;
-    bool prefix_cache;
+    bool prefix_cache, enforce_eager;
     const char *policy; // of servers: "fcfs", "sjf"
     double itl_target;
     int n_tenants; // set by the verb
@@ -50,6 +50,13 @@ struct engine_flags {
          "none|fp8",                                                                                                                  \
          "Engine",                                                                                                                    \
          "fp8: matrices that are stored wider are made 8 bits, with a scale a row, when they are loaded"},                            \
+        {"enforce-eager",                                                                                                             \
+         0,                                                                                                                           \
+         FLAG_BOOL,                                                                                                                   \
+         &(e).enforce_eager,                                                                                                          \
+         NULL,                                                                                                                        \
+         "Engine",                                                                                                                    \
+         "start every operation of a step by itself, without CUDA graphs; the CPU always does"},                                      \
         {"threads", 't', FLAG_INT, &(e).n_threads, "N", "Engine", "threads of the CPU; 0 is one a processor", .min = 0, .max = 1024}, \
         {"load-format",                                                                                                               \
          0,                                                                                                                           \

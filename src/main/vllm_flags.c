@@ -120,7 +120,6 @@ static const struct vllm_flag table[] = {
     {"kv-transfer-config", NULL, VALUE, REFUSED, NULL, "moving caches between servers"},
     {"kv-events-config", NULL, VALUE, REFUSED, NULL, "events of the cache"},
     {"attention-backend", NULL, VALUE, NOTE, NULL, NO_GPU},
-    {"enforce-eager", NULL, SWITCH, NOTE, NULL, "nothing is compiled or captured while it runs"},
     {"compilation-config", "O", VALUE, NOTE, NULL, "nothing is compiled or captured while it runs"},
     {"optimization-level", NULL, VALUE, NOTE, NULL, "nothing is compiled or captured while it runs"},
     {"O0", "O0", SWITCH, NOTE, NULL, "nothing is compiled or captured while it runs"},

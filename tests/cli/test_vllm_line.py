@@ -25,7 +25,7 @@ class Lines(unittest.TestCase):
         """From vLLM's documentation, model cards and deployment guides; the number of notes that each brings."""
         for line, notes in (
                 ("NousResearch/Meta-Llama-3-8B-Instruct --dtype auto --api-key token-abc123", 0),
-                ("Qwen/Qwen2.5-1.5B-Instruct --host 0.0.0.0 --port 8000 --max-model-len 8192 --gpu-memory-utilization 0.9 --trust-remote-code --enforce-eager", 3),
+                ("Qwen/Qwen2.5-1.5B-Instruct --host 0.0.0.0 --port 8000 --max-model-len 8192 --gpu-memory-utilization 0.9 --trust-remote-code --enforce-eager", 2),
                 ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B --enable-reasoning --reasoning-parser deepseek_r1", 2),
                 ("Qwen/Qwen3-8B --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3", 3),
                 ("meta-llama/Llama-3.1-8B-Instruct -tp 1 -pp 1 --data-parallel-size=1 --max-num-seqs=256 --max_num_batched_tokens 8k", 0),

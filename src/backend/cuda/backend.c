@@ -84,6 +84,7 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     if (options->quantization)
         return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend does not make weights %s", options->quantization);
     struct backend *b = xcalloc(1, sizeof *b);
+    b->eager = options->eager;
     enum status st = choose_product(b, options->dtype, err);
     if (st == OK)
         st = open_parts(b, err);
@@ -114,6 +115,7 @@ static int64_t cuda_cache_block_bytes(const struct backend *b, const struct prog
 static enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
     BUG_IF(b->n_caches > 0);
     b->block_size = config->block_size;
+    memcpy(b->table_width, config->table_width, sizeof b->table_width);
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
         int64_t n_blocks = state ? config->n_states : config->n_blocks[g], elements = block_elements(&p->groups[g], b->block_size), n_bytes;
@@ -166,7 +168,7 @@ static enum status place_values(struct executable *exe, enum element *element, i
     memcpy(sized.values, exe->program->values, (size_t)sized.n_values * sizeof *sized.values);
     for (int i = 0; i < sized.n_values; i++)
         sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
-    int64_t n_bytes = program_plan_memory(&sized, gemm_rows(exe->bucket.max_tokens), gemm_rows(MAX(exe->bucket.max_rows, 1)), offset);
+    int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
     free(sized.values);
     exe->step_bytes += n_bytes;
     if (cudaMalloc(&exe->memory, (size_t)MAX(n_bytes, 1)) != cudaSuccess) {
@@ -275,7 +277,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
 
 /* The widest row that a LINEAR may have to convert, and what experts keep between their two nodes. */
 static enum status alloc_scratch(struct executable *exe, struct error *err) {
-    int64_t most = 1, tokens = gemm_rows(exe->bucket.max_tokens), rows = MAX(tokens, gemm_rows(MAX(exe->bucket.max_rows, 1)));
+    int64_t most = 1, tokens = padded_rows(exe->bucket.max_tokens), rows = MAX(tokens, padded_rows(MAX(exe->bucket.max_rows, 1)));
     for (int i = 0; i < exe->program->n_ops; i++) {
         const struct op *op = &exe->program->ops[i];
         if (op->code == OP_LINEAR)
@@ -332,8 +334,6 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     TRY(alloc_scratch(exe, err));
     TRY(place_ropes(exe, err));
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
-    exe->n_graphs = gemm_rows(exe->bucket.max_seqs) / ROW_STEP + 6; // 1, 2, 4, 8, the multiples, and one that stays empty
-    exe->graphs = xcalloc((size_t)exe->n_graphs, sizeof *exe->graphs);
     for (int i = 0; i < p->n_ops; i++) {
         exe->ops[i].op = &p->ops[i];
         TRY(compile_op(exe, &exe->ops[i], element, offset, err));
@@ -343,7 +343,9 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
     exe->logits = value_of(exe, last->in[0], element, offset);
     exe->hidden = value_of(exe, p->hidden, element, offset);
-    return alloc_results(exe, err);
+    TRY(alloc_results(exe, err));
+    TRY(step_alloc_plan(exe, err));
+    return graphs_capture(exe, err);
 }
 
 static void cuda_free_executable(struct executable *exe) {
@@ -352,10 +354,7 @@ static void cuda_free_executable(struct executable *exe) {
     cudaStreamSynchronize(exe->backend->stream);
     for (int i = 0; exe->ops && i < exe->program->n_ops; i++)
         gemm_free(exe->ops[i].gemm);
-    for (int i = 0; i < exe->n_graphs; i++)
-        if (exe->graphs[i].exec)
-            cudaGraphExecDestroy(exe->graphs[i].exec);
-    free(exe->graphs);
+    graphs_free(exe);
     cudaFree(exe->memory);
     cudaFree(exe->scratch);
     cudaFree(exe->rope_memory);

@@ -3,7 +3,9 @@
  *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
  *     weights.c   weights on the device, in the element that the products run in
  *     gemm.c      LINEAR by cuBLASLt, one plan for each shape and number of rows, found when a program is compiled
+ *     padded.c    the numbers of rows that a step is padded to
  *     step.c      a step: plan up, launches or a graph, results down
+ *     graphs.c    the graphs, captured when a program is compiled
  *     kernels.h   the launchers
  *
  * Products run in bfloat16 where the checkpoint stores most of its matrices in 16 bits or fewer, else in float32; sums are
@@ -38,11 +40,12 @@ struct backend {
         void *at, *host; // host: blocks that are only copied from and to, pinned
         int64_t layer_elements, block_elements, n_blocks, n_host;
     } caches[MAX_CACHE_GROUPS];
-    int n_caches, block_size;
+    int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
+    bool eager; // no graphs
     struct error fault; // of the device; sticky
 };
 
-enum { WORKSPACE_BYTES = 32 << 20, ROW_STEP = 16 }; // products are planned for multiples of ROW_STEP rows, and powers of two below
+enum { WORKSPACE_BYTES = 32 << 20 };
 
 /* The first fault stays; the sentence says what was done, with which sizes. */
 enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...)
@@ -70,8 +73,10 @@ enum status gemm_open(struct backend *b, const struct op *op, struct dmat x, str
 void gemm_free(struct gemm *g);
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err);
 
-/* The rows that a product is computed for when n are wanted: what lies between is padding. */
-int gemm_rows(int n);
+/* ---- padded.c ---- */
+int padded_rows(int n);    // what a step of n >= 1 rows is computed as: what lies between is padding
+int padded_index(int n);   // which of those numbers, in order, from 0
+int padded_rows_at(int i); // and back
 
 /* ---- step.c ---- */
 struct compiled_op {
@@ -84,12 +89,6 @@ struct compiled_op {
     const struct drope *rope;
 };
 
-/* The ops of a step that decodes, captured for so many rows; rows 0: none yet. */
-struct step_graph {
-    int rows;
-    cudaGraphExec_t exec;
-};
-
 struct executable {
     struct backend *backend;
     const struct program *program;
@@ -98,7 +97,7 @@ struct executable {
     void *memory;              // values
     int64_t step_bytes;        // of all that a step uses on the device
     void *scratch;             // of conversions and experts
-    struct step_graph *graphs; // [n_graphs], made when they are first wanted; the last has rows 0
+    cudaGraphExec_t *graphs;   // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
     int n_graphs;
     struct drope *ropes; // [program.n_ropes]
     void *rope_memory;
@@ -119,3 +118,11 @@ struct executable {
 
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err);
+enum status step_alloc_plan(struct executable *exe, struct error *err);
+enum status step_launch(struct executable *exe, const struct launch *l, struct error *err); // all ops, one after the other
+
+/* ---- graphs.c ---- */
+enum status graphs_capture(struct executable *exe, struct error *err);
+bool graphs_have(const struct executable *exe, const struct batch_plan *plan); // one for this step
+enum status graphs_run(struct executable *exe, int n_rows, struct error *err);
+void graphs_free(struct executable *exe);

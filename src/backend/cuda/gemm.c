@@ -2,8 +2,7 @@
  *
  *     y [M, out] = x [M, in] W^T + b        as cuBLAS sees it: Y^T [out, M] = W x^T, columns one after another
  *
- * A program's LINEARs ask the library's heuristic once for each number of rows that a step may be padded to: 1, 2, 4, 8, then
- * multiples of ROW_STEP. A shape that the library has no algorithm for is refused when the program is compiled. Float32
+ * A program's LINEARs ask the library's heuristic once for each number of rows that a step may be padded to (padded.c). A shape that the library has no algorithm for is refused when the program is compiled. Float32
  * products are float32 throughout (no TF32). */
 #include "backend/cuda/cuda.h"
 
@@ -24,18 +23,6 @@ struct gemm {
     struct plan_of_rows *plans;
     int n_plans;
 };
-
-int gemm_rows(int n) {
-    if (n > 8)
-        return (n + ROW_STEP - 1) / ROW_STEP * ROW_STEP;
-    int rows = 1;
-    while (rows < n)
-        rows *= 2;
-    return rows;
-}
-
-static int index_of_rows(int rows) { return rows > 8 ? 3 + rows / ROW_STEP : rows == 8 ? 3 : rows == 4 ? 2 : rows == 2 ? 1 : 0; }
-static int rows_of_index(int i) { return i > 3 ? (i - 3) * ROW_STEP : 1 << i; }
 
 static cudaDataType_t type_of(enum element e) { return e == ELEMENT_F32 ? CUDA_R_32F : e == ELEMENT_F16 ? CUDA_R_16F : CUDA_R_16BF; }
 
@@ -113,11 +100,11 @@ enum status gemm_open(struct backend *b, const struct op *op, struct dmat x, str
     cublasStatus_t code = cublasLtMatrixLayoutCreate(&g->w, type_of(w->matrix.element), in, n_out, (int64_t)in);
     if (code != CUBLAS_STATUS_SUCCESS)
         return refused(op, 0, code, err);
-    int n = index_of_rows(gemm_rows(max_rows)) + 1;
+    int n = padded_index(max_rows) + 1;
     g->plans = xcalloc((size_t)n, sizeof *g->plans);
     for (g->n_plans = 0; g->n_plans < n;) {
         struct plan_of_rows *p = &g->plans[g->n_plans++];
-        int rows = rows_of_index(g->n_plans - 1);
+        int rows = padded_rows_at(g->n_plans - 1);
         code = cublasLtMatrixLayoutCreate(&p->x, type_of(x.element), in, (uint64_t)rows, x.stride);
         if (code == CUBLAS_STATUS_SUCCESS)
             code = cublasLtMatrixLayoutCreate(&p->y, type_of(y.element), n_out, (uint64_t)rows, y.stride);
@@ -148,7 +135,7 @@ void gemm_free(struct gemm *g) {
 
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err) {
     const float one = 1, zero = 0;
-    const struct plan_of_rows *p = &g->plans[index_of_rows(gemm_rows(n_rows))];
+    const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
     cublasStatus_t code = cublasLtMatmul(g->backend->blas, g->description, &one, g->weight, g->w, x.at, p->x, &zero, y.at, p->y, y.at, p->y,
                                          &p->algorithm, g->backend->workspace, WORKSPACE_BYTES, g->backend->stream);
     if (code != CUBLAS_STATUS_SUCCESS)

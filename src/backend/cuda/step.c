@@ -33,8 +33,8 @@ static void lay_out(struct executable *exe, const int *table_width) {
     exe->plan_bytes = n;
 }
 
-static enum status alloc_plan(struct executable *exe, const struct batch_plan *plan, struct error *err) {
-    lay_out(exe, plan->table_width);
+enum status step_alloc_plan(struct executable *exe, struct error *err) {
+    lay_out(exe, exe->backend->table_width);
     DEVICE_TRY(exe->backend, err, cudaMallocHost((void **)&exe->plan_host, exe->plan_bytes), "a plan of %zu bytes", exe->plan_bytes);
     DEVICE_TRY(exe->backend, err, cudaMalloc((void **)&exe->plan_device, exe->plan_bytes), "a plan of %zu bytes", exe->plan_bytes);
     const int32_t *base = (const int32_t *)(const void *)exe->plan_device;
@@ -50,7 +50,7 @@ static enum status alloc_plan(struct executable *exe, const struct batch_plan *p
     v->out_row = base + exe->at_out_row / 4;
     for (int g = 0; g < exe->program->n_groups; g++) {
         v->block_table[g] = base + exe->at_table[g] / 4;
-        v->table_width[g] = plan->table_width[g];
+        v->table_width[g] = exe->backend->table_width[g];
     }
     return OK;
 }
@@ -210,50 +210,12 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
     return OK;
 }
 
-static enum status run_ops(struct executable *exe, const struct launch *l, struct error *err) {
+enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
     for (int i = 0; i < exe->program->n_ropes; i++)
         if (exe->ropes[i].dim > 0)
             launch_rope_angles(l, &exe->ropes[i]);
     for (int i = 0; i < exe->program->n_ops; i++)
         TRY(run_op(exe, &exe->ops[i], l, err));
-    return OK;
-}
-
-// ---- graphs -----------------------------------------------------------------------------------------------------
-
-/* A step in which every sequence decodes one token is one launch: the ops were captured once for that many rows. */
-static bool decodes_only(const struct batch_plan *p) { return p->n_tokens == p->n_seqs && p->n_rows == p->n_seqs; }
-
-static struct step_graph *graph_for(struct executable *exe, int rows) {
-    struct step_graph *g = exe->graphs;
-    while (g->rows != 0 && g->rows != rows)
-        g++;
-    BUG_IF(g == exe->graphs + exe->n_graphs - 1);
-    return g;
-}
-
-static enum status capture(struct executable *exe, const struct launch *l, struct step_graph *g, struct error *err) {
-    struct backend *b = exe->backend;
-    cudaGraph_t graph;
-    DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "a graph for %d rows", l->n_tokens);
-    enum status st = run_ops(exe, l, err);
-    cudaError_t code = cudaStreamEndCapture(b->stream, &graph);
-    if (st != OK)
-        return st;
-    DEVICE_TRY(b, err, code, "a graph for %d rows", l->n_tokens);
-    code = cudaGraphInstantiate(&g->exec, graph, 0);
-    cudaGraphDestroy(graph);
-    DEVICE_TRY(b, err, code, "a graph for %d rows", l->n_tokens);
-    g->rows = l->n_tokens;
-    return OK;
-}
-
-static enum status run_decode(struct executable *exe, struct launch l, struct error *err) {
-    l.n_tokens = l.n_seqs = l.n_rows = gemm_rows(l.n_tokens);
-    struct step_graph *g = graph_for(exe, l.n_tokens);
-    if (!g->exec)
-        TRY(capture(exe, &l, g, err));
-    DEVICE_TRY(exe->backend, err, cudaGraphLaunch(g->exec, l.stream), "the graph for %d rows", l.n_tokens);
     return OK;
 }
 
@@ -265,14 +227,12 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, stru
         return err->status;
     }
     exe->plan = plan;
-    if (!exe->plan_host)
-        TRY(alloc_plan(exe, plan, err));
     write_plan(exe, plan);
     TRY(copy_cache(exe, plan, err));
     DEVICE_TRY(b, err, cudaMemcpyAsync(exe->plan_device, exe->plan_host, exe->plan_bytes, cudaMemcpyHostToDevice, b->stream),
                "sending a plan of %zu bytes", exe->plan_bytes);
     struct launch l = {b->stream, plan->n_tokens, plan->n_seqs, plan->n_rows, exe->plan_view, b->block_size};
-    TRY(decodes_only(plan) ? run_decode(exe, l, err) : run_ops(exe, &l, err));
+    TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
     if (plan->n_rows > 0)
         DEVICE_TRY(b, err,
                    cudaMemcpyAsync(exe->sampled_host, exe->sampled_device, (size_t)plan->n_rows * sizeof *exe->sampled_host,

@@ -1,0 +1,64 @@
+/* graphs.c - the ops of a step that only decodes, captured when an executable is compiled, once for each number of rows.
+ *
+ * Nothing that a node was captured with depends on the step: addresses are frozen, and how many rows there are is read from the
+ * plan on the device. A step that also computes prompts, and one of more than MOST_GRAPH_ROWS rows, has work enough to hide its launches. */
+#include "backend/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_GRAPH_ROWS = 512 };
+
+static struct launch launch_of(const struct executable *exe, int rows) {
+    return (struct launch){exe->backend->stream, rows, rows, rows, exe->plan_view, exe->backend->block_size};
+}
+
+/* Once outside of a graph before: what a kernel's first launch loads must not be loaded while capturing. The plan on the device is
+ * that of a step without rows. */
+static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *out, struct error *err) {
+    struct backend *b = exe->backend;
+    struct launch l = launch_of(exe, rows);
+    cudaGraph_t graph;
+    TRY(step_launch(exe, &l, err));
+    DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "a graph for %d rows", rows);
+    enum status st = step_launch(exe, &l, err);
+    cudaError_t code = cudaStreamEndCapture(b->stream, &graph);
+    if (st != OK)
+        return st;
+    DEVICE_TRY(b, err, code, "a graph for %d rows", rows);
+    code = cudaGraphInstantiate(out, graph, 0);
+    cudaGraphDestroy(graph);
+    DEVICE_TRY(b, err, code, "a graph for %d rows", rows);
+    DEVICE_TRY(b, err, cudaGraphUpload(*out, b->stream), "a graph for %d rows", rows);
+    return OK;
+}
+
+enum status graphs_capture(struct executable *exe, struct error *err) {
+    struct backend *b = exe->backend;
+    if (b->eager)
+        return OK;
+    int n = padded_index(MIN(padded_rows(exe->bucket.max_seqs), MOST_GRAPH_ROWS)) + 1;
+    exe->graphs = xcalloc((size_t)n, sizeof *exe->graphs);
+    DEVICE_TRY(b, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, b->stream), "an empty plan");
+    for (exe->n_graphs = 0; exe->n_graphs < n; exe->n_graphs++)
+        TRY(capture(exe, padded_rows_at(exe->n_graphs), &exe->graphs[exe->n_graphs], err));
+    DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "%s: steps without rows", exe->program->name);
+    return OK;
+}
+
+bool graphs_have(const struct executable *exe, const struct batch_plan *p) {
+    bool decodes_only = p->n_tokens == p->n_seqs && p->n_rows == p->n_seqs;
+    return decodes_only && p->n_tokens > 0 && padded_index(padded_rows(p->n_tokens)) < exe->n_graphs;
+}
+
+enum status graphs_run(struct executable *exe, int n_rows, struct error *err) {
+    struct backend *b = exe->backend;
+    DEVICE_TRY(b, err, cudaGraphLaunch(exe->graphs[padded_index(padded_rows(n_rows))], b->stream), "the graph for %d rows", n_rows);
+    return OK;
+}
+
+void graphs_free(struct executable *exe) {
+    for (int i = 0; i < exe->n_graphs; i++)
+        cudaGraphExecDestroy(exe->graphs[i]);
+    free(exe->graphs);
+}
