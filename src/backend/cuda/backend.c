@@ -163,11 +163,13 @@ static void choose_elements(const struct program *p, enum element product, enum 
 }
 
 static enum status place_values(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
-    struct program sized = *exe->program; // with the elements that values have here
-    sized.values = xcalloc((size_t)sized.n_values + 1, sizeof *sized.values);
+    struct program sized = *exe->program; // with the elements that values have here, and their twins behind them
+    sized.values = xcalloc((size_t)(sized.n_values + exe->n_twins) + 1, sizeof *sized.values);
     memcpy(sized.values, exe->program->values, (size_t)sized.n_values * sizeof *sized.values);
     for (int i = 0; i < sized.n_values; i++)
         sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
+    for (int i = 0; i < exe->n_twins; i++)
+        sized.values[sized.n_values++] = twin_as_value(exe, &exe->twins[i]);
     int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
     free(sized.values);
     exe->step_bytes += n_bytes;
@@ -176,6 +178,8 @@ static enum status place_values(struct executable *exe, enum element *element, i
         return fail(err, ERR_MEMORY, "the device has no room for %lld bytes of activations", (long long)n_bytes);
     }
     DEVICE_TRY(exe->backend, err, cudaMemset(exe->memory, 0, (size_t)MAX(n_bytes, 1)), "clearing %lld bytes", (long long)n_bytes);
+    for (int i = 0; i < exe->n_twins; i++)
+        twin_place(exe, &exe->twins[i], (char *)exe->memory + offset[exe->program->n_values + i]);
     return OK;
 }
 
@@ -253,6 +257,8 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->in[k] = value_of(exe, op->in[k], element, offset);
     for (int k = 0; k < OP_MAX_OUT; k++)
         c->out[k] = value_of(exe, op->out[k], element, offset);
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        c->out_twin[k] = twin_of(exe, op->out[k]);
     for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
         const struct placed *w = weight_on_device(exe->backend, op->weights[k]);
         if (!w)
@@ -267,12 +273,14 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
     if (op->code != OP_LINEAR)
         return OK;
     struct dmat x = c->in[0];
-    if (x.element != exe->backend->product) {
+    if (c->matrix[0].element == ELEMENT_E4M3)
+        c->in_twin = twin_of(exe, op->in[0]);
+    else if (x.element != exe->backend->product) {
         c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->backend->product};
         x = c->convert;
     }
     int max_rows = exe->program->values[op->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1);
-    return gemm_open(exe->backend, op, x, c->out[0], max_rows, &c->gemm, err);
+    return gemm_open(exe->backend, op, c->in_twin ? c->in_twin->q : x, c->out[0], max_rows, &c->gemm, err);
 }
 
 /* The widest row that a LINEAR may have to convert, and what experts keep between their two nodes. */
@@ -330,6 +338,7 @@ static enum status alloc_results(struct executable *exe, struct error *err) {
 static enum status compile_parts(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
     const struct program *p = exe->program;
     choose_elements(p, exe->backend->product, element);
+    twins_plan(exe);
     TRY(place_values(exe, element, offset, err));
     TRY(alloc_scratch(exe, err));
     TRY(place_ropes(exe, err));
@@ -368,6 +377,7 @@ static void cuda_free_executable(struct executable *exe) {
         sample_scratch_release(&exe->sample_scratch);
     free(exe->on_host);
     free(exe->ropes);
+    free(exe->twins);
     free(exe->ops);
     free(exe);
 }
@@ -377,7 +387,7 @@ static enum status cuda_compile(struct backend *b, const struct program *p, stru
     struct executable *exe = xcalloc(1, sizeof *exe);
     *exe = (struct executable){.backend = b, .program = p, .bucket = bucket};
     enum element *element = xcalloc((size_t)p->n_values + 1, sizeof *element);
-    int64_t *offset = xcalloc((size_t)p->n_values + 1, sizeof *offset);
+    int64_t *offset = xcalloc((size_t)(p->n_values + p->n_ops) + 1, sizeof *offset); // a LINEAR has one twin at most
     enum status st = compile_parts(exe, element, offset, err);
     free(element);
     free(offset);

@@ -4,6 +4,7 @@
  *     weights.c   weights on the device, in the element that the products run in
  *     gemm.c      LINEAR by cuBLASLt, one plan for each shape and number of rows, found when a program is compiled
  *     padded.c    the numbers of rows that a step is padded to
+ *     twins.c     which values have an e4m3 twin, and who writes it
  *     step.c      a step: plan up, launches or a graph, results down
  *     graphs.c    the graphs, captured when a program is compiled
  *     kernels.h   the launchers
@@ -41,7 +42,7 @@ struct backend {
         int64_t layer_elements, block_elements, n_blocks, n_host;
     } caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
-    bool eager; // no graphs
+    bool eager;         // no graphs
     struct error fault; // of the device; sticky
 };
 
@@ -71,6 +72,13 @@ struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucke
 enum status gemm_open(struct backend *b, const struct op *op, struct dmat x, struct dmat y, int max_rows, struct gemm **out,
                       struct error *err);
 void gemm_free(struct gemm *g);
+
+/* How a LINEAR is computed for a number of rows, and so what it reads. */
+enum linear_path {
+    PATH_VALUE, // from the value, in the element of the products
+    PATH_TWIN,  // from its e4m3 twin
+};
+enum linear_path gemm_path(const struct gemm *g, int n_rows);
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err);
 
 /* ---- padded.c ---- */
@@ -78,13 +86,24 @@ int padded_rows(int n);    // what a step of n >= 1 rows is computed as: what li
 int padded_index(int n);   // which of those numbers, in order, from 0
 int padded_rows_at(int i); // and back
 
-/* ---- step.c ---- */
+/* ---- twins.c ----
+ * A LINEAR whose weight is e4m3 reads, when the step is large, its input as e4m3 with a scale a row: the value's twin. Whoever makes
+ * the value may write the twin in the same pass (twin_to_write), and need not write the value if nobody reads that
+ * (value_is_read); where it does not write the twin, the first LINEAR that reads it puts launch_quantise before itself. */
+struct twin {
+    val of;        // the value, or columns of it
+    struct dmat q; // e4m3, as many rows as the value
+    bool written;  // in the step that is being put on the stream
+};
+
 struct compiled_op {
     const struct op *op;
     struct dmat in[OP_MAX_IN], out[OP_MAX_OUT];
     struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
-    struct gemm *gemm;   // LINEAR
-    struct dmat convert; // LINEAR: where x goes first, if it has another element
+    struct gemm *gemm;                 // LINEAR
+    struct dmat convert;               // LINEAR: where x goes first, if it has another element
+    struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
+    struct twin *out_twin[OP_MAX_OUT]; // of out[k], all its columns; NULL: it has none
     struct dcache cache;
     const struct drope *rope;
 };
@@ -93,11 +112,13 @@ struct executable {
     struct backend *backend;
     const struct program *program;
     struct bucket bucket;
-    struct compiled_op *ops;   // [program.n_ops]
-    void *memory;              // values
-    int64_t step_bytes;        // of all that a step uses on the device
-    void *scratch;             // of conversions and experts
-    cudaGraphExec_t *graphs;   // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
+    struct compiled_op *ops; // [program.n_ops]
+    struct twin *twins;      // [n_twins]
+    int n_twins;
+    void *memory;            // values
+    int64_t step_bytes;      // of all that a step uses on the device
+    void *scratch;           // of conversions and experts
+    cudaGraphExec_t *graphs; // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
     int n_graphs;
     struct drope *ropes; // [program.n_ropes]
     void *rope_memory;
@@ -116,6 +137,18 @@ struct executable {
     float *hidden_host; // [width]
 };
 
+/* The twins that the program's LINEARs may read, without places yet. After the weights are placed. */
+void twins_plan(struct executable *exe);
+struct value twin_as_value(const struct executable *exe, const struct twin *t); // for program_plan_memory
+void twin_place(struct executable *exe, struct twin *t, void *at);
+struct twin *twin_of(const struct executable *exe, val v); // NULL: none
+
+/* The twin that a producer is to write beside out[k] in a step of so many rows; it counts as written. at NULL: nobody reads it. */
+struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+/* Whether anybody reads out[k] itself in a step of so many rows. */
+bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+
+/* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err);
 enum status step_alloc_plan(struct executable *exe, struct error *err);

@@ -17,6 +17,7 @@ struct gemm {
     struct backend *backend;
     const char *name;
     const void *weight;
+    enum element element; // of the weight
     void *bias; // in y's element, as the library wants it
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t w;
@@ -95,6 +96,7 @@ enum status gemm_open(struct backend *b, const struct op *op, struct dmat x, str
     g->backend = b;
     g->name = op->weights[0]->name;
     g->weight = w->matrix.at;
+    g->element = w->matrix.element;
     TRY(describe(g, op, y.element, err));
     uint64_t in = (uint64_t)w->matrix.in, n_out = (uint64_t)w->matrix.out;
     cublasStatus_t code = cublasLtMatrixLayoutCreate(&g->w, type_of(w->matrix.element), in, n_out, (int64_t)in);
@@ -131,6 +133,11 @@ void gemm_free(struct gemm *g) {
     cudaFree(g->bias);
     free(g->plans);
     free(g);
+}
+
+enum linear_path gemm_path(const struct gemm *g, int n_rows) {
+    (void)n_rows;
+    return g->element == ELEMENT_E4M3 ? PATH_TWIN : PATH_VALUE;
 }
 
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err) {

@@ -73,6 +73,10 @@ void launch_embed(const struct launch *l, struct dweight table, float scale, str
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
 
+/* ---- quantise.cu ---- */
+/* y8 = x as e4m3 with a scale a row: the largest size / 448. What is not finite stays so. x of 16 or 32 bits; y8.width % 16 == 0. */
+void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8);
+
 /* ---- norm.cu ---- */
 void launch_add_norm(const struct launch *l, struct dmat x, struct dmat d, struct dweight w, struct dweight r_scale, float eps,
                      bool plus_one, struct dmat r, struct dmat y);

@@ -118,7 +118,12 @@ static enum status copy_cache(struct executable *exe, const struct batch_plan *p
 
 static enum status run_linear(const struct compiled_op *c, const struct launch *l, int n_rows, struct error *err) {
     struct dmat x = c->in[0];
-    if (c->convert.at) {
+    if (gemm_path(c->gemm, n_rows) == PATH_TWIN) {
+        if (!c->in_twin->written)
+            launch_quantise(l, n_rows, x, c->in_twin->q);
+        c->in_twin->written = true;
+        x = c->in_twin->q;
+    } else if (c->convert.at) {
         launch_convert(l, n_rows, x, c->convert);
         x = c->convert;
     }
@@ -211,6 +216,8 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
 }
 
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
+    for (int i = 0; i < exe->n_twins; i++)
+        exe->twins[i].written = false;
     for (int i = 0; i < exe->program->n_ropes; i++)
         if (exe->ropes[i].dim > 0)
             launch_rope_angles(l, &exe->ropes[i]);

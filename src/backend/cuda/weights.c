@@ -9,7 +9,17 @@
 
 enum { ALIGNMENT = 256, PIECE_BYTES = 16 << 20 };
 
-int64_t element_bytes(enum element e) { return e == ELEMENT_BF16 || e == ELEMENT_F16 ? 2 : 4; }
+int64_t element_bytes(enum element e) {
+    switch (e) {
+    case ELEMENT_F32:
+    case ELEMENT_I32: return 4;
+    case ELEMENT_F16:
+    case ELEMENT_BF16: return 2;
+    case ELEMENT_E4M3:
+    case ELEMENT_I8: return 1;
+    }
+    BUG_IF(true);
+}
 
 void to_element(enum element e, const float *from, int64_t n, void *to) {
     for (int64_t i = 0; e == ELEMENT_F32 && i < n; i++)

@@ -1,0 +1,123 @@
+/* quantise.cu - rows to e4m3 with a scale a row.
+ *
+ *     scale[t] = max_i |x[t, i]| / 448;   y8[t, i] = e4m3(x[t, i] / scale[t]), to nearest, ties to even
+ *
+ * A block a row; a thread holds up to HELD pieces of 8 columns in registers, so that a row is read once, 16 bytes at a time. Rows
+ * wider than WIDEST, or that do not lie on 16 bytes, are read twice. Bytes: a row of x in, a byte a column and 4 out. A row
+ * of zeros has the smallest scale, not zero; a row that holds what is not finite gets codes that are not numbers. */
+#include "backend/cuda/device.cuh"
+
+#include <cuda_fp8.h>
+
+enum { PIECE = 8, HELD = 4, MOST_THREADS = 1024, WIDEST = MOST_THREADS * HELD * PIECE };
+
+static const float LARGEST = 448.0f, TINIEST = 1e-30f; // 448 / TINIEST is still a float
+
+struct piece {
+    float v[PIECE];
+};
+
+static __device__ piece load_piece(const dmat &x, int64_t row, int col) {
+    piece p;
+    const char *at = static_cast<const char *>(x.at) + (row * x.stride + col) * (x.element == ELEMENT_F32 ? 4 : 2);
+    if (x.element == ELEMENT_F32) {
+        float4 a = *reinterpret_cast<const float4 *>(at), b = *reinterpret_cast<const float4 *>(at + 16);
+        p = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        return p;
+    }
+    uint4 bits = *reinterpret_cast<const uint4 *>(at);
+    const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float2 pair;
+        if (x.element == ELEMENT_F16)
+            pair = __half22float2(*reinterpret_cast<const __half2 *>(&words[i]));
+        else
+            pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&words[i]));
+        p.v[2 * i] = pair.x;
+        p.v[2 * i + 1] = pair.y;
+    }
+    return p;
+}
+
+static __device__ piece load_piece_anyhow(const dmat &x, int64_t row, int col) {
+    piece p;
+    for (int i = 0; i < PIECE; i++)
+        p.v[i] = load(x, row, col + i);
+    return p;
+}
+
+static __device__ float largest(const piece &p, float most) {
+#pragma unroll
+    for (int i = 0; i < PIECE; i++)
+        most = fmaxf(most, fabsf(p.v[i]));
+    return most;
+}
+
+static __device__ void store_piece(const dmat &y8, int64_t row, int col, const piece &p, float factor) {
+    uint32_t words[2];
+#pragma unroll
+    for (int w = 0; w < 2; w++) {
+        const float *v = p.v + 4 * w;
+        uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(v[0] * factor, v[1] * factor), __NV_SATFINITE, __NV_E4M3);
+        uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(v[2] * factor, v[3] * factor), __NV_SATFINITE, __NV_E4M3);
+        words[w] = low | high << 16;
+    }
+    *reinterpret_cast<uint2 *>(static_cast<char *>(y8.at) + row * y8.stride + col) = make_uint2(words[0], words[1]);
+}
+
+/* Of the row that the block holds: the factor to e4m3, known to all threads. */
+static __device__ float settle_scale(const dmat &y8, int64_t row, float most, float *shared) {
+    most = fmaxf(block_max(most, shared), TINIEST);
+    if (threadIdx.x == 0)
+        y8.scale[row] = most / LARGEST;
+    return LARGEST / most;
+}
+
+static __global__ void __launch_bounds__(MOST_THREADS) quantise(dmat x, dmat y8) {
+    __shared__ float shared[32];
+    let_next_start();
+    wait_for_previous();
+    int64_t row = blockIdx.x;
+    piece held[HELD];
+    float most = 0;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        int col = (threadIdx.x + k * blockDim.x) * PIECE;
+        if (col < y8.width) {
+            held[k] = load_piece(x, row, col);
+            most = largest(held[k], most);
+        }
+    }
+    float factor = settle_scale(y8, row, most, shared);
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        int col = (threadIdx.x + k * blockDim.x) * PIECE;
+        if (col < y8.width)
+            store_piece(y8, row, col, held[k], factor);
+    }
+}
+
+static __global__ void quantise_anyhow(dmat x, dmat y8) {
+    __shared__ float shared[32];
+    let_next_start();
+    wait_for_previous();
+    int64_t row = blockIdx.x;
+    float most = 0;
+    for (int col = threadIdx.x * PIECE; col < y8.width; col += blockDim.x * PIECE)
+        most = largest(load_piece_anyhow(x, row, col), most);
+    float factor = settle_scale(y8, row, most, shared);
+    for (int col = threadIdx.x * PIECE; col < y8.width; col += blockDim.x * PIECE)
+        store_piece(y8, row, col, load_piece_anyhow(x, row, col), factor);
+}
+
+void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8) {
+    int64_t size = x.element == ELEMENT_F32 ? 4 : 2;
+    bool aligned = (reinterpret_cast<uintptr_t>(x.at) | (uintptr_t)(x.stride * size)) % 16 == 0;
+    int pieces = y8.width / PIECE, per_thread = (pieces + MOST_THREADS - 1) / MOST_THREADS;
+    int threads = ((pieces + per_thread - 1) / per_thread + 31) / 32 * 32;
+    if (aligned && y8.width <= WIDEST)
+        launch_node(quantise, n_rows, threads, 0, l->stream, x, y8);
+    else
+        launch_node(quantise_anyhow, n_rows, MOST_THREADS, 0, l->stream, x, y8);
+}

@@ -1,0 +1,72 @@
+/* twins.c - e4m3 twins of values; see cuda.h.
+ *
+ * A twin lives as long as its value and has a place of its own beside it: the elements of all rows, then a scale a row. Columns of
+ * a value that a LINEAR reads alone have a twin of their own, since the scale is that of those columns. */
+#include "backend/cuda/cuda.h"
+
+#include <stdlib.h>
+
+static bool reads_twin(const struct backend *b, const struct op *op) {
+    return op->code == OP_LINEAR && weight_on_device(b, op->weights[0])->matrix.element == ELEMENT_E4M3;
+}
+
+struct twin *twin_of(const struct executable *exe, val v) {
+    for (int i = 0; val_given(v) && i < exe->n_twins; i++) {
+        struct twin *t = &exe->twins[i];
+        if (t->of.id == v.id && t->of.col == v.col && t->of.width == v.width)
+            return t;
+    }
+    return NULL;
+}
+
+void twins_plan(struct executable *exe) {
+    const struct program *p = exe->program;
+    exe->twins = xcalloc((size_t)p->n_ops + 1, sizeof *exe->twins);
+    for (int i = 0; i < p->n_ops; i++)
+        if (reads_twin(exe->backend, &p->ops[i]) && !twin_of(exe, p->ops[i].in[0]))
+            exe->twins[exe->n_twins++] = (struct twin){.of = p->ops[i].in[0]};
+}
+
+struct value twin_as_value(const struct executable *exe, const struct twin *t) {
+    struct value v = exe->program->values[t->of.id];
+    v.width = t->of.width + (int)sizeof(float);
+    v.dtype = DT_I8; // a byte
+    return v;
+}
+
+void twin_place(struct executable *exe, struct twin *t, void *at) {
+    BUG_IF(t->of.width % 16 != 0); // scales behind the last row are aligned
+    int64_t rows = padded_rows(exe->program->values[t->of.id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1));
+    float *scale = (float *)(void *)((char *)at + rows * t->of.width);
+    t->q = (struct dmat){at, t->of.width, t->of.width, ELEMENT_E4M3, scale};
+}
+
+/* Whether a LINEAR that reads v, in the columns of the twin, takes the path in a step of so many rows. */
+static bool taken_by(const struct compiled_op *reader, const struct twin *t, int n_rows) {
+    return reader->in_twin == t && gemm_path(reader->gemm, n_rows) == PATH_TWIN;
+}
+
+struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
+    struct twin *t = c->out_twin[k];
+    if (!t)
+        return (struct dmat){0};
+    const struct value *v = &exe->program->values[t->of.id];
+    for (int i = v->first_use; i <= v->last_use && i < exe->program->n_ops; i++)
+        if (taken_by(&exe->ops[i], t, n_rows)) {
+            t->written = true;
+            return t->q;
+        }
+    return (struct dmat){0};
+}
+
+bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
+    val out = c->op->out[k];
+    if (!c->out_twin[k] || exe->program->hidden.id == out.id)
+        return true;
+    const struct value *v = &exe->program->values[out.id];
+    for (int i = v->first_use; i <= v->last_use && i < exe->program->n_ops; i++)
+        for (int n = 0; n < OP_MAX_IN; n++)
+            if (exe->ops[i].op->in[n].id == out.id && !taken_by(&exe->ops[i], c->out_twin[k], n_rows))
+                return true;
+    return false;
+}
