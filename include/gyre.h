@@ -64,10 +64,11 @@ struct gyre_options {
     bool dummy_weights;         // random weights in the shapes and types of config.json; no checkpoint is read
     int64_t max_model_len;      // tokens of a sequence, prompt and answer; the model's own
     int64_t swap_bytes;         // of the host's memory, for the cache of sequences that give way to others; none
-    int64_t kv_cache_bytes;     // a quarter of the memory, but not more than max_seqs sequences of max_model_len need
-    int max_batched_tokens;     // tokens computed in one step, 512
-    int max_seqs;               // sequences in one step, 64
-    int block_size;             // tokens in a block of cache, a power of two, 64
+    int64_t kv_cache_bytes; // not more than max_seqs sequences of max_model_len need, and a quarter of the host's memory, or on a GPU ...
+    double gpu_memory_utilization; // ... what is left of this share of the GPU's: 0.92
+    int max_batched_tokens;        // tokens computed in one step; the device's own: 512 on the CPU, 8192 on a GPU
+    int max_seqs;                  // sequences in one step; likewise, 64 and 512
+    int block_size;                // tokens in a block of cache, a power of two, 64
     enum gyre_policy policy;
     double itl_target_ms; // prompts are cut so that running streams get a token this often, if it can be; 0: no bound
     bool no_prefix_cache; // compute each prompt from its beginning

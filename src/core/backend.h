@@ -47,10 +47,11 @@ struct device_memory {
 
 struct backend_ops {
     const char *name;
-    bool ragged;       // takes steps with sequences of unequal length
-    bool in_place;     // computes with weights where the checkpoint's map has them, so they had better be in memory
-    bool no_weights;   // computes without weights: a model is opened by its config alone
-    int max_in_flight; // 1: run() computes; 2: the device does, while the host prepares the next step
+    bool ragged;                      // takes steps with sequences of unequal length
+    bool in_place;                    // computes with weights where the checkpoint's map has them, so they had better be in memory
+    bool no_weights;                  // computes without weights: a model is opened by its config alone
+    int default_tokens, default_seqs; // of a step, where the user does not say; 0: the engine's
+    int max_in_flight;                // 1: run() computes; 2: the device does, while the host prepares the next step
 
     enum status (*open)(const struct backend_options *options, struct backend **out, struct error *err);
 
@@ -63,6 +64,12 @@ struct backend_ops {
 
     /* Bytes of one block of a group over all its layers (a state slot for state groups), once the weights are placed. */
     int64_t (*cache_block_bytes)(const struct backend *b, const struct program *p, int group, int block_size);
+
+    /* Bytes that caches may take once the weights are placed: `share` (0: the backend's choice) of the device's memory, less what is taken
+     * of it by whomever and what an executable for the bucket, with plans of these tables, will take. ERR_MEMORY says why nothing is left.
+     * NULL: the memory is the host's, and the engine decides. */
+    enum status (*cache_room)(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,
+                              int64_t *out, struct error *err);
 
     enum status (*compile)(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out, struct error *err);
 

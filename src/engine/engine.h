@@ -147,5 +147,5 @@ struct engine_sizes {
     struct cache_config cache;
     int64_t max_model_len, kv_cache_bytes, kv_cache_tokens;
 };
-enum status engine_size(const struct gyre_options *options, const struct engine_model *model, const struct backend *b,
+enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct backend *b,
                         struct engine_sizes *out, struct error *err);

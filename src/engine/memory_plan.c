@@ -49,10 +49,14 @@ void memory_plan(const struct gyre *g, struct memory_plan *out) {
     *out = (struct memory_plan){0};
     g->ops->memory(g->exe, &device);
     out->machine = device.total;
-    add(out, 1, g->weight_bytes, "weights, as stored");
-    add(out, 1, device.weight_copies, "weights, copies of the device's own");
+    if (g->ops->in_place)
+        add(out, 1, g->weight_bytes, "weights, as stored");
+    add(out, 1, device.weight_copies, g->ops->in_place ? "weights, copies of the device's own" : "weights");
     for (int i = 0; i < g->program->n_groups; i++)
         add_group(out, g, i);
-    add(out, 1, swap_bytes(g), "swap space, on the host");
+    int64_t swap = swap_bytes(g);
+    add(out, 1, swap, "swap space, on the host");
+    if (g->ops->cache_room) // the device has memory of its own
+        out->total -= swap;
     add(out, 1, device.step, "a step: values, scratch, results");
 }

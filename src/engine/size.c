@@ -96,6 +96,8 @@ static enum status check_options(const struct gyre_options *o, const struct engi
         return fail(err, ERR_ARG, "block_size: %d is not a power of two between 1 and 16384", o->block_size);
     if (o->kv_cache_bytes < 0)
         return fail(err, ERR_ARG, "kv_cache_bytes: %lld is negative", (long long)o->kv_cache_bytes);
+    if (!(o->gpu_memory_utilization >= 0 && o->gpu_memory_utilization <= 1))
+        return fail(err, ERR_ARG, "gpu_memory_utilization: %g is not between 0 and 1", o->gpu_memory_utilization);
     if (o->swap_bytes < 0)
         return fail(err, ERR_ARG, "swap_bytes: %lld is negative", (long long)o->swap_bytes);
     if (o->max_model_len < 0 || o->max_model_len > m->max_positions)
@@ -105,8 +107,9 @@ static enum status check_options(const struct gyre_options *o, const struct engi
 }
 
 static struct bucket bucket_of(const struct gyre_options *o, const struct program *p) {
-    struct bucket b = {.max_tokens = o->max_batched_tokens ? o->max_batched_tokens : DEFAULT_BATCHED_TOKENS,
-                       .max_seqs = o->max_seqs ? o->max_seqs : DEFAULT_SEQS};
+    int tokens = o->backend->default_tokens ? o->backend->default_tokens : DEFAULT_BATCHED_TOKENS;
+    int seqs = o->backend->default_seqs ? o->backend->default_seqs : DEFAULT_SEQS;
+    struct bucket b = {.max_tokens = o->max_batched_tokens ? o->max_batched_tokens : tokens, .max_seqs = o->max_seqs ? o->max_seqs : seqs};
     b.max_seqs = MIN(b.max_seqs, b.max_tokens);
     int64_t rows = LOGIT_BYTES / ((int64_t)sizeof(float) * p->vocab_size);
     b.max_copies = (COPIES_A_SEQ + p->n_groups) * b.max_seqs;
@@ -150,15 +153,28 @@ static int64_t size_states(const struct cache_demand *d, int64_t budget, int64_t
     return saturating_mul(state, out->cache.n_states);
 }
 
-enum status engine_size(const struct gyre_options *o, const struct engine_model *m, const struct backend *b, struct engine_sizes *out,
+static enum status find_budget(const struct cache_demand *d, const struct engine_model *m, struct backend *b, struct bucket bucket,
+                               int64_t max_len, int64_t *out, struct error *err) {
+    const struct gyre_options *o = d->options;
+    int table_width[MAX_CACHE_GROUPS] = {0};
+    *out = o->kv_cache_bytes ? o->kv_cache_bytes : default_budget(m->weight_bytes);
+    if (o->kv_cache_bytes || !o->backend->cache_room)
+        return OK;
+    for (int g = 0; g < m->program->n_groups; g++)
+        if (m->program->groups[g].kind != CACHE_STATE)
+            table_width[g] = (int)ceil_div(max_len, d->block_size);
+    return o->backend->cache_room(b, m->program, bucket, table_width, o->gpu_memory_utilization, out, err);
+}
+
+enum status engine_size(const struct gyre_options *o, const struct engine_model *m, struct backend *b, struct engine_sizes *out,
                         struct error *err) {
     TRY(check_options(o, m, err));
     *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
     out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
     struct cache_demand d = {o, b, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs};
 
-    int64_t budget = o->kv_cache_bytes ? o->kv_cache_bytes : default_budget(m->weight_bytes);
-    int64_t asked_len = MIN(o->max_model_len ? o->max_model_len : m->max_positions, LONGEST);
+    int64_t asked_len = MIN(o->max_model_len ? o->max_model_len : m->max_positions, LONGEST), budget;
+    TRY(find_budget(&d, m, b, out->bucket, asked_len, &budget, err));
     int64_t states = size_states(&d, budget, o->max_model_len ? asked_len : 1, out);
     out->max_model_len = longest_that_fits(&d, asked_len, budget - states);
     if (states > budget || out->max_model_len == 0)

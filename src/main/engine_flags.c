@@ -25,6 +25,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .dummy_weights = strcmp(f->load_format, "dummy") == 0,
         .max_model_len = f->max_model_len,
         .kv_cache_bytes = f->kv_cache_memory,
+        .gpu_memory_utilization = f->gpu_memory_utilization,
         .swap_bytes = swap_bytes(f->swap_space),
         .max_batched_tokens = (int)f->max_batched_tokens,
         .max_seqs = (int)f->max_seqs,

@@ -10,14 +10,14 @@ struct engine_flags {
     int64_t n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs, block_size;
     bool prefix_cache, enforce_eager;
     const char *policy; // of servers: "fcfs", "sjf"
-    double itl_target;
+    double itl_target, gpu_memory_utilization;
     int n_tenants; // set by the verb
 };
 
 #define ENGINE_FLAGS_DEFAULT                                                                                       \
     {                                                                                                              \
         .device = "cpu", .dtype = "auto", .kv_cache_dtype = "auto", .quantization = "none", .load_format = "auto", \
-        .max_batched_tokens = 512, .max_seqs = 64, .block_size = 64, .prefix_cache = true, .policy = "fcfs"        \
+        .gpu_memory_utilization = 0.92, .block_size = 64, .prefix_cache = true, .policy = "fcfs"                   \
     }
 
 /* Rows of a flag table. */
@@ -80,9 +80,18 @@ struct engine_flags {
          &(e).kv_cache_memory,                                                                                                        \
          "BYTES",                                                                                                                     \
          "Engine",                                                                                                                    \
-         "memory for the cache of keys and values; 0 is up to a quarter of the machine's",                                            \
+         "memory for the cache of keys and values; 0 is up to a quarter of the machine's, or what is left of the GPU's",              \
          .min = 0,                                                                                                                    \
          .max = 1e15},                                                                                                                \
+        {"gpu-memory-utilization",                                                                                                    \
+         0,                                                                                                                           \
+         FLAG_REAL,                                                                                                                   \
+         &(e).gpu_memory_utilization,                                                                                                 \
+         "SHARE",                                                                                                                     \
+         "Engine",                                                                                                                    \
+         "of a GPU's memory, what may be taken by all together; --kv-cache-memory sets the cache's size instead",                     \
+         .min = 0.01,                                                                                                                 \
+         .max = 1},                                                                                                                   \
         {"swap-space",                                                                                                                \
          0,                                                                                                                           \
          FLAG_SIZE,                                                                                                                   \
@@ -98,11 +107,19 @@ struct engine_flags {
          &(e).max_batched_tokens,                                                                                                     \
          "N",                                                                                                                         \
          "Engine",                                                                                                                    \
-         "tokens computed in one step; longer prompts "                                                                               \
-         "are fed in chunks",                                                                                                         \
+         "tokens computed in one step, 512 on the CPU and 8192 on a GPU unless said; longer prompts are fed in chunks",               \
          .min = 1,                                                                                                                    \
          .max = 1 << 20},                                                                                                             \
-        {"max-num-seqs", 0, FLAG_INT, &(e).max_seqs, "N", "Engine", "sequences computed in one step", .min = 1, .max = 1 << 14}, {    \
+        {"max-num-seqs",                                                                                                              \
+         0,                                                                                                                           \
+         FLAG_INT,                                                                                                                    \
+         &(e).max_seqs,                                                                                                               \
+         "N",                                                                                                                         \
+         "Engine",                                                                                                                    \
+         "sequences computed in one step, 64 on the CPU and 512 on a GPU unless said",                                                \
+         .min = 1,                                                                                                                    \
+         .max = 1 << 14},                                                                                                             \
+    {                                                                                                                                 \
         "block-size", 0, FLAG_INT, &(e).block_size, "N", "Engine", "tokens in a block of the cache; a power of two", .min = 1,        \
                                                                                                                      .max = 1 << 14   \
     }

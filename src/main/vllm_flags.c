@@ -110,7 +110,6 @@ static const struct vllm_flag table[] = {
     {"distributed-executor-backend", NULL, VALUE, NOTE, NULL, ONE_DEVICE},
     {"disable-custom-all-reduce", NULL, SWITCH, NOTE, NULL, ONE_DEVICE},
     {"max-parallel-loading-workers", NULL, VALUE, NOTE, NULL, ONE_DEVICE},
-    {"gpu-memory-utilization", NULL, VALUE, NOTE, NULL, NO_GPU "; --kv-cache-memory sets the size of the cache"},
     {"kv-cache-memory-bytes", NULL, VALUE, AS, "kv-cache-memory", NULL},
     {"num-gpu-blocks-override", NULL, VALUE, NOTE, NULL, "--kv-cache-memory sets the size of the cache"},
     {"cpu-offload-gb", NULL, VALUE, NOTE, NULL, NO_GPU},

@@ -172,12 +172,9 @@ static enum status place_values(struct executable *exe, enum element *element, i
         sized.values[sized.n_values++] = twin_as_value(exe, &exe->twins[i]);
     int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
     free(sized.values);
-    exe->step_bytes += n_bytes;
-    if (cudaMalloc(&exe->memory, (size_t)MAX(n_bytes, 1)) != cudaSuccess) {
-        cudaGetLastError();
-        return fail(err, ERR_MEMORY, "the device has no room for %lld bytes of activations", (long long)n_bytes);
-    }
-    DEVICE_TRY(exe->backend, err, cudaMemset(exe->memory, 0, (size_t)MAX(n_bytes, 1)), "clearing %lld bytes", (long long)n_bytes);
+    TRY(device_alloc(exe, &exe->memory, n_bytes, "values", err));
+    if (!exe->only_sized)
+        DEVICE_TRY(exe->backend, err, cudaMemset(exe->memory, 0, (size_t)MAX(n_bytes, 1)), "clearing %lld bytes", (long long)n_bytes);
     for (int i = 0; i < exe->n_twins; i++)
         twin_place(exe, &exe->twins[i], (char *)exe->memory + offset[exe->program->n_values + i]);
     return OK;
@@ -293,11 +290,7 @@ static enum status alloc_scratch(struct executable *exe, struct error *err) {
         if (op->code == OP_MOE_FFN)
             most = MAX(most, tokens * op->args.moe_ffn.top_k * op->args.moe_ffn.ffn_size);
     }
-    exe->step_bytes += most * (int64_t)sizeof(float);
-    if (cudaMalloc(&exe->scratch, (size_t)most * sizeof(float)) == cudaSuccess)
-        return OK;
-    cudaGetLastError();
-    return fail(err, ERR_MEMORY, "the device has no room for %lld bytes of scratch", (long long)most * 4);
+    return device_alloc(exe, &exe->scratch, most * (int64_t)sizeof(float), "scratch", err);
 }
 
 static enum status place_ropes(struct executable *exe, struct error *err) {
@@ -306,7 +299,9 @@ static enum status place_ropes(struct executable *exe, struct error *err) {
     for (int i = 0; i < p->n_ropes; i++)
         floats += p->ropes[i]->dim * (1 + (int64_t)exe->bucket.max_tokens);
     exe->ropes = xcalloc((size_t)p->n_ropes + 1, sizeof *exe->ropes);
-    DEVICE_TRY(exe->backend, err, cudaMalloc(&exe->rope_memory, (size_t)MAX(floats, 1) * sizeof(float)), "%lld angles", (long long)floats);
+    TRY(device_alloc(exe, &exe->rope_memory, floats * (int64_t)sizeof(float), "angles", err));
+    if (exe->only_sized)
+        return OK;
     for (int i = 0; i < p->n_ropes; i++) {
         const struct rope *r = p->ropes[i];
         float *freq = (float *)exe->rope_memory + at, *freq_long = freq + r->dim / 2;
@@ -326,7 +321,9 @@ static enum status place_ropes(struct executable *exe, struct error *err) {
 static enum status alloc_results(struct executable *exe, struct error *err) {
     struct backend *b = exe->backend;
     size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width;
-    DEVICE_TRY(b, err, cudaMalloc((void **)&exe->sampled_device, rows * sizeof *exe->sampled_device), "%zu results", rows);
+    TRY(device_alloc(exe, &exe->sampled_device, (int64_t)(rows * sizeof *exe->sampled_device), "results", err));
+    if (exe->only_sized)
+        return OK;
     DEVICE_TRY(b, err, cudaMallocHost((void **)&exe->sampled_host, rows * sizeof *exe->sampled_host), "%zu results", rows);
     DEVICE_TRY(b, err, cudaMallocHost((void **)&exe->logits_host, rows * width * sizeof(float)), "%zu rows of %zu logits", rows, width);
     DEVICE_TRY(b, err, cudaMallocHost((void **)&exe->hidden_host, (size_t)MAX(exe->hidden.width, 1) * sizeof(float)), "a row of states");
@@ -337,23 +334,25 @@ static enum status alloc_results(struct executable *exe, struct error *err) {
 
 static enum status compile_parts(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
     const struct program *p = exe->program;
+    const struct op *last = &p->ops[p->n_ops - 1];
+    if (last->code != OP_SAMPLE)
+        return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
     choose_elements(p, exe->backend->product, element);
     twins_plan(exe);
     TRY(place_values(exe, element, offset, err));
+    exe->logits = value_of(exe, last->in[0], element, offset);
+    exe->hidden = value_of(exe, p->hidden, element, offset);
     TRY(alloc_scratch(exe, err));
     TRY(place_ropes(exe, err));
+    TRY(alloc_results(exe, err));
+    TRY(step_alloc_plan(exe, err));
+    if (exe->only_sized)
+        return OK;
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
     for (int i = 0; i < p->n_ops; i++) {
         exe->ops[i].op = &p->ops[i];
         TRY(compile_op(exe, &exe->ops[i], element, offset, err));
     }
-    const struct op *last = &p->ops[p->n_ops - 1];
-    if (last->code != OP_SAMPLE)
-        return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
-    exe->logits = value_of(exe, last->in[0], element, offset);
-    exe->hidden = value_of(exe, p->hidden, element, offset);
-    TRY(alloc_results(exe, err));
-    TRY(step_alloc_plan(exe, err));
     return graphs_capture(exe, err);
 }
 
@@ -382,15 +381,30 @@ static void cuda_free_executable(struct executable *exe) {
     free(exe);
 }
 
-static enum status cuda_compile(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out,
-                                struct error *err) {
-    struct executable *exe = xcalloc(1, sizeof *exe);
-    *exe = (struct executable){.backend = b, .program = p, .bucket = bucket};
+static enum status compile(struct executable *exe, struct error *err) {
+    const struct program *p = exe->program;
     enum element *element = xcalloc((size_t)p->n_values + 1, sizeof *element);
     int64_t *offset = xcalloc((size_t)(p->n_values + p->n_ops) + 1, sizeof *offset); // a LINEAR has one twin at most
     enum status st = compile_parts(exe, element, offset, err);
     free(element);
     free(offset);
+    return st;
+}
+
+enum status step_sized(struct backend *b, const struct program *p, struct bucket bucket, int64_t *n_bytes, struct error *err) {
+    struct executable *exe = xcalloc(1, sizeof *exe);
+    *exe = (struct executable){.backend = b, .program = p, .bucket = bucket, .only_sized = true};
+    enum status st = compile(exe, err);
+    *n_bytes = exe->step_bytes;
+    cuda_free_executable(exe);
+    return st;
+}
+
+static enum status cuda_compile(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out,
+                                struct error *err) {
+    struct executable *exe = xcalloc(1, sizeof *exe);
+    *exe = (struct executable){.backend = b, .program = p, .bucket = bucket};
+    enum status st = compile(exe, err);
     if (st != OK) {
         cuda_free_executable(exe);
         return fail_within(err, st, "%s", p->name);
@@ -420,21 +434,17 @@ static const float *cuda_hidden(struct executable *exe, int t) {
     return exe->hidden_host;
 }
 
-static void cuda_memory(const struct executable *exe, struct device_memory *out) {
-    size_t free_bytes, total = 0;
-    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
-        total = 0; // not known
-    *out = (struct device_memory){exe->backend->weight_bytes, exe->step_bytes + WORKSPACE_BYTES, (int64_t)total};
-}
-
 const struct backend_ops backend_cuda = {
     .name = "cuda",
     .ragged = true,
     .max_in_flight = 1,
+    .default_tokens = 8192,
+    .default_seqs = 512,
     .open = cuda_open,
     .place_weights = cuda_place_weights,
     .alloc_cache = cuda_alloc_cache,
     .cache_block_bytes = cuda_cache_block_bytes,
+    .cache_room = cuda_cache_room,
     .compile = cuda_compile,
     .run = step_run,
     .collect = step_collect,

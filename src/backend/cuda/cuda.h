@@ -3,6 +3,7 @@
  *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
  *     weights.c   weights on the device, in the element that the products run in
  *     gemm.c      LINEAR by cuBLASLt, one plan for each shape and number of rows, found when a program is compiled
+ *     memory.c    what a step takes of the device, and what is left for caches
  *     padded.c    the numbers of rows that a step is padded to
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     step.c      a step: plan up, launches or a graph, results down
@@ -117,6 +118,7 @@ struct executable {
     int n_twins;
     void *memory;            // values
     int64_t step_bytes;      // of all that a step uses on the device
+    bool only_sized;         // nothing is allocated: step_bytes is what is wanted
     void *scratch;           // of conversions and experts
     cudaGraphExec_t *graphs; // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
     int n_graphs;
@@ -147,6 +149,15 @@ struct twin *twin_of(const struct executable *exe, val v); // NULL: none
 struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
 /* Whether anybody reads out[k] itself in a step of so many rows. */
 bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+
+/* ---- memory.c ---- */
+/* *(void **)out becomes memory of the device, unless the executable is only sized; either way it is counted. Whatever a step needs is
+ * asked for here, before graphs are captured. */
+enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, const char *what, struct error *err);
+enum status step_sized(struct backend *b, const struct program *p, struct bucket bucket, int64_t *n_bytes, struct error *err);
+enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,
+                            int64_t *out, struct error *err);
+void cuda_memory(const struct executable *exe, struct device_memory *out);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -35,8 +35,10 @@ static void lay_out(struct executable *exe, const int *table_width) {
 
 enum status step_alloc_plan(struct executable *exe, struct error *err) {
     lay_out(exe, exe->backend->table_width);
+    TRY(device_alloc(exe, &exe->plan_device, (int64_t)exe->plan_bytes, "a plan", err));
+    if (exe->only_sized)
+        return OK;
     DEVICE_TRY(exe->backend, err, cudaMallocHost((void **)&exe->plan_host, exe->plan_bytes), "a plan of %zu bytes", exe->plan_bytes);
-    DEVICE_TRY(exe->backend, err, cudaMalloc((void **)&exe->plan_device, exe->plan_bytes), "a plan of %zu bytes", exe->plan_bytes);
     const int32_t *base = (const int32_t *)(const void *)exe->plan_device;
     struct device_plan *v = &exe->plan_view;
     v->counts = base + exe->at_counts / 4;

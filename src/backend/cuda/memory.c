@@ -1,0 +1,43 @@
+/* memory.c - what an executable takes of the device, counted before it is there and while it is allocated by the same code, and what
+ * that leaves for caches. */
+#include "backend/cuda/cuda.h"
+
+#include <stdlib.h>
+
+enum { PLACE = 512 };             // what the device's allocator rounds to
+enum { LIBRARIES = 160 << 20 };   // modules that load and graphs that are instantiated later than the question is asked
+static const double SHARE = 0.92; // of the device, unless somebody says another
+
+enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, const char *what, struct error *err) {
+    n_bytes = (MAX(n_bytes, 1) + PLACE - 1) / PLACE * PLACE;
+    exe->step_bytes += n_bytes;
+    if (exe->only_sized || cudaMalloc((void **)out, (size_t)n_bytes) == cudaSuccess)
+        return OK;
+    cudaGetLastError();
+    return fail(err, ERR_MEMORY, "the device has no room for %lld MiB of %s", (long long)(n_bytes >> 20), what);
+}
+
+enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,
+                            int64_t *out, struct error *err) {
+    size_t free_bytes, total;
+    int64_t step;
+    memcpy(b->table_width, table_width, sizeof b->table_width);
+    TRY(step_sized(b, p, bucket, &step, err));
+    DEVICE_TRY(b, err, cudaMemGetInfo(&free_bytes, &total), "asking for its memory");
+    int64_t may = (int64_t)((double)total * (share > 0 ? share : SHARE)), held = (int64_t)(total - free_bytes);
+    *out = may - held - step - LIBRARIES;
+    if (*out > 0)
+        return OK;
+    return fail(
+        err, ERR_MEMORY,
+        "%s: of the %lld MiB of the GPU that may be taken (gpu_memory_utilization) %lld are, by the weights and by others, and a step "
+        "of %d tokens takes %lld: nothing is left for the cache",
+        p->name, (long long)(may >> 20), (long long)(held >> 20), bucket.max_tokens, (long long)((step + LIBRARIES) >> 20));
+}
+
+void cuda_memory(const struct executable *exe, struct device_memory *out) {
+    size_t free_bytes, total = 0;
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+        total = 0; // not known
+    *out = (struct device_memory){exe->backend->weight_bytes, exe->step_bytes + WORKSPACE_BYTES, (int64_t)total};
+}
