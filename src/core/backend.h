@@ -45,6 +45,14 @@ struct device_memory {
     int64_t total;         // that the device has; 0: not known
 };
 
+/* What a device can do at best, so that a speed can be given as per cent of a limit. */
+struct device_limits {
+    char name[96];           // "NVIDIA H200, 132 multiprocessors"
+    double read_bytes_per_s; // of its memory
+    double flops_per_s;      // of large products ...
+    const char *product;     // ... of what most of the matrices are multiplied as: "e4m3"
+};
+
 struct backend_ops {
     const char *name;
     bool ragged;                      // takes steps with sequences of unequal length
@@ -90,6 +98,12 @@ struct backend_ops {
 
     /* Of an executable and the backend that it is for, as allocated. */
     void (*memory)(const struct executable *exe, struct device_memory *out);
+
+    /* Bytes that are read of a weight when a step reads all of it; NULL: those that are stored. */
+    int64_t (*weight_bytes)(const struct backend *b, const struct weight *w);
+
+    /* Measures, for up to a second, between steps; NULL: the device has no limits worth knowing. */
+    enum status (*measure)(struct backend *b, struct device_limits *out, struct error *err);
 
     void (*free_executable)(struct executable *exe); // waits for what is in flight
     void (*free)(struct backend *b);

@@ -74,6 +74,11 @@ struct step {
     bool is_read_back;         // logits or hidden states will be read on the host: nothing is started before it is collected
 };
 
+/* How long each part of opening took, in microseconds. */
+struct open_times {
+    int64_t model, device, weights, cache, compile; // config and checkpoint's map; the device itself; ...; plans and graphs
+};
+
 struct gyre {
     const struct backend_ops *ops;
     struct backend *backend;
@@ -98,6 +103,7 @@ struct gyre {
     enum gyre_policy policy;
     struct cache_config cache; // as allocated
     int64_t weight_bytes;      // as stored
+    struct open_times open_us;
     struct fair_share fair;
     int64_t n_accepted;
     int64_t n_busy;              // accepted, DONE not handed out
@@ -147,5 +153,5 @@ struct engine_sizes {
     struct cache_config cache;
     int64_t max_model_len, kv_cache_bytes, kv_cache_tokens;
 };
-enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct backend *b,
-                        struct engine_sizes *out, struct error *err);
+enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct backend *b, struct engine_sizes *out,
+                        struct error *err);

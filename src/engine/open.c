@@ -1,6 +1,8 @@
 /* open.c - putting an engine together, and taking it apart. */
 #include "engine/engine.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,23 +51,44 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
     g->events = xcalloc(2 * (size_t)b.max_rows, sizeof *g->events);
 }
 
-/* What a block of cache takes is known once the weights are placed, and the sizes with it. */
-static enum status open_parts(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct error *err) {
+static enum status open_device(struct gyre *g, const struct gyre_options *o, struct error *err) {
     struct backend_options options = {.n_threads = o->n_threads,
                                       .dtype = o->dtype,
                                       .kv_dtype = o->kv_cache_dtype,
                                       .eager = o->enforce_eager,
                                       .quantization = o->quantization};
-    struct engine_sizes sizes;
-    TRY(g->ops->open(&options, &g->backend, err));
-    TRY(g->ops->place_weights(g->backend, g->program, err));
-    TRY(engine_size(o, m, g->backend, &sizes, err));
-    g->cache = sizes.cache;
-    fill_info(g, m, &sizes);
+    return g->ops->open(&options, &g->backend, err);
+}
+
+/* What a block of cache takes is known once the weights are placed, and the sizes with it. */
+static enum status open_cache(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct engine_sizes *sizes,
+                              struct error *err) {
+    TRY(engine_size(o, m, g->backend, sizes, err));
+    g->cache = sizes->cache;
+    fill_info(g, m, sizes);
     g->info.n_tenants = g->fair.n_tenants;
-    allocate_step(g, o, &sizes);
-    TRY(g->ops->alloc_cache(g->backend, g->program, &sizes.cache, err));
-    return g->ops->compile(g->backend, g->program, sizes.bucket, &g->exe, err);
+    allocate_step(g, o, sizes);
+    return g->ops->alloc_cache(g->backend, g->program, &sizes->cache, err);
+}
+
+static int64_t lap(int64_t *since_us) {
+    int64_t now = clock_us(), took = now - *since_us;
+    *since_us = now;
+    return took;
+}
+
+static enum status open_parts(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct error *err) {
+    struct engine_sizes sizes;
+    int64_t at = clock_us();
+    TRY(open_device(g, o, err));
+    g->open_us.device = lap(&at);
+    TRY(g->ops->place_weights(g->backend, g->program, err));
+    g->open_us.weights = lap(&at);
+    TRY(open_cache(g, o, m, &sizes, err));
+    g->open_us.cache = lap(&at);
+    TRY(g->ops->compile(g->backend, g->program, sizes.bucket, &g->exe, err));
+    g->open_us.compile = lap(&at);
+    return OK;
 }
 
 enum status engine_open(const struct gyre_options *o, const struct engine_model *m, struct gyre **out, struct error *err) {
@@ -99,6 +122,7 @@ _Static_assert(sizeof((struct gyre_error){0}.text) == sizeof((struct error){0}.t
 int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error *err) {
     struct error e = {0};
     struct model *model;
+    int64_t start = clock_us();
     *out = NULL;
     struct load_progress progress = {o->load_step, o->load_context};
     enum load_format load = o->backend->no_weights ? LOAD_PHANTOM : o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT;
@@ -111,11 +135,13 @@ int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error
     struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS), 0};
     for (int dt = 0; dt < N_DTYPES && load != LOAD_PHANTOM; dt++)
         m.weight_bytes += model->stored_bytes[dt];
+    int64_t model_us = clock_us() - start;
     if (engine_open(o, &m, out, &e) != OK) {
         model_free(model);
         return engine_report(err, &e);
     }
     (*out)->model = model;
+    (*out)->open_us.model = model_us;
     return 0;
 }
 

@@ -44,6 +44,24 @@ class Offline(unittest.TestCase):
         self.assertEqual((r["num_requests"], r["total_num_tokens"]), (40, n_prompt + 720))
         self.assertAlmostEqual(r["tokens_per_second"], r["total_num_tokens"] / r["elapsed_time"], 3)
 
+    def test_decode_counts_what_was_asked_for_and_what_a_step_reads(self):
+        out, r = self.run_json("decode", STORY, "--batch", "1,3", "--input-len", "5", "--output-len", "7", "--num-iters", "3", "--num-iters-warmup", "1", "--prefill", "40")
+        for line in ("start ", "device ", "memory", "decode ", "prefill "):
+            self.assertIn("\n" + line, "\n" + out)
+        self.assertEqual([(d["batch"], d["input_len"], d["output_len"]) for d in r["decode"]], [(1, 5, 7), (3, 5, 7)])
+        one, three = r["decode"]
+        for d in r["decode"]:
+            rate = d["tokens_per_s"]
+            self.assertTrue(0 < rate["least"] <= rate["median"] <= rate["most"])
+            self.assertAlmostEqual(d["share_of_floor"], d["floor_ms"] * 1e-3 * rate["median"] / d["batch"], 6)
+        # 8 layers of K and V, 2 heads of 64 in float32, 8.5 tokens in the cache and the one that is computed
+        self.assertAlmostEqual(one["cache_bytes"], 8 * 2 * 2 * 64 * 4 * 9.5, 0)
+        self.assertAlmostEqual(three["cache_bytes"], 3 * one["cache_bytes"], 0)
+        self.assertTrue(one["weight_bytes"] <= three["weight_bytes"] < 1.01 * one["weight_bytes"])
+        self.assertAlmostEqual(three["flops"], 3 * one["flops"], -3)
+        self.assertEqual([p["input_len"] for p in r["prefill"]], [40])
+        self.assertGreater(r["read_bytes_per_s"], 1e8)
+
     def test_prompts_from_a_file(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
             f.write('{"prompt": "Tell me a story."}\n\n{"prompt": "And another."}\n')
@@ -58,7 +76,7 @@ class Offline(unittest.TestCase):
             p = bench(*words)
             self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1), p.stderr)
             self.assertIn(part, p.stderr)
-        for words in (["latency"], ["throughput", STORY, "--model", STORY]):
+        for words in (["latency"], ["decode"], ["decode", STORY, "--batch", "0"], ["throughput", STORY, "--model", STORY]):
             self.assertEqual(bench(*words).returncode, 2)
 
     def test_a_bad_line_of_a_file_is_named(self):

@@ -5,7 +5,9 @@
  * each op, and a spin barrier stands behind each op, so that no thread is woken and nothing is allocated
  * within a step. run() returns when the step is done; collect() only hands the results over. */
 #include "backend/cpu/fast.h"
+#include "backend/cpu/measure.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -364,6 +366,15 @@ static void cpu_memory(const struct executable *exe, struct device_memory *out) 
     *out = (struct device_memory){exe->backend->placed.n_bytes, exe->n_bytes, pages > 0 && page > 0 ? pages * page : 0};
 }
 
+static enum status cpu_measure(struct backend *b, struct device_limits *out, struct error *err) {
+    enum { READ_BYTES = 512 << 20 };
+    struct machine_limits m;
+    TRY(measure_machine(pool_size(b->pool), READ_BYTES, &m, err));
+    *out = (struct device_limits){.read_bytes_per_s = m.read_bytes_per_s, .flops_per_s = 2 * m.multiply_adds_per_s, .product = "float32"};
+    snprintf(out->name, sizeof out->name, "%d thread%s, %s kernels", m.n_threads, m.n_threads == 1 ? "" : "s", m.kernels);
+    return OK;
+}
+
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
@@ -379,6 +390,7 @@ const struct backend_ops backend_cpu = {
     .logits = cpu_logits,
     .hidden = cpu_hidden,
     .memory = cpu_memory,
+    .measure = cpu_measure,
     .free_executable = cpu_free_executable,
     .free = cpu_free,
 };

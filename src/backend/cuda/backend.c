@@ -451,6 +451,8 @@ const struct backend_ops backend_cuda = {
     .logits = cuda_logits,
     .hidden = cuda_hidden,
     .memory = cuda_memory,
+    .weight_bytes = cuda_weight_bytes,
+    .measure = cuda_measure,
     .free_executable = cuda_free_executable,
     .free = cuda_free,
 };

@@ -8,6 +8,7 @@
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     step.c      a step: plan up, launches or a graph, results down
  *     graphs.c    the graphs, captured when a program is compiled
+ *     measure.c   what the card can do at best
  *     kernels.h   the launchers
  *
  * Products run in bfloat16 where the checkpoint stores most of its matrices in 16 bits or fewer, else in float32; sums are
@@ -158,6 +159,10 @@ enum status step_sized(struct backend *b, const struct program *p, struct bucket
 enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,
                             int64_t *out, struct error *err);
 void cuda_memory(const struct executable *exe, struct device_memory *out);
+
+/* ---- measure.c ---- */
+enum status cuda_measure(struct backend *b, struct device_limits *out, struct error *err);
+int64_t cuda_weight_bytes(const struct backend *b, const struct weight *w);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

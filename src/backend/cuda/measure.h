@@ -1,0 +1,18 @@
+/* measure.h - what the card can do at best, measured when somebody asks (backend_ops.measure). */
+#pragma once
+
+#include "backend/cuda/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Reads n_bytes once; sink [1]. */
+void launch_read(cudaStream_t stream, int n_processors, const void *at, size_t n_bytes, uint32_t *sink);
+
+/* Random numbers of that element: sizes near 1, both signs. Never zeros, which take less power and so run faster. */
+void launch_fill(cudaStream_t stream, int n_processors, void *at, size_t n_bytes, enum element e);
+
+#ifdef __cplusplus
+}
+#endif

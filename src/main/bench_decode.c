@@ -1,0 +1,350 @@
+/* bench_decode.c - gyre bench decode: tokens a second while many sequences decode, and how far that is from what the device could do.
+ *
+ * Prompts of random ids are really computed, then every sequence decodes to its full length, so that each rate is of the whole window
+ * of contexts and not of its first steps. The clock is the host's, read when tokens are handed out. */
+#include "main/verbs.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "main/bench_floor.h"
+#include "main/engine_flags.h"
+#include "main/gpu_watch.h"
+#include "main/memory_table.h"
+#include "main/progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct {
+    struct flag_ids batch, prefill;
+    int64_t input_len, output_len, n_iters, n_warmup, seed;
+    const char *output_json;
+    struct engine_flags engine;
+} opt = {.input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = 2, .engine = ENGINE_FLAGS_DEFAULT};
+
+/* clang-format off */
+static const struct flag flags[] = {
+    {"batch", 'b', FLAG_IDS, &opt.batch, "1,8,32", "Workload", "sequences that decode together, one after another; 1,8,32,128 unless said"},
+    {"input-len", 0, FLAG_INT, &opt.input_len, "N", "Workload", "tokens of each prompt, random ones", .min = 1, .max = 1 << 24},
+    {"output-len", 0, FLAG_INT, &opt.output_len, "N", "Workload", "tokens of each answer", .min = 2, .max = 1 << 24},
+    {"prefill", 0, FLAG_IDS, &opt.prefill, "2048", "Workload", "time the first token of one prompt of so many tokens as well"},
+    {"num-iters-warmup", 0, FLAG_INT, &opt.n_warmup, "N", "Workload", "runs of each before those that count", .min = 0, .max = 1 << 20},
+    {"num-iters", 0, FLAG_INT, &opt.n_iters, "N", "Workload", "runs of each; their median, least and most are printed", .min = 1, .max = 1 << 20},
+    {"seed", 0, FLAG_INT, &opt.seed, "N", "Workload", "of the prompts", .min = 0, .max = 1e18},
+    {"output-json", 0, FLAG_STRING, &opt.output_json, "FILE", "Report", "write the figures as JSON"},
+    ENGINE_FLAGS(opt.engine),
+};
+/* clang-format on */
+
+/* ---- running ---- */
+
+struct decode_run {
+    int64_t started_us, all_first_us, ended_us; // submitted; every sequence has its first token; the last token
+    int64_t n_first, n_tokens, n_tokens_at_first;
+};
+
+/* n prompts at once, of n_prompt tokens that no run before had. */
+static enum status submit(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, struct error *err) {
+    int32_t *ids = xcalloc((size_t)n_prompt, sizeof *ids);
+    struct gyre_request q = gyre_request_default(g);
+    uint32_t n_vocab = (uint32_t)gyre_info(g)->vocab_size;
+    struct gyre_error e;
+    uint64_t id;
+    int rc = 0;
+    q.prompt = ids, q.n_prompt = n_prompt, q.max_tokens = n_output;
+    q.temperature = 0, q.top_p = 1, q.top_k = 0, q.min_p = 0, q.repetition_penalty = 1;
+    q.presence_penalty = q.frequency_penalty = 0;
+    q.ignore_eos = true;
+    for (int64_t i = 0; i < n && rc == 0; i++) {
+        for (int64_t k = 0; k < n_prompt; k++)
+            ids[k] = (int32_t)(philox4x32((uint64_t)(opt.seed + round), (uint64_t)i, (uint64_t)k).v[0] % n_vocab);
+        rc = gyre_submit(g, &q, &id, &e);
+    }
+    free(ids);
+    return rc == 0 ? OK : engine_fault(&e, err);
+}
+
+static enum status run_once(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, struct decode_run *r,
+                            struct error *err) {
+    enum { EVENTS = 2048 };
+    static struct gyre_event events[EVENTS];
+    *r = (struct decode_run){0};
+    TRY(submit(g, n, n_prompt, n_output, round, err));
+    r->started_us = clock_us();
+    while (gyre_busy(g)) {
+        int n_events = gyre_poll(g, events, EVENTS);
+        int64_t now = clock_us();
+        for (int i = 0; i < n_events; i++) {
+            if (events[i].kind == GYRE_DONE && events[i].finish == GYRE_FAILED)
+                return fail(err, ERR_DEVICE, "%s", events[i].error);
+            if (events[i].kind != GYRE_TOKEN)
+                continue;
+            r->n_tokens++;
+            r->n_first += events[i].position == n_prompt;
+            r->ended_us = now;
+        }
+        if (r->n_first == n && r->all_first_us == 0) {
+            r->all_first_us = now;
+            r->n_tokens_at_first = r->n_tokens;
+        }
+    }
+    return OK;
+}
+
+/* ---- figures ---- */
+
+struct spread {
+    double median, least, most;
+};
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static struct spread spread_of(double *x, int64_t n) {
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    return (struct spread){n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2, x[0], x[n - 1]};
+}
+
+struct row {
+    int64_t n, n_prompt;
+    struct spread tokens_per_s, first_token_ms;
+    struct bench_floor floor; // of a step in the middle of the window, or of the prompt
+    struct gpu_report gpu;
+    int64_t n_decoded; // tokens while the GPU was watched
+};
+
+/* With n_output 1 the run is a prefill: its time is that of the first token. */
+static enum status measure(struct gyre *g, const struct device_limits *limits, int64_t n_output, struct row *row, struct error *err) {
+    double *rates = xcalloc((size_t)opt.n_iters, sizeof *rates), *first = xcalloc((size_t)opt.n_iters, sizeof *first);
+    struct gpu_watch *watch = NULL;
+    const char *why;
+    struct decode_run r;
+    enum status st = OK;
+    for (int64_t i = 0; i < opt.n_warmup + opt.n_iters && st == OK; i++) {
+        if (i == opt.n_warmup)
+            gpu_watch_start(&watch, &why);
+        st = run_once(g, row->n, row->n_prompt, n_output, i, &r, err);
+        if (st != OK || i < opt.n_warmup)
+            continue;
+        first[i - opt.n_warmup] = (double)(r.all_first_us - r.started_us) * 1e-3;
+        rates[i - opt.n_warmup] = (double)(r.n_tokens - r.n_tokens_at_first) / ((double)MAX(r.ended_us - r.all_first_us, 1) * 1e-6);
+        row->n_decoded += r.n_tokens;
+    }
+    gpu_watch_stop(watch, &row->gpu);
+    if (st == OK) {
+        row->tokens_per_s = spread_of(rates, opt.n_iters);
+        row->first_token_ms = spread_of(first, opt.n_iters);
+        double before = n_output == 1 ? 0 : (double)row->n_prompt + (double)n_output / 2;
+        bench_floor(g, limits, (double)row->n, before, n_output == 1 ? (double)row->n_prompt : 1, &row->floor);
+    }
+    free(rates);
+    free(first);
+    return st;
+}
+
+/* ---- printing ---- */
+
+static void print_gpu(const struct gpu_report *r, int64_t n_tokens) {
+    if (r->n_samples == 0)
+        return;
+    printf("  %4.0f MHz %3.0f W", r->sm_mhz, r->watts);
+    if (r->joules > 0)
+        printf(" %6.3f J/token", r->joules / (double)n_tokens);
+    if (r->held_back)
+        printf(" (held back: 0x%llx)", (unsigned long long)r->held_back);
+}
+
+static void print_decode(const struct row *r) {
+    double step_s = (double)r->n / r->tokens_per_s.median;
+    printf("%5lld %10.1f (%.1f to %.1f) %9.3f %9.3f %6.1f %% %8.2f %8.2f %8.1f %9.1f", (long long)r->n, r->tokens_per_s.median,
+           r->tokens_per_s.least, r->tokens_per_s.most, step_s * 1e3, r->floor.seconds * 1e3, 100 * r->floor.seconds / step_s,
+           r->floor.weight_bytes * 1e-9, r->floor.cache_bytes * 1e-9, r->floor.flops / step_s * 1e-12, r->first_token_ms.median);
+    print_gpu(&r->gpu, r->n_decoded);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void print_prefill(const struct row *r) {
+    double seconds = r->first_token_ms.median * 1e-3;
+    printf("prefill   %lld tokens: %.2f ms (%.2f to %.2f), %.1f TFLOP/s, %.1f %% of a floor of %.2f ms", (long long)r->n_prompt,
+           r->first_token_ms.median, r->first_token_ms.least, r->first_token_ms.most, r->floor.flops / seconds * 1e-12,
+           100 * r->floor.seconds / seconds, r->floor.seconds * 1e3);
+    print_gpu(&r->gpu, r->n_prompt * opt.n_iters);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* How long ago the process began, to a hundredth of a second; 0: not known. */
+static double process_age_s(void) {
+    char text[1024] = "";
+    struct timespec now;
+    unsigned long long started = 0;
+    FILE *f = fopen("/proc/self/stat", "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f)
+        fclose(f);
+    text[n] = '\0';
+    const char *at = strrchr(text, ')'); // the name may hold anything; the 20th word behind it is the time
+    for (int i = 0; at && i < 20; i++)
+        if ((at = strchr(at, ' ')))
+            at++;
+    if (!at || sscanf(at, "%llu", &started) != 1)
+        return 0;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)started / (double)sysconf(_SC_CLK_TCK);
+}
+
+static void print_device(const struct gyre *g, const struct device_limits *l) {
+    struct gpu_watch *watch;
+    const char *why;
+    printf("device    %s: reads %.1f GB/s, multiplies %s at %.1f TFLOP/s, measured now\n", l->name, l->read_bytes_per_s * 1e-9, l->product,
+           l->flops_per_s * 1e-12);
+    if (gpu_watch_start(&watch, &why))
+        gpu_watch_stop(watch, NULL);
+    else if (g->ops->cache_room) // a device with memory of its own: a GPU
+        printf("clocks    not known: %s\n", why);
+}
+
+/* What came between exec and the first token of a prompt. */
+static enum status print_start(struct gyre *g, struct error *err) {
+    const struct open_times *t = &g->open_us;
+    struct decode_run r;
+    TRY(run_once(g, 1, opt.input_len, 1, -1, &r, err));
+    printf("start     %.2f s from exec to the first token: model %.2f, device %.2f, weights %.2f, cache %.2f, plans and graphs %.2f, first "
+           "token %.3f\n",
+           process_age_s(), (double)t->model * 1e-6, (double)t->device * 1e-6, (double)t->weights * 1e-6, (double)t->cache * 1e-6,
+           (double)t->compile * 1e-6, (double)(r.ended_us - r.started_us) * 1e-6);
+    return OK;
+}
+
+/* ---- JSON ---- */
+
+static json_t *spread_json(struct spread s) { return json_pack("{s:f, s:f, s:f}", "median", s.median, "least", s.least, "most", s.most); }
+
+static json_t *row_json(const struct row *r, bool is_decode) {
+    json_t *json = json_pack("{s:I, s:I, s:o, s:f, s:f, s:f, s:f}", "batch", (json_int_t)r->n, "input_len", (json_int_t)r->n_prompt,
+                             "first_token_ms", spread_json(r->first_token_ms), "floor_ms", r->floor.seconds * 1e3, "weight_bytes",
+                             r->floor.weight_bytes, "cache_bytes", r->floor.cache_bytes, "flops", r->floor.flops);
+    if (is_decode) {
+        json_object_set_new(json, "output_len", json_integer(opt.output_len));
+        json_object_set_new(json, "tokens_per_s", spread_json(r->tokens_per_s));
+        json_object_set_new(json, "share_of_floor", json_real(r->floor.seconds * r->tokens_per_s.median / (double)r->n));
+    }
+    if (r->gpu.n_samples > 0)
+        json_object_set_new(json, "gpu",
+                            json_pack("{s:f, s:i, s:i, s:f, s:f, s:i, s:I}", "sm_mhz", r->gpu.sm_mhz, "sm_mhz_least", r->gpu.sm_mhz_least,
+                                      "memory_mhz", r->gpu.memory_mhz, "watts", r->gpu.watts, "joules", r->gpu.joules, "celsius",
+                                      r->gpu.celsius, "held_back", (json_int_t)r->gpu.held_back));
+    return json;
+}
+
+static enum status write_json(const json_t *json, struct error *err) {
+    char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    enum status st = opt.output_json ? file_write(opt.output_json, str_of(text), err) : OK;
+    free(text);
+    return st;
+}
+
+/* ---- the verb ---- */
+
+static enum status bench_decodes(struct gyre *g, const struct device_limits *limits, json_t *rows, struct error *err) {
+    printf("decode    greedy, %lld tokens in, %lld out, median of %lld (least to most); the floor is of a step in the middle\n",
+           (long long)opt.input_len, (long long)opt.output_len, (long long)opt.n_iters);
+    printf("batch   tokens/s                        ms a step  floor ms of floor  weights    cache  TFLOP/s  first ms\n"
+           "                                                                         GB       GB\n");
+    for (size_t i = 0; i < opt.batch.n; i++) {
+        struct row row = {.n = opt.batch.ids[i], .n_prompt = opt.input_len};
+        TRY(measure(g, limits, opt.output_len, &row, err));
+        print_decode(&row);
+        json_array_append_new(rows, row_json(&row, true));
+    }
+    return OK;
+}
+
+static enum status bench_prefills(struct gyre *g, const struct device_limits *limits, json_t *rows, struct error *err) {
+    for (size_t i = 0; i < opt.prefill.n; i++) {
+        struct row row = {.n = 1, .n_prompt = opt.prefill.ids[i]};
+        TRY(measure(g, limits, 1, &row, err));
+        print_prefill(&row);
+        json_array_append_new(rows, row_json(&row, false));
+    }
+    return OK;
+}
+
+static enum status bench(struct gyre *g, struct error *err) {
+    struct device_limits limits;
+    if (!g->ops->measure)
+        return fail(err, ERR_UNSUPPORTED, "bench decode: --device %s has no limits to compare with", g->ops->name);
+    TRY(print_start(g, err));
+    TRY(g->ops->measure(g->backend, &limits, err));
+    print_device(g, &limits);
+    memory_table_print(g, stdout);
+    json_t *decode = json_array(), *prefill = json_array();
+    json_t *json = json_pack("{s:s, s:f, s:s, s:f, s:o, s:o}", "device", limits.name, "read_bytes_per_s", limits.read_bytes_per_s,
+                             "product", limits.product, "flops_per_s", limits.flops_per_s, "decode", decode, "prefill", prefill);
+    enum status st = bench_decodes(g, &limits, decode, err);
+    if (st == OK)
+        st = bench_prefills(g, &limits, prefill, err);
+    if (st == OK)
+        st = write_json(json, err);
+    json_decref(json);
+    return st;
+}
+
+/* The largest of what is asked for decides on the size of the engine, unless flags do. */
+static bool size_engine(void) {
+    int64_t longest = opt.input_len + opt.output_len, most = 1;
+    for (size_t i = 0; i < opt.prefill.n; i++) {
+        if (opt.prefill.ids[i] < 1)
+            return false;
+        longest = MAX(longest, opt.prefill.ids[i] + 1);
+    }
+    for (size_t i = 0; i < opt.batch.n; i++) {
+        if (opt.batch.ids[i] < 1)
+            return false;
+        most = MAX(most, opt.batch.ids[i]);
+    }
+    if (opt.engine.max_model_len == 0)
+        opt.engine.max_model_len = longest;
+    if (opt.engine.max_seqs == 0)
+        opt.engine.max_seqs = most;
+    opt.engine.prefix_cache = false;
+    return true;
+}
+
+static int run(const struct verb_args *args) {
+    static int32_t usual[] = {1, 8, 32, 128};
+    struct error err;
+    struct gyre *g = NULL;
+    if (!opt.batch.given)
+        opt.batch.ids = usual, opt.batch.n = ARRAY_LEN(usual);
+    if (!size_engine())
+        return verb_misused(args->spec, "--batch and --prefill want numbers from 1 on");
+    enum status st = engine_flags_open(&opt.engine, args->operands[0], &g, &err);
+    if (st == OK)
+        st = bench(g, &err);
+    gyre_close(g);
+    return st == OK ? 0 : verb_failed(&err);
+}
+
+const struct verb_spec verb_bench_decode = {
+    "bench decode",
+    "MODEL|config.json",
+    "measures decoding at several batch sizes against what the device can do",
+    flags,
+    ARRAY_LEN(flags),
+    1,
+    1,
+    .run = run,
+    .epilogue =
+        "A step must read every weight that it uses and the cache of its sequences; the floor adds up, op by op, the longer of reading\n"
+        "that and of computing, at the rates that the device showed just before. Prompts are computed before the clock starts.\n"
+        "  gyre bench decode Qwen2.5-7B --device cuda --quantization fp8 --batch 1,8,32,128,256,512 --prefill 2048\n"
+        "  gyre bench decode Qwen2.5-0.5B/config.json --load-format dummy --batch 1,4 --output-len 64\n"};

@@ -1,0 +1,95 @@
+/* bench_floor.c - see bench_floor.h. Activations are not counted: between ops they can stay in the device's caches. */
+#include "main/bench_floor.h"
+
+#include "engine/engine.h"
+
+#include <math.h>
+
+struct shape {
+    const struct gyre *g;
+    double n_seqs, n_before, n_new;
+};
+
+struct op_work {
+    double weight_bytes, cache_bytes, flops;
+};
+
+/* The share of an op's weight that a step touches: of experts, those that some token is sent to when all are equally likely. */
+static double touched(const struct op *op, int slot, double n_tokens) {
+    if (op->code == OP_EMBED)
+        return fmin(1, n_tokens / (double)op->weights[0]->out);
+    if (op->code == OP_MOE_FFN && slot < 4)
+        return 1 - pow(1 - (double)op->args.moe_ffn.top_k / op->args.moe_ffn.n_experts, n_tokens);
+    return 1;
+}
+
+/* Multiply-adds of one row with the op's weight, as FLOPs. */
+static double product_flops(const struct op *op, int slot) {
+    const struct weight *w = op->weights[slot];
+    if (op->code == OP_EMBED || w->in == 1 || !op_multiplies_by(op->code, slot))
+        return 0;
+    double share = op->code == OP_MOE_FFN ? (double)op->args.moe_ffn.top_k / op->args.moe_ffn.n_experts : 1;
+    return 2.0 * (double)w->out * (double)w->in * share;
+}
+
+static void add_weights(const struct shape *s, const struct op *op, struct op_work *work) {
+    const struct program *p = s->g->program;
+    bool per_answer = val_given(op->in[0]) && p->values[op->in[0].id].rows == ROWS_OUT;
+    double n_tokens = s->n_seqs * s->n_new, rows = per_answer ? s->n_seqs : n_tokens;
+    for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
+        const struct weight *w = op->weights[k];
+        if (!w)
+            continue;
+        double bytes = (double)(s->g->ops->weight_bytes ? s->g->ops->weight_bytes(s->g->backend, w) : weight_stored_bytes(w));
+        work->weight_bytes += bytes * touched(op, k, n_tokens);
+        work->flops += rows * product_flops(op, k);
+    }
+}
+
+/* Of one layer: a token's, or of recurrent groups a sequence's. */
+static double cache_bytes(const struct gyre *g, int cache) {
+    int group = g->program->caches[cache].group, block_size = g->info.block_size;
+    const struct cache_group *c = &g->program->groups[group];
+    double block = (double)g->ops->cache_block_bytes(g->backend, g->program, group, block_size) / c->n_layers;
+    return c->kind == CACHE_STATE ? block : block / block_size;
+}
+
+/* Keys that the rows of one sequence see, summed; and the number of different ones. */
+static double keys_seen(const struct shape *s, int window) {
+    double all = s->n_new * s->n_before + s->n_new * (s->n_new + 1) / 2;
+    return window > 0 ? fmin(all, s->n_new * window) : all;
+}
+static double keys_read(const struct shape *s, int window) {
+    double all = s->n_before + s->n_new;
+    return window > 0 ? fmin(all, window + s->n_new - 1) : all;
+}
+
+static void add_cache(const struct shape *s, const struct op *op, struct op_work *work) {
+    const union op_args *a = &op->args;
+    if (op->code == OP_ATTENTION) {
+        int window = a->attention.window ? a->attention.window : a->attention.chunk;
+        work->cache_bytes += s->n_seqs * keys_read(s, window) * cache_bytes(s->g, a->attention.cache);
+        work->flops += 2 * s->n_seqs * keys_seen(s, window) * a->attention.n_heads * (a->attention.head_dim + a->attention.v_head_dim);
+    } else if (op->code == OP_MLA_ATTENTION) {
+        work->cache_bytes += s->n_seqs * keys_read(s, 0) * cache_bytes(s->g, a->mla.cache);
+        work->flops += 2 * s->n_seqs * keys_seen(s, 0) * a->mla.n_heads * (2 * a->mla.rank + a->mla.rope_dim);
+    } else if (op->code == OP_DELTA_RULE) {
+        work->cache_bytes += 2 * s->n_seqs * cache_bytes(s->g, a->delta_rule.cache);
+        work->flops += 6.0 * s->n_seqs * s->n_new * a->delta_rule.n_value_heads * a->delta_rule.key_dim * a->delta_rule.value_dim;
+    }
+}
+
+void bench_floor(const struct gyre *g, const struct device_limits *limits, double n_seqs, double n_before, double n_new,
+                 struct bench_floor *out) {
+    struct shape s = {g, n_seqs, n_before, n_new};
+    *out = (struct bench_floor){0};
+    for (int i = 0; i < g->program->n_ops; i++) {
+        struct op_work work = {0};
+        add_weights(&s, &g->program->ops[i], &work);
+        add_cache(&s, &g->program->ops[i], &work);
+        out->weight_bytes += work.weight_bytes;
+        out->cache_bytes += work.cache_bytes;
+        out->flops += work.flops;
+        out->seconds += fmax((work.weight_bytes + work.cache_bytes) / limits->read_bytes_per_s, work.flops / limits->flops_per_s);
+    }
+}

@@ -1,0 +1,16 @@
+/* bench_floor.h - what a step must at least read and compute, from the program and what the device made of its weights, and the time
+ * under which no engine that goes op by op can get. */
+#pragma once
+
+#include "core/backend.h"
+#include "gyre.h"
+
+struct bench_floor {
+    double weight_bytes, cache_bytes; // that a step reads (a recurrent state is read and written)
+    double flops;
+    double seconds; // the sum over ops of the longer of: bytes at the read rate, FLOPs at the rate of products
+};
+
+/* A step in which each of n_seqs sequences, with n_before tokens in the cache (a mean is fine), computes n_new tokens and gives one. */
+void bench_floor(const struct gyre *g, const struct device_limits *limits, double n_seqs, double n_before, double n_new,
+                 struct bench_floor *out);
