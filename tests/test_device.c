@@ -1,0 +1,254 @@
+/* test_device.c - a device's engine against the CPU's on whole models: what captured graphs, long decoding, full batches and eight-bit
+ * weights and caches do to tokens. On the CPU alone (no GYRE_TEST_BACKEND) the claims are about itself, and cheap.
+ *
+ * Texts are drawn by the models themselves at temperature 1, so that they are neither loops nor noise. Where a best token is
+ * compared, the CPU's two best are at least MARGIN apart in log-probability. */
+#include "check.h"
+#include "op_rig.h"
+
+#include "gyre.h"
+
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_TOKENS = 4400, N_PROMPT = 12 };
+static const double MARGIN = 0.06; // as test_goldens has it for products in 16 bits
+
+/* A sequence, and what an engine said about it. */
+struct text {
+    int32_t tokens[MOST_TOKENS], best[MOST_TOKENS];  // best[i]: the most probable token after tokens[0 .. i-1]
+    float logprob[MOST_TOKENS], margin[MOST_TOKENS]; // of tokens[i]; of best[i] over the next best
+    int n;
+};
+
+static struct gyre *open_model(const char *folder, const struct backend_ops *ops, struct gyre_options options) {
+    struct gyre *g;
+    struct gyre_error err;
+    options.model = folder;
+    options.backend = ops;
+    if (ops != &backend_cpu && !options.dtype)
+        options.dtype = getenv("GYRE_TEST_DTYPE");
+    options.n_threads = 1;
+    options.max_seqs = options.max_seqs ? options.max_seqs : 8;
+    options.no_prefix_cache = true;
+    if (gyre_open(&options, &g, &err) != 0)
+        fail_msg("%s: %s", folder, err.text);
+    return g;
+}
+
+static void take_event(const struct gyre_event *e) {
+    struct text *t = e->user;
+    if (e->kind == GYRE_TOKEN) {
+        t->tokens[e->position] = e->token;
+        t->logprob[e->position] = e->logprob;
+        t->best[e->position] = e->n_top ? e->top_tokens[0] : -1;
+        t->n = (int)e->position + 1;
+    } else if (e->kind == GYRE_PROMPT && e->position + 1 < MOST_TOKENS) {
+        t->best[e->position + 1] = e->token;
+        t->logprob[e->position + 1] = e->logprob;
+        t->margin[e->position + 1] = e->n_top > 1 ? e->top_logprobs[0] - e->top_logprobs[1] : 0;
+    } else if (e->error) {
+        fail_msg("%s", e->error);
+    }
+}
+
+static void finish(struct gyre *g) {
+    struct gyre_event events[64];
+    while (gyre_busy(g)) {
+        int n = gyre_poll(g, events, 64);
+        for (int i = 0; i < n; i++)
+            take_event(&events[i]);
+    }
+}
+
+static void submit(struct gyre *g, const struct gyre_request *q) {
+    uint64_t id;
+    struct gyre_error err;
+    EXPECT_OK(gyre_submit(g, q, &id, &err), err);
+}
+
+/* The text goes on to n tokens, with the most probable token at each place. */
+static void submit_writing(struct gyre *g, struct text *t, int n_prompt, int n, float temperature, uint64_t seed) {
+    struct gyre_request q = gyre_request_default(g);
+    q.prompt = t->tokens, q.n_prompt = n_prompt, q.max_tokens = n - n_prompt;
+    q.temperature = temperature, q.top_k = 0, q.top_p = 1, q.min_p = 0, q.repetition_penalty = 1, q.seed = seed;
+    q.ignore_eos = q.logprobs = true, q.n_top_logprobs = 1, q.user = t;
+    submit(g, &q);
+}
+
+static void random_prompt(const struct gyre *g, struct text *t, uint64_t which) {
+    for (int i = 0; i < N_PROMPT; i++)
+        t->tokens[i] = (int32_t)(test_seed() * 2654435761u + which * 40503u + (uint64_t)i * 1013u) % gyre_info(g)->vocab_size;
+    for (int i = 0; i < N_PROMPT; i++)
+        t->tokens[i] = t->tokens[i] < 0 ? -t->tokens[i] : t->tokens[i];
+    t->n = N_PROMPT;
+}
+
+/* What the engine says of every token of a text that is there. */
+static void score(struct gyre *g, struct text *t) {
+    struct gyre_request q = gyre_request_default(g);
+    q.prompt = t->tokens, q.n_prompt = t->n, q.max_tokens = 0, q.score_prompt = true, q.n_prompt_top_logprobs = 2, q.user = t;
+    submit(g, &q);
+    finish(g);
+}
+
+static double mean_loss(const struct text *t) {
+    double sum = 0;
+    for (int i = 1; i < t->n; i++)
+        sum -= (double)t->logprob[i];
+    return sum / (t->n - 1);
+}
+
+static const char *const dense[] = {"tests/models/llama",  "tests/models/mistral", "tests/models/qwen2", "tests/models/qwen3",
+                                    "tests/models/gemma2", "tests/models/gemma3",  "tests/models/gemma4"};
+
+// ---- graphs -----------------------------------------------------------------------------------------------------
+
+static void write_five(struct gyre *g, struct text *texts) {
+    for (int i = 0; i < 5; i++) {
+        random_prompt(g, &texts[i], (uint64_t)i);
+        submit_writing(g, &texts[i], N_PROMPT - i, 70 - 9 * i, i % 2 ? 1.0f : 0, 5);
+    }
+    finish(g);
+}
+
+static void captured_steps_equal_steps_that_are_not_bit_for_bit(void **state) {
+    static struct text eager[5], replayed[5];
+    (void)state;
+    for (size_t m = 0; m < ARRAY_LEN(dense); m++) {
+        struct gyre *a = open_model(dense[m], rig_backend(), (struct gyre_options){.enforce_eager = true});
+        struct gyre *b = open_model(dense[m], rig_backend(), (struct gyre_options){0});
+        write_five(a, eager);
+        write_five(b, replayed);
+        for (int i = 0; i < 5; i++) {
+            EXPECT_EQ(eager[i].n, replayed[i].n);
+            if (memcmp(eager[i].tokens, replayed[i].tokens, (size_t)eager[i].n * sizeof(int32_t)) != 0 ||
+                memcmp(eager[i].logprob, replayed[i].logprob, (size_t)eager[i].n * sizeof(float)) != 0)
+                fail_msg("%s: sequence %d differs", dense[m], i);
+        }
+        gyre_close(a);
+        gyre_close(b);
+    }
+}
+
+// ---- long texts -------------------------------------------------------------------------------------------------
+
+/* The same model with room for longer texts: a copy of the folder with another config.json. */
+static void longer_context(const char *folder, char out[64]) {
+    char command[512];
+    strcpy(out, "/tmp/gyre-longer-XXXXXX");
+    EXPECT(mkdtemp(out) != NULL);
+    snprintf(
+        command, sizeof command,
+        "cp -r %s/. %s && sed 's/\"max_position_embeddings\": *[0-9]*/\"max_position_embeddings\": 8192/' %s/config.json > %s/config.json",
+        folder, out, folder, out);
+    EXPECT_EQ(system(command), 0);
+}
+
+static int compare_best(const struct text *device, const struct text *cpu, const char *what) {
+    int wrong = 0, compared = 0;
+    for (int i = N_PROMPT; i < device->n; i++) {
+        if (cpu->margin[i] < MARGIN)
+            continue;
+        compared++;
+        wrong += device->best[i] != cpu->best[i];
+    }
+    print_message("%s: %d of %d next tokens differ, of %d generated\n", what, wrong, compared, device->n - N_PROMPT);
+    EXPECT(compared > (device->n - N_PROMPT) / 8); // far from where a model was trained its choices come closer
+    return wrong;
+}
+
+static void thousands_of_tokens_past_a_window_are_the_cpus(void **state) {
+    static const char *const models[] = {"tests/models/gemma4", "tests/models/gemma3", "tests/models/mistral", "tests/models/qwen3"};
+    static struct text device, cpu;
+    bool is_cpu = rig_backend() == &backend_cpu;
+    int n = is_cpu ? 300 : 4096 + 200, wrong = 0;
+    (void)state;
+    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
+        char folder[64], command[80];
+        longer_context(models[m], folder);
+        struct gyre *g = open_model(folder, rig_backend(), (struct gyre_options){.max_model_len = n + 8});
+        random_prompt(g, &device, m);
+        submit_writing(g, &device, N_PROMPT, n, 1, 11);
+        finish(g);
+        gyre_close(g);
+        EXPECT_EQ(device.n, n);
+        cpu = device;
+        g = open_model(folder, &backend_cpu, (struct gyre_options){.max_model_len = n + 8});
+        score(g, &cpu);
+        gyre_close(g);
+        wrong += compare_best(&device, &cpu, models[m]);
+        snprintf(command, sizeof command, "rm -r %s", folder);
+        EXPECT_EQ(system(command), 0);
+    }
+    EXPECT_EQ(wrong, 0);
+}
+
+// ---- many at a time ---------------------------------------------------------------------------------------------
+
+static void each_of_a_full_batch_gets_what_it_gets_alone(void **state) {
+    enum { N = 33, LENGTH = 90 };
+    static struct text together[N], alone;
+    int wrong = 0;
+    (void)state;
+    for (size_t m = 0; m < ARRAY_LEN(dense); m++) {
+        struct gyre *g = open_model(dense[m], rig_backend(), (struct gyre_options){.max_seqs = N, .max_batched_tokens = 150});
+        for (int i = 0; i < N; i++) {
+            random_prompt(g, &together[i], (uint64_t)i);
+            submit_writing(g, &together[i], 1 + i % N_PROMPT, LENGTH, 1, (uint64_t)i);
+        }
+        finish(g);
+        for (int i = 0; i < N; i += 4) {
+            alone = together[i];
+            score(g, &alone);
+            for (int k = N_PROMPT; k < LENGTH; k++)
+                wrong += alone.margin[k] >= MARGIN && alone.best[k] != together[i].best[k];
+        }
+        gyre_close(g);
+    }
+    EXPECT_EQ(wrong, 0);
+}
+
+// ---- eight bits -------------------------------------------------------------------------------------------------
+
+/* Perplexities of a text that the CPU drew, and their ratio. */
+static double perplexity_ratio(const char *folder, struct gyre_options narrow) {
+    static struct text text, wide;
+    struct gyre *g = open_model(folder, &backend_cpu, (struct gyre_options){0});
+    random_prompt(g, &text, 3);
+    submit_writing(g, &text, N_PROMPT, 1000, 1, 17);
+    finish(g);
+    gyre_close(g);
+    wide = text;
+    g = open_model(folder, rig_backend(), (struct gyre_options){.dtype = "float16"});
+    score(g, &wide);
+    gyre_close(g);
+    g = open_model(folder, rig_backend(), narrow);
+    score(g, &text);
+    gyre_close(g);
+    double ratio = exp(mean_loss(&text) - mean_loss(&wide));
+    print_message("%s: perplexity %.3f, narrow %.3f, %+.2f %%\n", folder, exp(mean_loss(&wide)), exp(mean_loss(&text)), (ratio - 1) * 100);
+    return ratio;
+}
+
+static void eight_bit_weights_and_cache_cost_little_perplexity(void **state) {
+    (void)state;
+    if (rig_backend() == &backend_cpu)
+        skip();
+    int wrong = 0;
+    for (size_t m = 0; m < ARRAY_LEN(dense); m++)
+        wrong += !(perplexity_ratio(dense[m], (struct gyre_options){.dtype = "float16", .quantization = "fp8", .kv_cache_dtype = "fp8"}) <
+                   1.025);
+    EXPECT_EQ(wrong, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(captured_steps_equal_steps_that_are_not_bit_for_bit),
+        cmocka_unit_test(each_of_a_full_batch_gets_what_it_gets_alone),
+        cmocka_unit_test(eight_bit_weights_and_cache_cost_little_perplexity),
+        cmocka_unit_test(thousands_of_tokens_past_a_window_are_the_cpus),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
