@@ -6,6 +6,7 @@
 #   make asan ubsan tsan     the same tests, built with clang's sanitizers
 #   make fuzz [FUZZ=json] [FUZZ_SECONDS=600]             every target of tests/fuzz for that long
 #   make soak [SOAK_SECONDS=600]                         mixed traffic at a server: right answers, flat memory
+#   make test-parity [BACKEND=cuda]                      every op of the dense test models against the CPU's plain functions
 #   make bench               what docs/benchmarks.md records
 #   make rooms               the include graph; fails on an edge that points up or sideways
 #   make explain             the program of the bundled model, one line an operation
@@ -61,7 +62,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-binaries cuda cuda-tests rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
+.PHONY: all run test test-parity test-binaries cuda cuda-tests rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -137,6 +138,10 @@ test-binaries: $(TESTS) $(BUILD)/gyre $(DATA)
 
 test: test-binaries
 	@BUILD=$(BUILD) tests/run.sh
+
+BACKEND ?= cpu
+test-parity: $(BUILD)/tests/test_parity $(if $(filter cuda,$(BACKEND)),cuda)
+	GYRE_TEST_BACKEND=$(BACKEND) GYRE_PLUGINS=$(BUILD) $<
 
 SANITIZED = CC=clang OPT="-O1 -g -fno-omit-frame-pointer" TEST_TIMEOUT=1200
 asan: build/.setup-dev
