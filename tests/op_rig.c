@@ -105,7 +105,7 @@ double *rig_rows(struct rig *rig) { return rig_doubles(rig, (int64_t)rig->n_rows
 double *rig_at(const struct rig *rig, double *rows, int seq, int row) { return rows + (int64_t)rig_row(rig, seq, row) * rig->out.width; }
 
 const char *const *rig_kernels(void) {
-    static const char *const all[] = {"reference", "avx512", "avx2", "portable"};
+    static const char *const all[] = {"reference", "amx", "avx512", "avx2", "portable"};
     static const char *const cuda[] = {"float32", "float16", "bfloat16", NULL}; // what products are made in
     static const char *have[ARRAY_LEN(all) + 1];
     struct error err;

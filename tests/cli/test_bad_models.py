@@ -243,7 +243,11 @@ class Index(BadModel):
         whole = self.ask("score", GOOD, "--prompt-ids", "1,2,3", "--output", "json")
         split = self.score()
         self.assertEqual(split.returncode, 0, split.stderr)
-        self.assertEqual(json.loads(split.stdout), json.loads(whole.stdout))
+        got, want = json.loads(split.stdout), json.loads(whole.stdout)
+        self.assertEqual(got["argmax"], want["argmax"])
+        for key in ("token_logprobs", "last_logits"):  # a sum may begin elsewhere when its row lies elsewhere in a line of memory
+            self.assertEqual(len(got[key]), len(want[key]))
+            self.assertLess(max(abs(a - b) for a, b in zip(got[key], want[key])), 1e-4)
 
     def test_a_missing_shard_is_named(self):
         os.remove(self.path("model-00002-of-00002.safetensors"))

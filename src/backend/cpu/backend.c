@@ -257,11 +257,14 @@ static void fill_cos_sin(const struct executable *exe, int worker, int n_workers
     }
 }
 
-/* In pieces of about 128 KB of weights: long streams, and still a dozen of them in a layer's smaller matrices. */
-static void deal_rows(const struct op *op, struct pool_range *rows) {
+/* In pieces of so many bytes of weights, or fewer, so that each worker finds at least two: long streams for few rows of x;
+ * for many, what a second-level cache keeps while all of x passes by. */
+static void deal_rows(const struct op *op, int64_t n_x, int n_workers, struct pool_range *rows) {
+    enum { STREAM_BYTES = 128 << 10, KEPT_BYTES = 640 << 10, GRAIN = 32 };
     const struct weight *w = op->weights[0];
-    int64_t row_bytes = MAX(weight_stored_bytes(w) / w->out, 1);
-    pool_range_deal(rows, w->out, MAX((128 << 10) / row_bytes / 32 * 32, 32));
+    int64_t row_bytes = MAX(weight_stored_bytes(w) / w->out, 1), half_share = (w->out + 2 * n_workers - 1) / (2 * n_workers);
+    int64_t piece = MIN((n_x > FEW_ROWS ? KEPT_BYTES : STREAM_BYTES) / row_bytes, half_share);
+    pool_range_deal(rows, w->out, MAX(piece / GRAIN * GRAIN, GRAIN));
 }
 
 /* Of all copies each worker moves the same part of the bytes, so that a block may be copied on within the list. */
@@ -305,7 +308,7 @@ static void run_worker(void *arg, int worker, int n_workers) {
     for (int i = 0; i < exe->program->n_ops; i++) {
         c.rows = exe->rows[i & 1]; // the other one may still be taken from by workers that are not done with the op before
         if (worker == 0 && exe->program->ops[i].code == OP_LINEAR)
-            deal_rows(&exe->program->ops[i], c.rows);
+            deal_rows(&exe->program->ops[i], value_of(exe, exe->program->ops[i].in[0]).rows, n_workers, c.rows);
         call_barrier(&c); // all of what this op reads has been written, by whomever
         bind_op(exe, &exe->ops[i], &c);
         exe->ops[i].run(&c);

@@ -28,7 +28,7 @@ struct product {
     struct mat x;
     float *scratch;         // product_scratch(x.width) floats, this product's until its last run
     int arranged;           // which arrangement of x the scratch holds; 0 before the first run
-    const float *shared;    // x arranged for all workers, a row every arranged_cols(width) floats, or NULL ...
+    const float *shared;    // x arranged for all workers, a group every arranged_floats(width) floats, or NULL ...
     int shared_arrangement; // ... and how
 };
 int64_t product_scratch(int64_t width);

@@ -11,15 +11,16 @@
  * Every row of x is multiplied in a group of at most FEW_ROWS by multiply_few, which sums in an order that does not
  * depend on the group: a sequence gets the same bits alone, in a batch and in any cut of its prompt. One group
  * multiplies weights as they are loaded. For several, weights are taken in pieces that stay in the second-level cache: a
- * few groups load them from there, many have them made floats first. */
+ * few groups load them from there, many have them made floats first (AMX multiplies bf16 as it is for any number). */
 #include "backend/cpu/fast.h"
 
 enum {
-    DIRECT_GROUPS = 2,        // up to so many, converting weights for each group costs less than storing them
-    NEAR_BYTES = 256 << 10,   // weights of a piece as stored ...
+    NEAR_BYTES = 640 << 10,   // weights of a piece as stored ...
     READY_FLOATS = 160 << 10, // ... and as floats, but ...
     LEAST_READY = 8,
-    MOST_READY = 64 // ... so many rows at least and at most
+    LEAST_DIRECT = 16,
+    MOST_READY = 64, // ... so many rows at least and at most
+    MOST_TILED = 256
 };
 
 static int64_t ready_rows(int64_t width) {
@@ -28,7 +29,7 @@ static int64_t ready_rows(int64_t width) {
 
 /* The arranged rows of a group, then their sums so far with the rows of a piece, then weights made ready. */
 int64_t product_scratch(int64_t width) {
-    return FEW_ROWS * arranged_cols(width) + MOST_READY * FEW_ROWS * MOST_LANES + ready_rows(width) * arranged_cols(width);
+    return arranged_floats(width) + MOST_READY * FEW_ROWS * MOST_LANES + ready_rows(width) * arranged_cols(width);
 }
 
 /* Rows of a part, what they add to and where the result goes. */
@@ -57,7 +58,7 @@ static void arrange_group(const struct product *p, int arrangement, int64_t g, f
 /* Group g as weights of this arrangement want it: what all workers share, or in this worker's scratch. */
 static const float *arranged_group(struct product *p, int arrangement, int64_t g) {
     if (p->shared && p->shared_arrangement == arrangement)
-        return p->shared + group_start(p, g) * arranged_cols(p->x.width);
+        return p->shared + g * arranged_floats(p->x.width);
     if (n_groups(p) > 1 || p->arranged != arrangement)
         arrange_group(p, arrangement, g, p->scratch);
     p->arranged = arrangement;
@@ -80,15 +81,21 @@ static void multiply_groups(struct product *p, const struct run *run, const stru
             .y_stride = run->y_stride,
             .bias = run->bias,
             .near = near || g > 0,
-            .partial = n_groups(p) > 1 ? p->scratch + FEW_ROWS * arranged_cols(p->x.width) : NULL,
+            .partial = n_groups(p) > 1 ? p->scratch + arranged_floats(p->x.width) : NULL,
         });
     }
 }
 
+/* Rows of a piece that several groups meet: a power of two, as tiles are. */
+static int64_t direct_rows(const struct kernels *kernels, const struct weight_part *part) {
+    int64_t row_bytes = part->row_stride * (int64_t)dtype_bytes(part->dtype), n = kernels->by_tiles ? MOST_TILED : MOST_READY;
+    while (n > LEAST_DIRECT && n * row_bytes > NEAR_BYTES)
+        n /= 2;
+    return n;
+}
+
 static void multiply_direct(struct product *p, const struct run *run) {
-    int64_t row_bytes = run->part->row_stride * (int64_t)dtype_bytes(run->part->dtype), n = run->n;
-    if (p->x.rows > FEW_ROWS)
-        n = MIN(MAX(NEAR_BYTES / MAX(row_bytes, 1), LEAST_READY), MOST_READY);
+    int64_t n = p->x.rows > FEW_ROWS ? direct_rows(p->kernels, run->part) : run->n;
     for (int64_t r = 0; r < run->n; r += n) {
         struct run piece = piece_of(run, r, MIN(n, run->n - r));
         multiply_groups(p, &piece, piece.part, piece.row, p->x.width, false);
@@ -97,7 +104,7 @@ static void multiply_direct(struct product *p, const struct run *run) {
 
 static void multiply_ready(struct product *p, const struct run *run) {
     int64_t width = arranged_cols(p->x.width), n = p->x.rows <= FEW_ROWS ? LEAST_READY : ready_rows(p->x.width);
-    float *floats = p->scratch + FEW_ROWS * width + MOST_READY * FEW_ROWS * MOST_LANES;
+    float *floats = p->scratch + arranged_floats(p->x.width) + MOST_READY * FEW_ROWS * MOST_LANES;
     struct weight_part part = {
         .format = &qformat_plain, .dtype = DT_F32, .data = floats, .n_rows = n, .row_stride = width, .col_stride = 1};
     for (int64_t r = 0; r < run->n; r += n) {
@@ -113,7 +120,7 @@ void product_rows(struct product *p, int64_t begin, int64_t end, struct mat y, c
         int64_t row_in_part, at = row - begin;
         n = MIN(placed_run(p->weight, row, &part, &row_in_part), end - row);
         struct run run = {part, row_in_part, n, y.at + at, y.stride, bias ? bias + at : NULL};
-        if (p->kernels->is_direct(part) && p->x.rows <= DIRECT_GROUPS * FEW_ROWS)
+        if (n_groups(p) <= p->kernels->direct_groups(part))
             multiply_direct(p, &run);
         else
             multiply_ready(p, &run);
@@ -121,7 +128,8 @@ void product_rows(struct product *p, int64_t begin, int64_t end, struct mat y, c
 }
 
 int64_t fast_linear_shared(const struct op *op, struct bucket bucket) {
-    return MAX(bucket.max_tokens, bucket.max_rows) * arranged_cols(op->in[0].width);
+    int64_t rows = MAX(bucket.max_tokens, bucket.max_rows);
+    return (rows + FEW_ROWS - 1) / FEW_ROWS * arranged_floats(op->in[0].width);
 }
 
 /* x of several groups is arranged once, by all workers together. */
@@ -133,7 +141,7 @@ static void share_arranged(const struct call *c, struct product *p) {
     p->shared_arrangement = p->kernels->arrangement(part);
     call_share(c, n_groups(p), 1, &begin, &end);
     for (int64_t g = begin; g < end; g++)
-        arrange_group(p, p->shared_arrangement, g, c->shared + group_start(p, g) * arranged_cols(p->x.width));
+        arrange_group(p, p->shared_arrangement, g, c->shared + g * arranged_floats(p->x.width));
     call_barrier(c); // all of x, before anyone multiplies it
 }
 

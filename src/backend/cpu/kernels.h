@@ -1,8 +1,8 @@
 /* kernels.h - the vector loops under the fast ops, once for each instruction set.
  *
- * kernels_body.h is written over a small vocabulary of vectors (simd_*.h) and compiled three times; the table
- * of the best set that the processor has is chosen when the backend is opened. Nothing here knows an op.
- * All arithmetic is float32; only the order of sums differs from the reference. */
+ * kernels_body.h is written over a small vocabulary of vectors (simd_*.h) and compiled three times, and kernels_amx.c puts
+ * products by tiles into the last of them; the table of the best set that the processor has is chosen when the backend is
+ * opened. Nothing here knows an op. All arithmetic is as exact as float32; only the order of sums differs from the reference. */
 #pragma once
 
 #include "core/ops.h"
@@ -12,7 +12,7 @@
  *     y[t * y_stride + r] = sum_i w[row + r][i] * x[t][i] + (bias ? bias[r] : 0)     t < n_x, r < n_rows
  * The order of the sum is the same for every n_x, so a row of x gives the same bits whatever rows are beside it. */
 struct few_rows {
-    const struct weight_part *part; // is_direct
+    const struct weight_part *part; // with direct_groups
     int64_t row, n_rows, n_cols;
     const float *x; // as arrange() wrote them
     int n_x;        // 1 .. FEW_ROWS
@@ -32,18 +32,24 @@ enum {
     PANEL_ROWS = 32          // output columns of a packed panel
 };
 
-/* Floats that an arranged row takes, zeros behind its columns. */
+/* Columns of weights made ready, zeros behind the n that they have. */
 static inline int64_t arranged_cols(int64_t n) { return (n + 63) / 64 * 64; }
+
+/* Floats that FEW_ROWS rows of n columns take at most, however they are arranged. */
+static inline int64_t arranged_floats(int64_t n) { return 2 * FEW_ROWS * (arranged_cols(n) + 32); }
 
 struct kernels {
     const char *name;
 
     /* multiply_few wants the activations in the order in which it meets the weights of a part's format: a number
-     * above 0 for that order, and rows of x, of n columns, brought into it; out [n_x * arranged_cols(n)]. */
+     * above 0 for that order, and rows of x, of n columns, brought into it; out [arranged_floats(n)]. */
     int (*arrangement)(const struct weight_part *part);
     void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
     void (*multiply_few)(const struct few_rows *f);
-    bool (*is_direct)(const struct weight_part *part); // multiply_few takes it; other formats must be made ready
+    /* In how many groups of FEW_ROWS rows multiply_few should meet the part as it is stored, at most; weights for more of them,
+     * and those of formats with 0, are made ready. */
+    int (*direct_groups)(const struct weight_part *part);
+    bool by_tiles; // multiply_few wants many rows of weights and no `partial`
 
     /* n_rows rows of n columns of any format as floats [n_rows][arranged_cols(n)], dequantised, in the order in which
      * multiply_few meets them: as a plain float32 part, with x in the arrangement of the part that they come from, they give
@@ -75,6 +81,7 @@ struct kernels {
 };
 
 extern const struct kernels kernels_portable, kernels_avx2, kernels_avx512;
+const struct kernels *kernels_amx(void); // NULL where the processor has no tiles or the system gives none
 
 /* The named set, or with NULL the best; NULL if this processor lacks it. */
 const struct kernels *kernels_find(const char *name);

@@ -280,6 +280,9 @@ static bool is_direct(const struct weight_part *part) {
     return part->format == &qformat_scaled && by_row && (part->dtype == DT_I8 || part->dtype == DT_F8_E4M3);
 }
 
+/* Up to so many groups of rows, converting weights for each costs less than storing them. */
+static int direct_groups(const struct weight_part *part) { return is_direct(part) ? 2 : 0; }
+
 enum {
     BY_STEP = 1,  // [step of 2 * LANES columns][row]
     BY_STEP_APART // the same, and within a step even columns before odd ones
@@ -648,7 +651,7 @@ const struct kernels KERNELS = {
     .arrangement = arrangement,
     .arrange = arrange,
     .multiply_few = multiply_few,
-    .is_direct = is_direct,
+    .direct_groups = direct_groups,
     .ready = ready,
     .convert = convert,
     .pack = pack,
