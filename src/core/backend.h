@@ -43,6 +43,7 @@ struct device_memory {
     int64_t weight_copies; // that place_weights made, besides those of the checkpoint's map
     int64_t step;          // values, scratch and results of an executable
     int64_t total;         // that the device has; 0: not known
+    int64_t taken;         // of it, now, by whomever; 0: not known
 };
 
 /* What a device can do at best, so that a speed can be given as per cent of a limit. */

@@ -16,5 +16,7 @@ struct plugin {
 /* Changes when one of the structures that cross the border does. */
 static inline size_t plugin_layout(void) {
     return sizeof(struct backend_ops) * 1000003u ^ sizeof(struct program) * 10007u ^ sizeof(struct op) * 1009u ^
-           sizeof(struct batch_plan) * 101u ^ sizeof(struct sample_params) * 31u ^ sizeof(struct sample_result) * 7u ^ (size_t)N_OPCODES;
+           sizeof(struct batch_plan) * 101u ^ sizeof(struct sample_params) * 31u ^ sizeof(struct sample_result) * 7u ^ (size_t)N_OPCODES ^
+           sizeof(struct backend_options) * 65537u ^ sizeof(struct cache_config) * 257u ^ sizeof(struct device_memory) * 17u ^
+           sizeof(struct device_limits) * 5u;
 }

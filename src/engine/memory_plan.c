@@ -49,6 +49,7 @@ void memory_plan(const struct gyre *g, struct memory_plan *out) {
     *out = (struct memory_plan){0};
     g->ops->memory(g->exe, &device);
     out->machine = device.total;
+    out->taken = device.taken;
     if (g->ops->in_place)
         add(out, 1, g->weight_bytes, "weights, as stored");
     add(out, 1, device.weight_copies, g->ops->in_place ? "weights, copies of the device's own" : "weights");

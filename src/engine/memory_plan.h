@@ -16,6 +16,7 @@ struct memory_plan {
     struct memory_part parts[MAX_MEMORY_PARTS];
     int n_parts;
     int64_t total, machine; // bytes; machine: that there is, 0 if it is not known
+    int64_t taken;          // of it, now, by whomever; 0: not known
 };
 
 /* Sums of what was asked for when the engine was opened; cache that nobody has used yet may not be resident. */

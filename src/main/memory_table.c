@@ -23,6 +23,8 @@ void memory_table_print(const struct gyre *g, FILE *out) {
     fprintf(out, "  %-56s %10s", "total", human_bytes((double)plan.total).text);
     if (plan.machine)
         fprintf(out, " of %s%s", human_bytes((double)plan.machine).text, plan.total > plan.machine ? ": MORE THAN THERE IS" : "");
+    if (plan.taken)
+        fprintf(out, ", %s of which are taken by now", human_bytes((double)plan.taken).text);
     fputc('\n', out);
     if (info->max_model_len < info->model_max_len)
         fprintf(out, "context: %lld of the model's %lld tokens; see --max-model-len and --kv-cache-memory\n",

@@ -36,8 +36,9 @@ enum status cuda_cache_room(struct backend *b, const struct program *p, struct b
 }
 
 void cuda_memory(const struct executable *exe, struct device_memory *out) {
-    size_t free_bytes, total = 0;
+    size_t free_bytes = 0, total = 0;
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
         total = 0; // not known
-    *out = (struct device_memory){exe->backend->weight_bytes, exe->step_bytes + WORKSPACE_BYTES, (int64_t)total};
+    *out = (struct device_memory){exe->backend->weight_bytes, exe->step_bytes + WORKSPACE_BYTES, (int64_t)total,
+                                  total ? (int64_t)(total - free_bytes) : 0};
 }
