@@ -174,7 +174,7 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c)
 CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(patsubst src/%.cu,build/cuda/%.cu.o,$(wildcard src/backend/cuda/*.cu))
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
-CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) tests/test_goldens.c)
+CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) $(addprefix tests/test_,goldens.c overlap.c sample_rows.c))
 
 build/cuda/%.o: src/%.c
 	@mkdir -p $(@D)

@@ -167,6 +167,7 @@ static struct gyre *open_model(const char *folder, struct gyre_options options) 
     options.backend = rig_backend();
     options.dtype = getenv("GYRE_TEST_DTYPE");
     options.n_threads = options.n_threads ? options.n_threads : 1; // tests run side by side, one a processor
+    options.kv_cache_bytes = 256 << 20;                            // nor may one take all of a GPU
     if (gyre_open(&options, &g, &err) != 0)
         fail_msg("%s: %s", folder, err.text);
     return g;

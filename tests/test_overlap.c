@@ -1,8 +1,10 @@
 /* test_overlap.c - real models with two steps in flight: the same tokens as one step at a time. The CPU computes a step when
- * it is started, so a second one in flight reads the tokens of the first before the engine knows them, as a GPU's does.
+ * it is started, so a second one in flight reads the tokens of the first before the engine knows them, as a GPU's does. Runs on the
+ * backend of $GYRE_TEST_BACKEND, in float32.
  *
  * Which rows share a step differs, and with it the order of some sums: log-probabilities agree to 1e-4. */
 #include "check.h"
+#include "op_rig.h"
 
 #include "base/random.h"
 #include "engine/engine.h"
@@ -37,10 +39,17 @@ static void some_request(const struct gyre *g, struct gyre_request *q, int32_t *
 }
 
 static void run_all(const char *model, int depth, const struct gyre_request *asked, int n, struct answer_seen *out) {
-    struct backend_ops cpu = backend_cpu;
-    cpu.max_in_flight = depth;
-    struct gyre_options o = {
-        .model = model, .backend = &cpu, .n_threads = 1, .max_model_len = 128, .max_batched_tokens = 24, .max_seqs = 4, .block_size = 8};
+    struct backend_ops ops = *rig_backend();
+    ops.max_in_flight = depth;
+    struct gyre_options o = {.model = model,
+                             .backend = &ops,
+                             .n_threads = 1,
+                             .dtype = "float32",
+                             .kv_cache_bytes = 16 << 20,
+                             .max_model_len = 128,
+                             .max_batched_tokens = 24,
+                             .max_seqs = 4,
+                             .block_size = 8};
     struct gyre *g;
     struct gyre_error err;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
@@ -71,7 +80,8 @@ static void expect_same_at_both_depths(const char *model) {
     static struct answer_seen one[MOST], two[MOST];
     memset(one, 0, sizeof one);
     memset(two, 0, sizeof two);
-    struct gyre_options o = {.model = model, .backend = &backend_cpu, .n_threads = 1, .max_model_len = 64};
+    struct gyre_options o = {
+        .model = model, .backend = rig_backend(), .n_threads = 1, .dtype = "float32", .kv_cache_bytes = 16 << 20, .max_model_len = 64};
     struct gyre *g;
     struct gyre_error err;
     EXPECT_OK(gyre_open(&o, &g, &err), err);

@@ -3,6 +3,7 @@
 
 #include "base/random.h"
 #include "core/sample.h"
+#include "core/sample_weight.h"
 
 #include <math.h>
 
@@ -174,6 +175,29 @@ static void agrees_with_a_sampler_that_sorts(void **state) {
                      p.top_k, (double)p.top_p, (double)p.min_p, r.token, expected);
     }
     EXPECT(checked > 3000);
+}
+
+/* Bound: the polynomial's and the float's, 2^-22 together, and what is cut off below 1. */
+static void weights_are_exponentials(void **state) {
+    (void)state;
+    EXPECT(sample_weight(0) == 1ull << SAMPLE_WEIGHT_BITS);
+    EXPECT(sample_weight(NAN) == 0 && sample_weight(-INFINITY) == 0 && sample_weight(-31) == 0);
+    for (int i = 0; i < 200000; i++) {
+        float e = (float)(-30.49 * uniform());
+        double want = ldexp(exp((double)e), SAMPLE_WEIGHT_BITS), got = (double)sample_weight(e);
+        if (fabs(got - want) > want * 0x1p-22 + 1)
+            fail_msg("exp(%.9g) is %.9g, not %.9g", (double)e, ldexp(got, -SAMPLE_WEIGHT_BITS), exp((double)e));
+    }
+}
+
+static void keys_order_as_floats_do(void **state) {
+    (void)state;
+    float x[] = {-INFINITY, -3e38f, -1, -1e-30f, 0, 1e-45f, 2, INFINITY};
+    for (size_t i = 0; i + 1 < sizeof x / sizeof x[0]; i++) {
+        EXPECT(sample_key(x[i]) < sample_key(x[i + 1]));
+        EXPECT(sample_key_logit(sample_key(x[i])) == x[i]);
+    }
+    EXPECT(sample_key(-0.0f) == sample_key(0.0f));
 }
 
 static void draws_follow_the_distribution(void **state) {
@@ -402,6 +426,8 @@ static void extreme_settings_keep_the_best_token(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_a_sampler_that_sorts),
+        cmocka_unit_test(weights_are_exponentials),
+        cmocka_unit_test(keys_order_as_floats_do),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(a_draw_depends_on_seed_sequence_and_position_alone),
         cmocka_unit_test(logprobs_are_of_the_raw_row),

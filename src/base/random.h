@@ -26,8 +26,12 @@ static inline struct philox philox4x32(uint64_t key, uint64_t counter_lo, uint64
     return (struct philox){{c0, c1, c2, c3}};
 }
 
+static inline uint64_t philox_bits53(uint64_t key, uint64_t counter_lo, uint64_t counter_hi) {
+    struct philox r = philox4x32(key, counter_lo, counter_hi);
+    return (((uint64_t)r.v[0] << 32) | r.v[1]) >> 11;
+}
+
 /* Uniform in [0, 1), 53 bits. */
 static inline double philox_uniform(uint64_t key, uint64_t counter_lo, uint64_t counter_hi) {
-    struct philox r = philox4x32(key, counter_lo, counter_hi);
-    return (double)((((uint64_t)r.v[0] << 32) | r.v[1]) >> 11) * 0x1p-53;
+    return (double)philox_bits53(key, counter_lo, counter_hi) * 0x1p-53;
 }

@@ -10,7 +10,7 @@
  *                     device may know yet; -1: token_id[t] says it
  *     seq_len[s]      tokens in the cache once this step is done = position of its last row + 1
  *     block_table[g]  [S, table_width[g]]: entry i holds positions [i*block_size, (i+1)*block_size); -1: none
- *                     (not yet allocated, or out of the window and given back)
+ *                     (out of the window and given back). What stands behind position seq_len - 1 means nothing
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0
  *     copies[i]       of cache, done one after the other before any token of the step and after all earlier steps
  *     out_row[r]      the token row that output row r is made of, ascending; sample[r] says what is wanted of it

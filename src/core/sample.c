@@ -8,14 +8,15 @@
 
 #include "base/random.h"
 #include "base/status.h"
+#include "core/sample_weight.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct candidate {
-    uint32_t key; // orders as the logit does
-    float weight; // exp((logit - max) / temperature)
+    uint64_t weight; // exp((logit - max) / temperature), see sample_weight.h
+    uint32_t key;    // orders as the logit does
     int32_t token;
 };
 
@@ -174,26 +175,15 @@ static void change_row(const struct sample_params *p, float *logits, int64_t n_v
         penalise_generated(p, logits, counts);
 }
 
-/* Unsigned integers that order as the floats do; -0 and 0 are one. */
-static uint32_t ordered_bits(float f) {
-    uint32_t bits;
-    f += 0.0f;
-    memcpy(&bits, &f, sizeof bits);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
 /* What temperature and min_p leave, in the order of ids. A weight that rounds to zero cannot be drawn. */
 static int64_t gather_candidates(const float *logits, int64_t n, float max, const struct sample_params *p, struct candidate *out) {
     float least = p->min_p > 0 ? logf(p->min_p) : -INFINITY;
-    least = MAX(least, -104.0f); // expf underflows below
     int64_t m = 0;
     for (int64_t i = 0; i < n; i++) {
-        float e = logits[i] == max ? 0 : (logits[i] - max) / p->temperature; // max may be +infinity, by a bias
-        if (e < least)
-            continue;
-        float w = expf(e);
+        float e = sample_exponent(logits[i], max, p->temperature);
+        uint64_t w = e >= least ? sample_weight(e) : 0;
         if (w > 0)
-            out[m++] = (struct candidate){ordered_bits(logits[i]), w, (int32_t)i};
+            out[m++] = (struct candidate){w, sample_key(logits[i]), (int32_t)i};
     }
     return m;
 }
@@ -204,15 +194,15 @@ struct cut {
     int64_t n_equal;
 };
 
-static double mass_of(const struct candidate *c, bool by_count) { return by_count ? 1 : (double)c->weight; }
+static uint64_t mass_of(const struct candidate *c, bool by_count) { return by_count ? 1 : c->weight; }
 
 /* The highest of 256 bins at which *before plus the mass from the top exceeds `bound`, or else the lowest bin
  * that holds anything; adds to *before the mass of the bins above it. */
-static unsigned bin_of_cut(const double mass[256], double bound, double *before) {
+static unsigned bin_of_cut(const uint64_t mass[256], uint64_t bound, uint64_t *before) {
     unsigned lowest = 255;
-    double above = *before;
+    uint64_t above = *before;
     for (int b = 255; b >= 0; b--) {
-        if (mass[b] <= 0)
+        if (mass[b] == 0)
             continue;
         lowest = (unsigned)b;
         *before = above;
@@ -224,12 +214,12 @@ static unsigned bin_of_cut(const double mass[256], double bound, double *before)
 }
 
 /* The shortest run of candidates in descending order (ties: in the order they stand) whose mass exceeds
- * `bound` >= 0; all of them when none does. n >= 1. */
-static struct cut find_cut(const struct candidate *c, int64_t n, bool by_count, double bound) {
+ * `bound`; all of them when none does. n >= 1. */
+static struct cut find_cut(const struct candidate *c, int64_t n, bool by_count, uint64_t bound) {
     uint32_t key = 0, mask = 0;
-    double before = 0;
+    uint64_t before = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
-        double mass[256] = {0};
+        uint64_t mass[256] = {0};
         for (int64_t i = 0; i < n; i++)
             if ((c[i].key & mask) == key)
                 mass[c[i].key >> shift & 255] += mass_of(&c[i], by_count);
@@ -262,24 +252,24 @@ static int32_t token_at_cut(const struct candidate *c, int64_t n, struct cut cut
     BUG_IF(true);
 }
 
-static double total_weight(const struct candidate *c, int64_t n) {
-    double sum = 0;
+static uint64_t total_weight(const struct candidate *c, int64_t n) {
+    uint64_t sum = 0;
     for (int64_t i = 0; i < n; i++)
-        sum += (double)c[i].weight;
+        sum += c[i].weight;
     return sum;
 }
 
 static int32_t draw(const float *logits, int64_t n_vocab, float max, const struct sample_params *p, struct candidate *c) {
     int64_t n = gather_candidates(logits, n_vocab, max, p, c);
     if (p->top_k > 0 && p->top_k < n)
-        n = keep_to_cut(c, n, find_cut(c, n, true, p->top_k - 1));
-    double total = total_weight(c, n);
-    if (p->top_p < 1) { // the shortest run that reaches top_p: one that exceeds the number just below it
-        n = keep_to_cut(c, n, find_cut(c, n, false, MAX(0, nextafter((double)p->top_p * total, -1))));
+        n = keep_to_cut(c, n, find_cut(c, n, true, (uint64_t)p->top_k - 1));
+    uint64_t total = total_weight(c, n);
+    if (p->top_p < 1) {
+        n = keep_to_cut(c, n, find_cut(c, n, false, sample_reach(p->top_p, total)));
         total = total_weight(c, n);
     }
-    double u = philox_uniform(p->seed, p->sequence, p->position);
-    return token_at_cut(c, n, find_cut(c, n, false, u * total));
+    uint64_t bits = philox_bits53(p->seed, p->sequence, p->position);
+    return token_at_cut(c, n, find_cut(c, n, false, sample_point(bits, total)));
 }
 
 static int32_t choose_token(const float *logits, int64_t n_vocab, const struct sample_params *p, struct sample_scratch *scratch,

@@ -6,7 +6,8 @@
  *
  * The draw uses Philox with key = seed and counter = (sequence, position), so a seed gives the same tokens in
  * any batch, chunking or order. The uniform u picks the first token, in descending probability (ties: lower id
- * first), at which the cumulated probability of what is left exceeds u. */
+ * first), at which the cumulated probability of what is left exceeds u. Probabilities are integers (sample_weight.h), so that
+ * every backend draws the same token from the same logits; what has less than 2^-44 of the best token's is never drawn. */
 #pragma once
 
 #include <stdbool.h>
@@ -81,7 +82,6 @@ int64_t sample_scratch_bytes(int64_t n_vocab);
 /* The reference; logits [n_vocab] are not changed. Ids in history, newest, bias, banned, allowed and target lie in
  * [0, n_vocab); newest_row is not looked at.
  *
- * Greedy reads the row once. A draw costs two or three passes more and never sorts the vocabulary. Sums are in
- * double. No allocation. */
+ * Greedy reads the row once. A draw costs two or three passes more and never sorts the vocabulary. No allocation. */
 void sample_row(const float *logits, int64_t n_vocab, const struct sample_params *params, struct sample_scratch *scratch,
                 struct sample_result *result);

@@ -42,11 +42,10 @@ static struct sample_params row_params(const struct request *r, int32_t position
 
 static void fill_tables(const struct gyre *g, struct batch_plan *plan, int s, const struct sequence *seq) {
     for (int group = 0; group < g->program->n_groups; group++) {
-        int width = plan->table_width[group];
-        int32_t *row = plan->block_table[group] + (size_t)s * (size_t)width;
         const struct block_table *table = &seq->tables[group];
-        for (int i = 0; i < width; i++)
-            row[i] = i < table->end ? table->block[i] : NO_BLOCK;
+        int32_t *row = plan->block_table[group] + (size_t)s * (size_t)plan->table_width[group];
+        if (table->end > 0)
+            memcpy(row, table->block, (size_t)table->end * sizeof *row);
     }
     plan->state_slot[s] = seq->state_slot;
 }

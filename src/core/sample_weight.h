@@ -1,0 +1,81 @@
+/* sample_weight.h - the arithmetic of a draw, in operations that every processor rounds alike: for core/sample.c and for kernels.
+ *
+ * The mass of a candidate is an integer, so sums do not depend on the order in which they are made, and whoever computes a
+ * draw from the same logits, by however many threads, draws the same token. Nothing here may be contracted to a fused
+ * multiply-add: on the device the operations are written as intrinsics, C17 without extensions does not contract, and clang is told. */
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define SAMPLE_INLINE static __host__ __device__ inline
+#else
+#define SAMPLE_INLINE static inline
+#endif
+
+#ifdef __CUDA_ARCH__
+#define SAMPLE_MUL(a, b) __fmul_rn(a, b)
+#define SAMPLE_ADD(a, b) __fadd_rn(a, b)
+#define SAMPLE_DIV(a, b) __fdiv_rn(a, b)
+#else
+#define SAMPLE_MUL(a, b) ((a) * (b))
+#define SAMPLE_ADD(a, b) ((a) + (b))
+#define SAMPLE_DIV(a, b) ((a) / (b))
+#endif
+
+enum { SAMPLE_WEIGHT_BITS = 44 };       // the weight of the best candidate is 2^44, so 2^19 candidates stay below 2^63
+#define SAMPLE_LEAST_EXPONENT (-30.49f) // below, the weight would round to less than one
+
+/* exp(e) * 2^44, relative error 2^-22; 0 for e below SAMPLE_LEAST_EXPONENT and for what is not a number. e <= 0. */
+SAMPLE_INLINE uint64_t sample_weight(float e) {
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
+    if (!(e >= SAMPLE_LEAST_EXPONENT))
+        return 0;
+    int k = (int)SAMPLE_ADD(SAMPLE_MUL(e, 1.44269504f), -0.5f); // e = k ln 2 + r, |r| < 0.35
+    float n = (float)k, r = SAMPLE_ADD(SAMPLE_ADD(e, SAMPLE_MUL(n, -0.693359375f)), SAMPLE_MUL(n, 2.12194440e-4f));
+    float p = SAMPLE_ADD(SAMPLE_MUL(r, 1.98412698e-4f), 1.38888889e-3f);
+    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 8.33333333e-3f);
+    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 4.16666667e-2f);
+    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.66666667e-1f);
+    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 0.5f);
+    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.0f);
+    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.0f);
+    uint64_t mantissa = (uint64_t)(p * 16777216.0f); // exact: p has 24 bits
+    int shift = SAMPLE_WEIGHT_BITS - 24 + k;
+    return shift >= 0 ? mantissa << shift : mantissa >> -shift;
+}
+
+/* What a candidate's logit is to the draw. max may be +infinity, by a bias. */
+SAMPLE_INLINE float sample_exponent(float logit, float max, float temperature) {
+    return logit == max ? 0.0f : SAMPLE_DIV(SAMPLE_ADD(logit, -max), temperature);
+}
+
+/* Unsigned integers that order as the floats do; -0 and 0 are one. */
+SAMPLE_INLINE uint32_t sample_key(float f) {
+    union {
+        float f;
+        uint32_t bits;
+    } u = {SAMPLE_ADD(f, 0.0f)};
+    return u.bits & 0x80000000u ? ~u.bits : u.bits | 0x80000000u;
+}
+
+SAMPLE_INLINE float sample_key_logit(uint32_t key) {
+    union {
+        uint32_t bits;
+        float f;
+    } u = {key & 0x80000000u ? key & 0x7fffffffu : ~key};
+    return u.f;
+}
+
+/* A run of candidates has reached top_p of the total when its mass exceeds this. total >= 1. */
+SAMPLE_INLINE uint64_t sample_reach(float top_p, uint64_t total) {
+    double need = ceil((double)top_p * (double)total);
+    uint64_t n = need < 1 ? 1 : (uint64_t)need;
+    return (n < total ? n : total) - 1;
+}
+
+/* The first candidate at which the mass exceeds this is drawn: floor(u * total), u = bits / 2^53. */
+SAMPLE_INLINE uint64_t sample_point(uint64_t bits, uint64_t total) { return (uint64_t)(((unsigned __int128)bits * total) >> 53); }
