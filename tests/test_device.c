@@ -212,34 +212,46 @@ static void each_of_a_full_batch_gets_what_it_gets_alone(void **state) {
 
 // ---- eight bits -------------------------------------------------------------------------------------------------
 
-/* Perplexities of a text that the CPU drew, and their ratio. */
-static double perplexity_ratio(const char *folder, struct gyre_options narrow) {
+/* The perplexity of a text that the CPU drew, over what the CPU makes of it. */
+static double perplexity_ratio(const char *folder, struct gyre_options options, const char *what) {
     static struct text text, wide;
     struct gyre *g = open_model(folder, &backend_cpu, (struct gyre_options){0});
-    random_prompt(g, &text, 3);
-    submit_writing(g, &text, N_PROMPT, 1000, 1, 17);
+    random_prompt(g, &wide, 3);
+    submit_writing(g, &wide, N_PROMPT, 1000, 1, 17);
     finish(g);
-    gyre_close(g);
-    wide = text;
-    g = open_model(folder, rig_backend(), (struct gyre_options){.dtype = "float16"});
+    text = wide;
     score(g, &wide);
     gyre_close(g);
-    g = open_model(folder, rig_backend(), narrow);
+    g = open_model(folder, rig_backend(), options);
     score(g, &text);
     gyre_close(g);
     double ratio = exp(mean_loss(&text) - mean_loss(&wide));
-    print_message("%s: perplexity %.3f, narrow %.3f, %+.2f %%\n", folder, exp(mean_loss(&wide)), exp(mean_loss(&text)), (ratio - 1) * 100);
+    print_message("%s: perplexity %.3f, %s %.3f: %+.2f %%\n", folder, exp(mean_loss(&wide)), what, exp(mean_loss(&text)),
+                  (ratio - 1) * 100);
     return ratio;
+}
+
+static void sixteen_bit_products_keep_the_perplexity(void **state) {
+    (void)state;
+    int wrong = 0;
+    if (rig_backend() == &backend_cpu)
+        skip();
+    for (size_t m = 0; m < ARRAY_LEN(dense); m++) {
+        wrong += !(fabs(perplexity_ratio(dense[m], (struct gyre_options){.dtype = "float16"}, "float16") - 1) < 0.005);
+        wrong += !(fabs(perplexity_ratio(dense[m], (struct gyre_options){.dtype = "bfloat16"}, "bfloat16") - 1) < 0.005);
+    }
+    EXPECT_EQ(wrong, 0);
 }
 
 static void eight_bit_weights_and_cache_cost_little_perplexity(void **state) {
     (void)state;
+    int wrong = 0;
     if (rig_backend() == &backend_cpu)
         skip();
-    int wrong = 0;
-    for (size_t m = 0; m < ARRAY_LEN(dense); m++)
-        wrong += !(perplexity_ratio(dense[m], (struct gyre_options){.dtype = "float16", .quantization = "fp8", .kv_cache_dtype = "fp8"}) <
-                   1.025);
+    for (size_t m = 0; m < ARRAY_LEN(dense); m++) {
+        struct gyre_options narrow = {.dtype = "float16", .quantization = "fp8", .kv_cache_dtype = "fp8"};
+        wrong += !(perplexity_ratio(dense[m], narrow, "fp8") < 1.025);
+    }
     EXPECT_EQ(wrong, 0);
 }
 
@@ -247,6 +259,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captured_steps_equal_steps_that_are_not_bit_for_bit),
         cmocka_unit_test(each_of_a_full_batch_gets_what_it_gets_alone),
+        cmocka_unit_test(sixteen_bit_products_keep_the_perplexity),
         cmocka_unit_test(eight_bit_weights_and_cache_cost_little_perplexity),
         cmocka_unit_test(thousands_of_tokens_past_a_window_are_the_cpus),
     };

@@ -15,6 +15,7 @@
 #include "main/memory_table.h"
 #include "main/progress.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,6 +205,10 @@ static double process_age_s(void) {
 static void print_device(const struct gyre *g, const struct device_limits *l) {
     struct gpu_watch *watch;
     const char *why;
+    if (!isfinite(l->read_bytes_per_s)) {
+        printf("device    %s: has no limits\n", l->name);
+        return;
+    }
     printf("device    %s: reads %.1f GB/s, multiplies %s at %.1f TFLOP/s, measured now\n", l->name, l->read_bytes_per_s * 1e-9, l->product,
            l->flops_per_s * 1e-12);
     if (gpu_watch_start(&watch, &why))
@@ -278,17 +283,25 @@ static enum status bench_prefills(struct gyre *g, const struct device_limits *li
     return OK;
 }
 
+/* A device without limits is infinitely fast, and its floors are 0. */
+static enum status measure_limits(struct gyre *g, struct device_limits *out, struct error *err) {
+    if (g->ops->measure)
+        return g->ops->measure(g->backend, out, err);
+    *out = (struct device_limits){.read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .product = "nothing"};
+    snprintf(out->name, sizeof out->name, "%s", g->ops->name);
+    return OK;
+}
+
 static enum status bench(struct gyre *g, struct error *err) {
     struct device_limits limits;
-    if (!g->ops->measure)
-        return fail(err, ERR_UNSUPPORTED, "bench decode: --device %s has no limits to compare with", g->ops->name);
     TRY(print_start(g, err));
-    TRY(g->ops->measure(g->backend, &limits, err));
+    TRY(measure_limits(g, &limits, err));
     print_device(g, &limits);
     memory_table_print(g, stdout);
     json_t *decode = json_array(), *prefill = json_array();
-    json_t *json = json_pack("{s:s, s:f, s:s, s:f, s:o, s:o}", "device", limits.name, "read_bytes_per_s", limits.read_bytes_per_s,
-                             "product", limits.product, "flops_per_s", limits.flops_per_s, "decode", decode, "prefill", prefill);
+    json_t *json = json_pack("{s:s, s:f, s:s, s:f, s:o, s:o}", "device", limits.name, "read_bytes_per_s",
+                             isfinite(limits.read_bytes_per_s) ? limits.read_bytes_per_s : 0, "product", limits.product, "flops_per_s",
+                             isfinite(limits.flops_per_s) ? limits.flops_per_s : 0, "decode", decode, "prefill", prefill);
     enum status st = bench_decodes(g, &limits, decode, err);
     if (st == OK)
         st = bench_prefills(g, &limits, prefill, err);
