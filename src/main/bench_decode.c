@@ -25,6 +25,7 @@ static struct {
     struct flag_ids batch, prefill;
     int64_t input_len, output_len, n_iters, n_warmup, seed;
     const char *output_json;
+    bool trace;
     struct engine_flags engine;
 } opt = {.input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = 2, .engine = ENGINE_FLAGS_DEFAULT};
 
@@ -37,6 +38,7 @@ static const struct flag flags[] = {
     {"num-iters-warmup", 0, FLAG_INT, &opt.n_warmup, "N", "Workload", "runs of each before those that count", .min = 0, .max = 1 << 20},
     {"num-iters", 0, FLAG_INT, &opt.n_iters, "N", "Workload", "runs of each; their median, least and most are printed", .min = 1, .max = 1 << 20},
     {"seed", 0, FLAG_INT, &opt.seed, "N", "Workload", "of the prompts", .min = 0, .max = 1e18},
+    {"trace", 0, FLAG_BOOL, &opt.trace, NULL, "Report", "also where a step's time goes, op by op; on a GPU"},
     {"output-json", 0, FLAG_STRING, &opt.output_json, "FILE", "Report", "write the figures as JSON"},
     ENGINE_FLAGS(opt.engine),
 };
@@ -259,6 +261,45 @@ static enum status write_json(const json_t *json, struct error *err) {
 
 /* ---- the verb ---- */
 
+/* Ops that do the same with weights of the same shape are one line. */
+static bool same_work(const struct op *a, const struct op *b) {
+    const struct weight *x = a->weights[0], *y = b->weights[0];
+    return a->code == b->code && a->in[0].width == b->in[0].width && a->out[0].width == b->out[0].width && !x == !y &&
+           (!x || (x->out == y->out && x->in == y->in));
+}
+
+static void print_ops(const struct gyre *g, const struct device_limits *limits, int64_t n_seqs, const double *op_us) {
+    const struct program *p = g->program;
+    double before = (double)(opt.input_len + opt.output_len - 1);
+    bool *told = xcalloc((size_t)p->n_ops, sizeof *told);
+    for (int i = 0; i < p->n_ops; i++) {
+        double us = 0, floor_us = 0;
+        int n = 0;
+        for (int k = i; k < p->n_ops && !told[i]; k++)
+            if (!told[k] && same_work(&p->ops[i], &p->ops[k])) {
+                us += op_us[k];
+                floor_us += bench_floor_op(g, limits, k, (double)n_seqs, before, 1).seconds * 1e6;
+                n++;
+                told[k] = k != i;
+            }
+        if (n > 0)
+            printf("      %-13s %7d > %-7d x %-3d %9.1f us %7.2f each   floor %9.1f us %6.1f %%\n", op_name(p->ops[i].code),
+                   p->ops[i].in[0].width, p->ops[i].out[0].width, n, us, us / n, floor_us, 100 * floor_us / us);
+    }
+    free(told);
+}
+
+static enum status trace(struct gyre *g, const struct device_limits *limits, int64_t n_seqs, struct error *err) {
+    if (!g->ops->trace)
+        return fail(err, ERR_UNSUPPORTED, "bench decode: --device %s cannot tell how long an op takes", g->ops->name);
+    double *op_us = xcalloc((size_t)g->program->n_ops, sizeof *op_us);
+    enum status st = g->ops->trace(g->exe, (int)n_seqs, op_us, err);
+    if (st == OK)
+        print_ops(g, limits, n_seqs, op_us);
+    free(op_us);
+    return st;
+}
+
 static enum status bench_decodes(struct gyre *g, const struct device_limits *limits, json_t *rows, struct error *err) {
     printf("decode    greedy, %lld tokens in, %lld out, median of %lld (least to most); the floor is of a step in the middle\n",
            (long long)opt.input_len, (long long)opt.output_len, (long long)opt.n_iters);
@@ -268,6 +309,8 @@ static enum status bench_decodes(struct gyre *g, const struct device_limits *lim
         struct row row = {.n = opt.batch.ids[i], .n_prompt = opt.input_len};
         TRY(measure(g, limits, opt.output_len, &row, err));
         print_decode(&row);
+        if (opt.trace)
+            TRY(trace(g, limits, row.n, err));
         json_array_append_new(rows, row_json(&row, true));
     }
     return OK;

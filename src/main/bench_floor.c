@@ -10,10 +10,6 @@ struct shape {
     double n_seqs, n_before, n_new;
 };
 
-struct op_work {
-    double weight_bytes, cache_bytes, flops;
-};
-
 /* The share of an op's weight that a step touches: of experts, those that some token is sent to when all are equally likely. */
 static double touched(const struct op *op, int slot, double n_tokens) {
     if (op->code == OP_EMBED)
@@ -32,7 +28,7 @@ static double product_flops(const struct op *op, int slot) {
     return 2.0 * (double)w->out * (double)w->in * share;
 }
 
-static void add_weights(const struct shape *s, const struct op *op, struct op_work *work) {
+static void add_weights(const struct shape *s, const struct op *op, struct bench_floor *work) {
     const struct program *p = s->g->program;
     bool per_answer = val_given(op->in[0]) && p->values[op->in[0].id].rows == ROWS_OUT;
     double n_tokens = s->n_seqs * s->n_new, rows = per_answer ? s->n_seqs : n_tokens;
@@ -64,7 +60,7 @@ static double keys_read(const struct shape *s, int window) {
     return window > 0 ? fmin(all, window + s->n_new - 1) : all;
 }
 
-static void add_cache(const struct shape *s, const struct op *op, struct op_work *work) {
+static void add_cache(const struct shape *s, const struct op *op, struct bench_floor *work) {
     const union op_args *a = &op->args;
     if (op->code == OP_ATTENTION) {
         int window = a->attention.window ? a->attention.window : a->attention.chunk;
@@ -79,17 +75,24 @@ static void add_cache(const struct shape *s, const struct op *op, struct op_work
     }
 }
 
+struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limits *limits, int op, double n_seqs, double n_before,
+                                  double n_new) {
+    struct shape s = {g, n_seqs, n_before, n_new};
+    struct bench_floor work = {0};
+    add_weights(&s, &g->program->ops[op], &work);
+    add_cache(&s, &g->program->ops[op], &work);
+    work.seconds = fmax((work.weight_bytes + work.cache_bytes) / limits->read_bytes_per_s, work.flops / limits->flops_per_s);
+    return work;
+}
+
 void bench_floor(const struct gyre *g, const struct device_limits *limits, double n_seqs, double n_before, double n_new,
                  struct bench_floor *out) {
-    struct shape s = {g, n_seqs, n_before, n_new};
     *out = (struct bench_floor){0};
     for (int i = 0; i < g->program->n_ops; i++) {
-        struct op_work work = {0};
-        add_weights(&s, &g->program->ops[i], &work);
-        add_cache(&s, &g->program->ops[i], &work);
-        out->weight_bytes += work.weight_bytes;
-        out->cache_bytes += work.cache_bytes;
-        out->flops += work.flops;
-        out->seconds += fmax((work.weight_bytes + work.cache_bytes) / limits->read_bytes_per_s, work.flops / limits->flops_per_s);
+        struct bench_floor op = bench_floor_op(g, limits, i, n_seqs, n_before, n_new);
+        out->weight_bytes += op.weight_bytes;
+        out->cache_bytes += op.cache_bytes;
+        out->flops += op.flops;
+        out->seconds += op.seconds;
     }
 }

@@ -72,6 +72,7 @@ class Offline(unittest.TestCase):
 
     def test_faults_are_one_sentence(self):
         for words, part in ((["latency", "/nowhere"], "/nowhere"), (["throughput", "/nowhere"], "/nowhere"), (["latency", STORY, "--input-len", "5000"], "5000"),
+                            (["decode", STORY, "--batch", "1", "--output-len", "2", "--num-iters", "1", "--trace"], "--device cpu cannot"),
                             (["throughput", STORY, "--dataset-name", "custom", "--dataset-path", "/nowhere"], "/nowhere")):
             p = bench(*words)
             self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1), p.stderr)

@@ -453,6 +453,7 @@ const struct backend_ops backend_cuda = {
     .memory = cuda_memory,
     .weight_bytes = cuda_weight_bytes,
     .measure = cuda_measure,
+    .trace = cuda_trace,
     .free_executable = cuda_free_executable,
     .free = cuda_free,
 };

@@ -8,6 +8,7 @@
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     step.c      a step: plan up, launches or a graph, results down
  *     graphs.c    the graphs, captured when a program is compiled
+ *     trace.c     how long each op takes
  *     measure.c   what the card can do at best
  *     kernels.h   the launchers
  *
@@ -119,6 +120,7 @@ struct executable {
     int n_twins;
     void *memory;            // values
     int64_t step_bytes;      // of all that a step uses on the device
+    cudaEvent_t *marks;      // [program.n_ops + 1] while a step is traced, else NULL
     bool only_sized;         // nothing is allocated: step_bytes is what is wanted
     void *scratch;           // of conversions and experts
     cudaGraphExec_t *graphs; // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
@@ -170,7 +172,12 @@ enum status step_collect(struct executable *exe, struct sample_result *results, 
 enum status step_alloc_plan(struct executable *exe, struct error *err);
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err); // all ops, one after the other
 
+/* ---- trace.c ---- */
+enum status trace_mark(struct executable *exe, int op, struct error *err); // nothing, unless a step is traced
+enum status cuda_trace(struct executable *exe, int n_rows, double *op_us, struct error *err);
+
 /* ---- graphs.c ---- */
+struct launch launch_of(const struct executable *exe, int rows); // a step that decodes in so many rows
 enum status graphs_capture(struct executable *exe, struct error *err);
 bool graphs_have(const struct executable *exe, const struct batch_plan *plan); // one for this step
 enum status graphs_run(struct executable *exe, int n_rows, struct error *err);

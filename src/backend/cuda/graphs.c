@@ -9,7 +9,7 @@
 
 enum { MOST_GRAPH_ROWS = 512 };
 
-static struct launch launch_of(const struct executable *exe, int rows) {
+struct launch launch_of(const struct executable *exe, int rows) {
     return (struct launch){exe->backend->stream, rows, rows, rows, exe->plan_view, exe->backend->block_size};
 }
 

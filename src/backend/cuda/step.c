@@ -223,8 +223,10 @@ enum status step_launch(struct executable *exe, const struct launch *l, struct e
     for (int i = 0; i < exe->program->n_ropes; i++)
         if (exe->ropes[i].dim > 0)
             launch_rope_angles(l, &exe->ropes[i]);
-    for (int i = 0; i < exe->program->n_ops; i++)
+    for (int i = 0; i < exe->program->n_ops; i++) {
+        TRY(trace_mark(exe, i, err));
         TRY(run_op(exe, &exe->ops[i], l, err));
+    }
     return OK;
 }
 

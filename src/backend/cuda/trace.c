@@ -1,0 +1,81 @@
+/* trace.c - how long each op of a decoding step takes: the step captured once more with an event before every op (backend_ops.trace).
+ *
+ * The plan on the device is that of the step that ran last, so the same rows are computed again, to the same places. Between events nothing
+ * starts early, so the sum is more than the step takes; an op that is part of another's kernel shows about a microsecond. */
+#include "backend/cuda/cuda.h"
+
+#include <stdlib.h>
+
+enum { REPLAYS = 15 };
+
+enum status trace_mark(struct executable *exe, int op, struct error *err) {
+    if (exe->marks)
+        DEVICE_TRY(exe->backend, err, cudaEventRecordWithFlags(exe->marks[op], exe->backend->stream, cudaEventRecordExternal),
+                   "an event before op %d", op);
+    return OK;
+}
+
+static enum status capture(struct executable *exe, int n_rows, cudaGraphExec_t *out, struct error *err) {
+    struct backend *b = exe->backend;
+    struct launch l = launch_of(exe, padded_rows(n_rows));
+    cudaGraph_t graph;
+    DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "a graph with events");
+    enum status st = step_launch(exe, &l, err);
+    if (st == OK)
+        st = trace_mark(exe, exe->program->n_ops, err);
+    cudaError_t code = cudaStreamEndCapture(b->stream, &graph);
+    if (st != OK)
+        return st;
+    DEVICE_TRY(b, err, code, "a graph with events");
+    code = cudaGraphInstantiate(out, graph, 0);
+    cudaGraphDestroy(graph);
+    DEVICE_TRY(b, err, code, "a graph with events");
+    return OK;
+}
+
+static int by_value(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static enum status replay(struct executable *exe, cudaGraphExec_t graph, float *ms, double *op_us, struct error *err) {
+    struct backend *b = exe->backend;
+    int n = exe->program->n_ops;
+    for (int r = 0; r < REPLAYS; r++) {
+        DEVICE_TRY(b, err, cudaGraphLaunch(graph, b->stream), "a graph with events");
+        DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "a graph with events");
+        for (int i = 0; i < n; i++)
+            DEVICE_TRY(b, err, cudaEventElapsedTime(&ms[i * REPLAYS + r], exe->marks[i], exe->marks[i + 1]), "op %d", i);
+    }
+    for (int i = 0; i < n; i++) {
+        qsort(ms + i * REPLAYS, REPLAYS, sizeof *ms, by_value);
+        op_us[i] = (double)ms[i * REPLAYS + REPLAYS / 2] * 1e3;
+    }
+    return OK;
+}
+
+static enum status trace(struct executable *exe, int n_rows, float *ms, double *op_us, struct error *err) {
+    cudaGraphExec_t graph = NULL;
+    for (int i = 0; i <= exe->program->n_ops; i++)
+        DEVICE_TRY(exe->backend, err, cudaEventCreate(&exe->marks[i]), "an event");
+    enum status st = capture(exe, n_rows, &graph, err);
+    if (st == OK)
+        st = replay(exe, graph, ms, op_us, err);
+    if (graph)
+        cudaGraphExecDestroy(graph);
+    return st;
+}
+
+enum status cuda_trace(struct executable *exe, int n_rows, double *op_us, struct error *err) {
+    int n = exe->program->n_ops;
+    float *ms = xcalloc((size_t)n * REPLAYS, sizeof *ms);
+    exe->marks = xcalloc((size_t)n + 1, sizeof *exe->marks);
+    enum status st = trace(exe, n_rows, ms, op_us, err);
+    for (int i = 0; i <= n; i++)
+        if (exe->marks[i])
+            cudaEventDestroy(exe->marks[i]);
+    free(exe->marks);
+    exe->marks = NULL;
+    free(ms);
+    return st;
+}
