@@ -303,8 +303,10 @@ void rig_result(struct rig *rig, val out) {
     rig->out = out;
     op_sample(p, op_take_rows(p, out));
     bool cpu = rig->ops == &backend_cpu;
-    struct backend_options options = {
-        .n_threads = rig->o.n_threads, .kernels = cpu ? rig->o.kernels : NULL, .dtype = cpu ? NULL : rig->o.kernels};
+    struct backend_options options = {.n_threads = rig->o.n_threads,
+                                      .kernels = cpu ? rig->o.kernels : NULL,
+                                      .dtype = cpu ? NULL : rig->o.kernels,
+                                      .quantization = rig->o.quantization};
     EXPECT_OK(rig->ops->open(&options, &rig->backend, &err), err);
     EXPECT_OK(rig->ops->place_weights(rig->backend, p, &err), err);
     struct cache_config config = {.block_size = rig->o.block_size, .n_states = rig->o.n_seqs};
@@ -441,6 +443,16 @@ double rig_error(const struct rig *rig, const double *got, const double *want) {
         worst = fmax(worst, error / fmax(size, 1e-30));
     }
     return worst;
+}
+
+double rig_cosine(const struct rig *rig, const double *got, const double *want) {
+    double both = 0, of_got = 0, of_want = 0;
+    for (int64_t i = 0; i < (int64_t)rig->n_rows * rig->out.width; i++) {
+        both += got[i] * want[i];
+        of_got += got[i] * got[i];
+        of_want += want[i] * want[i];
+    }
+    return both / sqrt(of_got * of_want);
 }
 
 /* ---- checks and pieces of formulas ---- */

@@ -45,11 +45,12 @@ enum rig_schedule {
 
 struct rig_options {
     int n_seqs, lens[RIG_MAX_SEQS];
-    int widths[RIG_MAX_IN]; // of the inputs; 0 ends
-    float spread;           // inputs are uniform in (-spread, spread); 0: 1
-    int block_size;         // 0: 16
-    const char *kernels;    // as in backend_options
-    int n_threads;          // 0: 2
+    int widths[RIG_MAX_IN];   // of the inputs; 0 ends
+    float spread;             // inputs are uniform in (-spread, spread); 0: 1
+    int block_size;           // 0: 16
+    const char *kernels;      // as in backend_options
+    int n_threads;            // 0: 2
+    const char *quantization; // as in backend_options
 };
 
 struct rig {
@@ -103,6 +104,9 @@ double rig_error(const struct rig *rig, const double *got, const double *want);
 
 double *rig_doubles(struct rig *rig, int64_t n);
 
+/* Of all values of all rows. */
+double rig_cosine(const struct rig *rig, const double *got, const double *want);
+
 /* Fails the test unless rig_error of a run under the schedule (under each) is within the bound. */
 void rig_expect(struct rig *rig, const double *want, double bound, enum rig_schedule schedule, const char *what);
 void rig_expect_in_every_schedule(struct rig *rig, const double *want, double bound, const char *what);
@@ -130,6 +134,10 @@ struct backend_options rig_backend_options(const char *kernels, int n_threads);
 /* What inputs, weights and outputs of 8 bits of fraction leave of a row's largest value, with a sum of some hundred terms. */
 #define RIG_BF16_BOUND 0.03
 #define RIG_F16_BOUND 0.004
+/* Products of e4m3 rows with e4m3 rows: each factor is off by up to 1/16, by 0.027 in the mean; so is a sum of many, and four times that
+ * happens. */
+#define RIG_F8_BOUND 0.15
+#define RIG_F8_COSINE 0.999
 
 /* "reference" and the sets of kernels that this processor has; NULL ends. Op tests loop over it. */
 const char *const *rig_kernels(void);

@@ -49,8 +49,8 @@ static void columns_of_an_embedding_keep_their_stride(void **state) {
 
 /* ---- LINEAR ---- */
 
-static void linear_case(enum rig_format format, int out, int in, int n_rows, bool biased, const char *kernels) {
-    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
+/* Ends the program with x W^T + b of random numbers; returns what it should be. */
+static double *record_linear(struct rig *rig, enum rig_format format, int out, int in, bool biased) {
     double *w, *b = NULL;
     const struct weight *weight = rig_weight(rig, format, out, in, &w);
     const struct weight *bias = biased ? rig_vector(rig, out, -1, 1, &b) : NULL;
@@ -62,6 +62,12 @@ static void linear_case(enum rig_format format, int out, int in, int n_rows, boo
         for (int o = 0; b && o < out; o++)
             y[o] += b[o];
     }
+    return want;
+}
+
+static void linear_case(enum rig_format format, int out, int in, int n_rows, bool biased, const char *kernels) {
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
+    double *want = record_linear(rig, format, out, in, biased);
     char what[100];
     snprintf(what, sizeof what, "linear %s [%d, %d] x %d", rig_format_name(format), out, in, rig->n_rows);
     rig_expect(rig, want, 4 * sqrt(in) * EPS, SCHEDULE_WHOLE, what);
@@ -69,15 +75,53 @@ static void linear_case(enum rig_format format, int out, int in, int n_rows, boo
     rig_free(rig);
 }
 
+/* Whether the device multiplies by e4m3: what is stored so or made so, in sides that are multiples of 16. */
+static bool is_by_e4m3(enum rig_format format, int out, int in, const char *quantization, const char *kernels) {
+    if (rig_backend() == &backend_cpu || strcmp(kernels, "float32") == 0 || out % 16 != 0 || in % 16 != 0)
+        return false;
+    return format == FORMAT_F8_CHANNEL || format == FORMAT_F8_BLOCK || (quantization && format < FORMAT_F8_CHANNEL);
+}
+
+static void linear_by_e4m3_case(enum rig_format format, int out, int in, int n_rows, bool biased, const char *quantization,
+                                const char *kernels) {
+    struct rig *rig = rig_new((struct rig_options){
+        .n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels, .quantization = quantization});
+    double *want = record_linear(rig, format, out, in, biased);
+    static const enum rig_schedule schedules[] = {SCHEDULE_WHOLE, SCHEDULE_RAGGED, SCHEDULE_CHUNK_1};
+    for (size_t i = 0; i < ARRAY_LEN(schedules); i++) {
+        const double *got = rig_run(rig, schedules[i]);
+        double error = rig_error(rig, got, want), cosine = rig_cosine(rig, got, want);
+        if (!(error <= RIG_F8_BOUND) || (rig->n_rows * out >= 1000 && !(cosine >= RIG_F8_COSINE)))
+            fail_msg("e4m3 linear %s%s [%d, %d] x %d, %s, schedule %d: error %.3g over %.3g or cosine %.6f under %.3f",
+                     rig_format_name(format), quantization ? " quantised" : "", out, in, rig->n_rows, kernels, schedules[i], error,
+                     RIG_F8_BOUND, cosine, RIG_F8_COSINE);
+    }
+    rig_free(rig);
+}
+
 static void linear_is_x_times_w_transposed_in_every_format(void **state) {
     (void)state;
+    static const int shapes[][3] = {{96, 128, 1}, {50, 192, 5}, {34, 64, 21}, {200, 896, 70}};
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
-        for (enum rig_format f = 0; f < N_FORMATS; f++) {
-            linear_case(f, 96, 128, 1, false, *kernels);
-            linear_case(f, 50, 192, 5, true, *kernels);
-            linear_case(f, 34, 64, 21, true, *kernels);
-            linear_case(f, 200, 896, 70, false, *kernels);
-        }
+        for (enum rig_format f = 0; f < N_FORMATS; f++)
+            for (int i = 0; i < (int)ARRAY_LEN(shapes); i++)
+                if (!is_by_e4m3(f, shapes[i][0], shapes[i][1], NULL, *kernels))
+                    linear_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i == 1 || i == 2, *kernels);
+}
+
+/* On a device that has them: from one row to more than any kernel for a few rows takes, with a bias and without. */
+static void linear_by_e4m3_is_near_the_product_of_the_numbers_stored(void **state) {
+    (void)state;
+    static const int shapes[][3] = {{16, 16, 1},    {48, 32, 2},     {96, 128, 1},    {208, 896, 70},
+                                    {512, 1024, 5}, {256, 2064, 33}, {1040, 512, 130}};
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (enum rig_format f = 0; f < N_FORMATS; f++)
+            for (int i = 0; i < (int)ARRAY_LEN(shapes); i++) {
+                if (is_by_e4m3(f, shapes[i][0], shapes[i][1], NULL, *kernels))
+                    linear_by_e4m3_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i & 1, NULL, *kernels);
+                else if (is_by_e4m3(f, shapes[i][0], shapes[i][1], "fp8", *kernels))
+                    linear_by_e4m3_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i & 1, "fp8", *kernels);
+            }
 }
 
 static void linear_takes_odd_shapes(void **state) {
@@ -89,12 +133,28 @@ static void linear_takes_odd_shapes(void **state) {
                 linear_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i & 1, *kernels);
 }
 
+/* Large enough for a device to look for the fastest way, and to keep what it found for the second time. */
+static void linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled(void **state) {
+    (void)state;
+    char folder[] = "/tmp/gyre-cache-XXXXXX";
+    EXPECT(mkdtemp(folder) != NULL);
+    setenv("XDG_CACHE_HOME", folder, 1);
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (int time = 0; time < 2; time++) {
+            linear_case(FORMAT_BF16, 1040, 2064, 37, true, *kernels);
+            if (is_by_e4m3(FORMAT_F8_CHANNEL, 1040, 2064, NULL, *kernels))
+                linear_by_e4m3_case(FORMAT_F8_CHANNEL, 1040, 2064, 37, true, NULL, *kernels);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_gives_the_scaled_row_of_each_token_in_every_format),
         cmocka_unit_test(columns_of_an_embedding_keep_their_stride),
         cmocka_unit_test(linear_is_x_times_w_transposed_in_every_format),
+        cmocka_unit_test(linear_by_e4m3_is_near_the_product_of_the_numbers_stored),
         cmocka_unit_test(linear_takes_odd_shapes),
+        cmocka_unit_test(linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
  * It never chooses a slower path silently. */
 #pragma once
 
+#include "base/load_progress.h"
 #include "base/status.h"
 #include "core/plan.h"
 #include "core/program.h"
@@ -19,13 +20,15 @@ struct backend;
 struct executable;
 
 struct backend_options {
-    int n_threads;            // CPU; 0: one a processor
-    const char *kernels;      // CPU: "portable", "avx2" or "avx512"; "reference": the plain function of every op, the oracle
-                              // of the op tests; NULL: the best that this processor has
-    const char *dtype;        // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
-    const char *kv_dtype;     // of KV and latent caches: "float32", "float16", "bfloat16", "fp8" or "int8"; NULL: the backend's choice
-    bool eager;               // CUDA: start every op of a step by itself, never a captured graph
-    const char *quantization; // "fp8": matrices that are stored wider are made e4m3 with a scale a row; NULL: as stored
+    int n_threads;                 // CPU; 0: one a processor
+    const char *kernels;           // CPU: "portable", "avx2" or "avx512"; "reference": the plain function of every op, the oracle
+                                   // of the op tests; NULL: the best that this processor has
+    const char *dtype;             // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
+    const char *kv_dtype;          // of KV and latent caches: "float32", "float16", "bfloat16", "fp8" or "int8"; NULL: the backend's choice
+    bool eager;                    // CUDA: start every op of a step by itself, never a captured graph
+    const char *quantization;      // "fp8": matrices that are stored wider are made e4m3 with a scale a row; NULL: as stored
+    bool dummy_weights;            // weights may be without data: random numbers take their place (backend_ops.makes_dummies)
+    struct load_progress progress; // of placing weights
 };
 
 /* How the cache is laid out: the engine decides on counts, the backend on the memory behind them. */
@@ -59,6 +62,7 @@ struct backend_ops {
     bool ragged;                      // takes steps with sequences of unequal length
     bool in_place;                    // computes with weights where the checkpoint's map has them, so they had better be in memory
     bool no_weights;                  // computes without weights: a model is opened by its config alone
+    bool makes_dummies;               // fills dummy weights by itself: matrices N(0, 1/in), vectors uniform in [0.9, 1.1]
     int default_tokens, default_seqs; // of a step, where the user does not say; 0: the engine's
     int max_in_flight;                // 1: run() computes; 2: the device does, while the host prepares the next step
 

@@ -56,7 +56,9 @@ static enum status open_device(struct gyre *g, const struct gyre_options *o, str
                                       .dtype = o->dtype,
                                       .kv_dtype = o->kv_cache_dtype,
                                       .eager = o->enforce_eager,
-                                      .quantization = o->quantization};
+                                      .quantization = o->quantization,
+                                      .dummy_weights = o->dummy_weights,
+                                      .progress = {o->load_step, o->load_context}};
     return g->ops->open(&options, &g->backend, err);
 }
 
@@ -125,7 +127,8 @@ int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error
     int64_t start = clock_us();
     *out = NULL;
     struct load_progress progress = {o->load_step, o->load_context};
-    enum load_format load = o->backend->no_weights ? LOAD_PHANTOM : o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT;
+    bool no_data = o->backend->no_weights || (o->dummy_weights && o->backend->makes_dummies);
+    enum load_format load = no_data ? LOAD_PHANTOM : o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT;
     struct model_options options = {load, progress};
     if (model_open(o->model, &options, &model, &e) != OK)
         return engine_report(err, &e);
@@ -133,7 +136,7 @@ int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error
         model_read_ahead(model, &progress);
     const struct model_spec *spec = model->spec;
     struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS), 0};
-    for (int dt = 0; dt < N_DTYPES && load != LOAD_PHANTOM; dt++)
+    for (int dt = 0; dt < N_DTYPES && !o->backend->no_weights; dt++)
         m.weight_bytes += model->stored_bytes[dt];
     int64_t model_us = clock_us() - start;
     if (engine_open(o, &m, out, &e) != OK) {

@@ -1,6 +1,8 @@
 /* backend.c - the vtable of the CUDA backend; see cuda.h. */
 #include "backend/cuda/cuda.h"
 
+#include "backend/cuda/plan_cache.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +27,18 @@ static enum status no_device(struct error *err, cudaError_t code, const char *wh
     return fail(err, ERR_UNSUPPORTED, "--device cuda: %s: %s", what, cudaGetErrorString(code));
 }
 
+/* Plans of products are good for this card, driver and library. */
+static void open_plans(struct backend *b) {
+    char machine[400], path[4096];
+    struct cudaDeviceProp card = {0};
+    int driver = 0;
+    cudaGetDeviceProperties(&card, b->device);
+    cudaDriverGetVersion(&driver);
+    snprintf(machine, sizeof machine, "%.200s, %d multiprocessors, driver %d, cuBLASLt %zu", card.name, card.multiProcessorCount, driver,
+             cublasLtGetVersion());
+    b->plans = plan_cache_open(plan_cache_path(path, sizeof path, machine) ? path : NULL, machine);
+}
+
 static enum status open_parts(struct backend *b, struct error *err) {
     int n = 0, major = 0;
     cudaError_t code = cudaGetDeviceCount(&n);
@@ -42,6 +56,9 @@ static enum status open_parts(struct backend *b, struct error *err) {
         return no_device(err, code, "no workspace");
     if (cublasLtCreate(&b->blas) != CUBLAS_STATUS_SUCCESS)
         return fail(err, ERR_UNSUPPORTED, "--device cuda: cuBLASLt does not start");
+    if ((code = cudaEventCreate(&b->begun)) != cudaSuccess || (code = cudaEventCreate(&b->ended)) != cudaSuccess)
+        return no_device(err, code, "no event");
+    open_plans(b);
     return OK;
 }
 
@@ -54,6 +71,11 @@ static void cuda_free(struct backend *b) {
         cudaFreeHost(b->caches[g].host);
     }
     cudaFree(b->workspace);
+    plan_cache_free(b->plans);
+    if (b->begun)
+        cudaEventDestroy(b->begun);
+    if (b->ended)
+        cudaEventDestroy(b->ended);
     if (b->blas)
         cublasLtDestroy(b->blas);
     if (b->stream)
@@ -81,10 +103,13 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     if (options->kv_dtype)
         return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: the CUDA backend's cache has the element of its products, not %s",
                     options->kv_dtype);
-    if (options->quantization)
-        return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend does not make weights %s", options->quantization);
+    if (options->quantization && strcmp(options->quantization, "fp8") != 0)
+        return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s", options->quantization);
     struct backend *b = xcalloc(1, sizeof *b);
     b->eager = options->eager;
+    b->quantise = options->quantization != NULL;
+    b->dummies = options->dummy_weights;
+    b->progress = options->progress;
     enum status st = choose_product(b, options->dtype, err);
     if (st == OK)
         st = open_parts(b, err);
@@ -269,24 +294,27 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->rope = &exe->ropes[rope_of(op)];
     if (op->code != OP_LINEAR)
         return OK;
-    struct dmat x = c->in[0];
-    if (c->matrix[0].element == ELEMENT_E4M3)
+    struct dmat x = c->in[0], y = c->out[0];
+    if (c->matrix[0].element == ELEMENT_E4M3) {
         c->in_twin = twin_of(exe, op->in[0]);
-    else if (x.element != exe->backend->product) {
+        c->raw = (struct dmat){element_bytes(y.element) == 2 ? y.at : exe->scratch, y.stride, y.width, ELEMENT_F16};
+        x = c->in_twin->q;
+        y = c->raw;
+    } else if (x.element != exe->backend->product) {
         c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->backend->product};
         x = c->convert;
     }
     int max_rows = exe->program->values[op->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1);
-    return gemm_open(exe->backend, op, c->in_twin ? c->in_twin->q : x, c->out[0], max_rows, &c->gemm, err);
+    return gemm_open(exe->backend, op, x, y, max_rows, &c->gemm, err);
 }
 
-/* The widest row that a LINEAR may have to convert, and what experts keep between their two nodes. */
+/* The widest row that a LINEAR may have to convert, its raw products, and what experts keep between their two nodes. */
 static enum status alloc_scratch(struct executable *exe, struct error *err) {
     int64_t most = 1, tokens = padded_rows(exe->bucket.max_tokens), rows = MAX(tokens, padded_rows(MAX(exe->bucket.max_rows, 1)));
     for (int i = 0; i < exe->program->n_ops; i++) {
         const struct op *op = &exe->program->ops[i];
         if (op->code == OP_LINEAR)
-            most = MAX(most, rows * op->in[0].width);
+            most = MAX(most, rows * MAX(op->in[0].width, (op->out[0].width + 1) / 2));
         if (op->code == OP_MOE_FFN)
             most = MAX(most, tokens * op->args.moe_ffn.top_k * op->args.moe_ffn.ffn_size);
     }
@@ -353,6 +381,8 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         exe->ops[i].op = &p->ops[i];
         TRY(compile_op(exe, &exe->ops[i], element, offset, err));
     }
+    struct error unwritten; // then what was timed is timed again the next time: a start takes longer, and nothing else
+    plan_cache_save(exe->backend->plans, &unwritten);
     return graphs_capture(exe, err);
 }
 
@@ -437,6 +467,7 @@ static const float *cuda_hidden(struct executable *exe, int t) {
 const struct backend_ops backend_cuda = {
     .name = "cuda",
     .ragged = true,
+    .makes_dummies = true,
     .max_in_flight = 1,
     .default_tokens = 8192,
     .default_seqs = 512,

@@ -1,9 +1,11 @@
 /* cuda.h - what the host files of the CUDA backend share.
  *
  *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
- *     weights.c   weights on the device, in the element that the products run in
+ *     weights.c   weights on the device: which element and place each gets, and what rounding did
+ *     upload.c    how they come there
  *     gemm.c      LINEAR by cuBLASLt, one plan for each shape and number of rows, found when a program is compiled
  *     memory.c    what a step takes of the device, and what is left for caches
+ *     gemm_plan.c which of the library's algorithms, found by timing; plan_cache.c keeps what was found
  *     padded.c    the numbers of rows that a step is padded to
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     step.c      a step: plan up, launches or a graph, results down
@@ -12,7 +14,8 @@
  *     measure.c   what the card can do at best
  *     kernels.h   the launchers
  *
- * Products run in bfloat16 where the checkpoint stores most of its matrices in 16 bits or fewer, else in float32; sums are
+ * Products run in float16 where the checkpoint stores most of its matrices in 16 bits or fewer (eight times finer than bfloat16;
+ * what its range does not hold is refused when weights are placed), else in float32; matrices of LINEAR may be e4m3; sums are
  * float32 either way. The residual stream, logits, router scores and gates of recurrences stay float32; what a product reads
  * has the product's element. A device fault is kept in backend.fault and given again for ever. */
 #pragma once
@@ -34,8 +37,13 @@ struct backend {
     cudaStream_t stream;
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
+    struct plan_cache *plans;
+    cudaEvent_t begun, ended; // of what is timed
     enum element product;
-    bool product_is_set;   // by backend_options.dtype
+    bool product_is_set; // by backend_options.dtype
+    bool quantise;       // matrices of LINEAR to e4m3 when they are loaded
+    bool dummies;        // weights without data are made here
+    struct load_progress progress;
     struct placed *placed; // [n_slots], open addressing by the weight's address
     int n_slots;
     void *weights; // one allocation
@@ -63,14 +71,20 @@ enum status device_fault(struct backend *b, struct error *err, cudaError_t code,
     } while (0)
 
 int64_t element_bytes(enum element e);
-void to_element(enum element e, const float *from, int64_t n, void *to);
 
 /* ---- weights.c ---- */
 enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
 const struct placed *weight_on_device(const struct backend *b, const struct weight *w); // NULL for NULL
 void weights_release(struct backend *b);
+bool part_is_plain(const struct weight_part *part);
+
+/* ---- upload.c ---- */
+/* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */
+enum status upload_weights(struct backend *b, struct dplaced *counts, struct error *err);
+enum element upload_element(enum dtype dtype); // ELEMENT_I32: not one that is sent as it is stored
 
 /* ---- gemm.c ---- */
+/* x and y are where they lie in a step. With a weight of e4m3, x is a twin and y gets raw products (kernels.h). */
 struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucket
 enum status gemm_open(struct backend *b, const struct op *op, struct dmat x, struct dmat y, int max_rows, struct gemm **out,
                       struct error *err);
@@ -106,6 +120,7 @@ struct compiled_op {
     struct gemm *gemm;                 // LINEAR
     struct dmat convert;               // LINEAR: where x goes first, if it has another element
     struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
+    struct dmat raw;                   // likewise: its products before their scales
     struct twin *out_twin[OP_MAX_OUT]; // of out[k], all its columns; NULL: it has none
     struct dcache cache;
     const struct drope *rope;

@@ -68,6 +68,34 @@ struct dcache {
     enum element element;
 };
 
+/* ---- place.cu: when weights are loaded; not nodes of a step ---- */
+/* Rows of a matrix as stored, one after another; a value is its element times the scale of its row and columns. */
+struct dstored {
+    const void *at;
+    int64_t in;
+    enum element element; // F32, F16, BF16 or E4M3
+    const float *scale;   // [rows][n_scales], each of scale_cols columns; NULL: none
+    int64_t n_scales, scale_cols;
+};
+/* What the placing of a matrix did to it. */
+struct dplaced {
+    unsigned long long n_beyond;  // values that the element does not reach: over its largest in f16, not finite in e4m3
+    unsigned long long n_lost;    // not zero as stored, zero as placed
+    unsigned long long n_present; // not zero as stored
+    double squared_error, squared;
+};
+/* Rows [first_row, first_row + n_rows) of `to`, whose memory they are written to; counts on the device, added to, or NULL. */
+void launch_place_rows(cudaStream_t stream, const struct dstored *x, int64_t n_rows, struct dweight to, int64_t first_row,
+                       struct dplaced *counts);
+
+/* Random elements of a weight: N(0, deviation), or uniform in [0.9, 1.1]. */
+struct ddummy {
+    uint64_t key;
+    float deviation;
+    bool around_one;
+};
+void launch_fill_dummy(cudaStream_t stream, const struct ddummy *d, int64_t first, int64_t n, void *at, enum element e);
+
 /* ---- rows.cu ---- */
 void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y);
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
@@ -76,6 +104,15 @@ void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dm
 /* ---- quantise.cu ---- */
 /* y8 = x as e4m3 with a scale a row: the largest size / 448. What is not finite stays so. x of 16 or 32 bits; y8.width % 16 == 0. */
 void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8);
+
+/* What the library makes of e4m3 rows and e4m3 rows are raw products: sums of products of elements, in half precision and divided by
+ * RAW_UNIT so that they fit: a product of rows that both have their largest size everywhere fits up to 5,300 columns, one of
+ * random rows has some 60. With scales in the library itself, one a row of either, it computes up to twice as long on Hopper:
+ * it has a single kernel for that, without split sums. */
+#define RAW_UNIT 16384.0f
+/* y[r, c] = RAW_UNIT * raw[r, c] * row_scale[r] * column_scale[c] + bias[c]. y may be raw's memory if its element has 16 bits. */
+void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, const float *row_scale, const float *column_scale,
+                    struct dweight bias, struct dmat y);
 
 /* ---- norm.cu ---- */
 void launch_add_norm(const struct launch *l, struct dmat x, struct dmat d, struct dweight w, struct dweight r_scale, float eps,

@@ -124,8 +124,11 @@ static enum status run_linear(const struct compiled_op *c, const struct launch *
         if (!c->in_twin->written)
             launch_quantise(l, n_rows, x, c->in_twin->q);
         c->in_twin->written = true;
-        x = c->in_twin->q;
-    } else if (c->convert.at) {
+        TRY(gemm_run(c->gemm, n_rows, c->in_twin->q, c->raw, err));
+        launch_rescale(l, n_rows, c->raw, c->in_twin->q.scale, c->matrix[0].scale, c->floats[1], c->out[0]);
+        return OK;
+    }
+    if (c->convert.at) {
         launch_convert(l, n_rows, x, c->convert);
         x = c->convert;
     }
@@ -183,7 +186,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
     case OP_NORM:
         launch_norm(l, n_rows, c->in[0], c->in[1], c->floats[0], a->norm.eps, a->norm.plus_one, a->norm.group, a->norm.scale, c->out[0]);
         break;
-    case OP_LINEAR: return run_linear(c, l, n_rows, err);
+    case OP_LINEAR: TRY(run_linear(c, l, n_rows, err)); break;
     case OP_QKV_PREP: run_qkv_prep(c, l); break;
     case OP_ATTENTION: run_attention(c, l); break;
     case OP_MLA_PREP: {

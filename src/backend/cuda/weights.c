@@ -1,13 +1,23 @@
-/* weights.c - weights on the device: matrices row after row in the element of the products, vectors as floats.
+/* weights.c - which element and which place each weight gets on the device; upload.c brings it there.
  *
- * One allocation, sized before the first byte moves. A part that is stored plainly in that element is copied as it lies; any
- * other is decoded by its format's reference into a pinned piece and sent from there. */
+ *     matrices of LINEAR    e4m3 with a scale a row, where the checkpoint stores e4m3 (a scale a tensor or a row as it is; a scale
+ *                           a block is made one a row) and, with --quantization fp8, where it stores more bits; but for heads and
+ *                           routers, which stay as stored, and sides that are no multiple of 16, which the library does not multiply
+ *     other matrices        the element of the products
+ *     vectors               float32
+ *
+ * One allocation, sized before the first byte moves. What rounding does to a matrix is counted on the device and judged by its name:
+ * a model that would compute with other numbers than it should is refused. Bounds: nothing may be beyond the element's
+ * range; e4m3 may make one value in 64 zero and be off by 0.04 of the matrix's root mean square (0.027 is what normal
+ * numbers take); float16 may make one in 8 zero, as those are below 2^-25. */
 #include "backend/cuda/cuda.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 256, PIECE_BYTES = 16 << 20 };
+enum { ALIGNMENT = 256, LOST_E4M3 = 64, LOST_F16 = 8 };
+static const double ERROR_E4M3 = 0.04;
 
 int64_t element_bytes(enum element e) {
     switch (e) {
@@ -21,17 +31,7 @@ int64_t element_bytes(enum element e) {
     BUG_IF(true);
 }
 
-void to_element(enum element e, const float *from, int64_t n, void *to) {
-    for (int64_t i = 0; e == ELEMENT_F32 && i < n; i++)
-        ((float *)to)[i] = from[i];
-    for (int64_t i = 0; e == ELEMENT_F16 && i < n; i++)
-        ((uint16_t *)to)[i] = f32_to_f16(from[i]);
-    for (int64_t i = 0; e == ELEMENT_BF16 && i < n; i++)
-        ((uint16_t *)to)[i] = f32_to_bf16(from[i]);
-}
-
-/* By name: the plugin has formats of its own, at other addresses than the program's. */
-static bool is_plain(const struct weight_part *part) { return strcmp(part->format->name, qformat_plain.name) == 0; }
+// ---- the table --------------------------------------------------------------------------------------------------
 
 static size_t slot_of(const struct backend *b, const struct weight *w) {
     size_t mask = (size_t)b->n_slots - 1, i = ((uintptr_t)w >> 4) * 0x9E3779B97F4A7C15u >> 20 & mask;
@@ -48,6 +48,10 @@ const struct placed *weight_on_device(const struct backend *b, const struct weig
     return found;
 }
 
+// ---- elements ---------------------------------------------------------------------------------------------------
+
+bool part_is_plain(const struct weight_part *part) { return strcmp(part->format->name, qformat_plain.name) == 0; }
+
 /* What most bytes of matrices are stored in decides. */
 static enum element choose_product(const struct program *p) {
     int64_t wide = 0, narrow = 0;
@@ -56,137 +60,187 @@ static enum element choose_product(const struct program *p) {
             const struct weight *w = p->ops[i].weights[k];
             if (!w || !op_multiplies_by(p->ops[i].code, k))
                 continue;
-            bool is_wide = is_plain(&w->parts[0]) && (w->parts[0].dtype == DT_F32 || w->parts[0].dtype == DT_F64);
+            bool is_wide = part_is_plain(&w->parts[0]) && (w->parts[0].dtype == DT_F32 || w->parts[0].dtype == DT_F64);
             *(is_wide ? &wide : &narrow) += w->out * w->in;
         }
-    return wide > narrow ? ELEMENT_F32 : ELEMENT_BF16;
+    return wide > narrow ? ELEMENT_F32 : ELEMENT_F16;
 }
+
+static bool is_e4m3(const struct weight *w) {
+    for (int i = 0; i < w->n_parts; i++)
+        if (strcmp(w->parts[i].format->name, qformat_scaled.name) != 0 || w->parts[i].dtype != DT_F8_E4M3)
+            return false;
+    return true;
+}
+
+static bool is_wider(const struct weight *w) {
+    for (int i = 0; i < w->n_parts; i++)
+        if (!part_is_plain(&w->parts[i]) || dtype_bytes(w->parts[i].dtype) < 2)
+            return false;
+    return true;
+}
+
+static bool reads(const struct op *op, val v) {
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (op->in[k].id == v.id)
+            return true;
+    return false;
+}
+
+/* Whether the LINEAR's result is logits of tokens or of experts: small errors there change what is chosen. */
+static bool chooses(const struct program *p, val y) {
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct op *op = &p->ops[i];
+        if (!reads(op, y))
+            continue;
+        if (op->code == OP_SAMPLE || op->code == OP_MOE_ROUTE || (op->code == OP_SOFTCAP && chooses(p, op->out[0])))
+            return true;
+    }
+    return false;
+}
+
+static enum element matrix_element(const struct backend *b, const struct program *p, const struct op *op) {
+    const struct weight *w = op->weights[0];
+    if (op->code != OP_LINEAR || w->in % 16 != 0 || w->out % 16 != 0 || b->product == ELEMENT_F32)
+        return b->product;
+    if (is_e4m3(w))
+        return ELEMENT_E4M3;
+    return b->quantise && is_wider(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3 : b->product;
+}
+
+// ---- places -----------------------------------------------------------------------------------------------------
 
 static int64_t rounded(int64_t n_bytes) { return (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-static enum status check_part(const struct program *p, const struct op *op, const struct weight *w, const struct weight_part *part,
-                              struct error *err) {
-    if (!part->data)
-        return fail(err, ERR_UNSUPPORTED, "%s: %s: %s has no data", p->name, op_name(op->code), w->name);
-    const char *format = part->format->name; // by name, as in is_plain
+static enum status check_part(const struct backend *b, const struct program *p, const struct op *op, const struct weight *w,
+                              const struct weight_part *part, struct error *err) {
+    const char *format = part->format->name; // by name: the plugin has formats of its own, at other addresses than the program's
+    bool plain = part_is_plain(part) && dtype_is_float(part->dtype);
     bool packed = strcmp(format, qformat_mxfp4.name) == 0 || strcmp(format, qformat_nvfp4.name) == 0;
     bool scaled = strcmp(format, qformat_scaled.name) == 0;
-    bool known = packed
-                     ? part->dtype == DT_U8 && part->col_stride == 1
-                     : (is_plain(part) && dtype_is_float(part->dtype)) || (scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
+    bool known =
+        packed ? part->dtype == DT_U8 && part->col_stride == 1 : plain || (scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
     if (!known)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: CUDA does not compute with %s of %s (%s)", p->name, op_name(op->code), format,
                     dtype_name(part->dtype), w->name);
+    if (part->data)
+        return OK;
+    if (!b->dummies)
+        return fail(err, ERR_UNSUPPORTED, "%s: %s: %s has no data", p->name, op_name(op->code), w->name);
+    if (!plain || upload_element(part->dtype) == ELEMENT_I32)
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s: dummy weights are float32, float16 or bfloat16 (--quantization makes them e4m3); remove quantization_config to use them",
+            w->name);
     return OK;
 }
 
-/* Gives the weight its places, as offsets until the memory is there. */
-static enum status reserve(struct backend *b, const struct program *p, const struct op *op, int slot, int64_t *total, struct error *err) {
+static char *take(int64_t *total, int64_t n_bytes) { // an offset, until the memory is there; 1 is the first, as NULL is none
+    char *at = (char *)(uintptr_t)(1 + *total);
+    *total += rounded(n_bytes);
+    return at;
+}
+
+static enum status reserve(struct backend *b, const struct program *p, const struct op *op, int slot, struct error *err) {
     const struct weight *w = op->weights[slot];
     int64_t n;
     for (int i = 0; i < w->n_parts; i++)
-        TRY(check_part(p, op, w, &w->parts[i], err));
+        TRY(check_part(b, p, op, w, &w->parts[i], err));
     if (__builtin_mul_overflow(w->out, w->in, &n) || n > INT64_MAX / 16)
         return fail(err, ERR_MEMORY, "%s: a weight of %lld x %lld does not fit", w->name, (long long)w->out, (long long)w->in);
     struct placed *placed = &b->placed[slot_of(b, w)];
     placed->weight = w;
     bool matrix = op_multiplies_by(op->code, slot);
     struct dweight *d = matrix ? &placed->matrix : &placed->floats;
-    if (d->at)
+    enum element element = matrix ? matrix_element(b, p, op) : ELEMENT_F32;
+    if (d->at && (d->element == element || d->element == b->product))
         return OK;
-    *d = (struct dweight){(char *)(uintptr_t)(1 + *total), w->out, w->in, matrix ? b->product : ELEMENT_F32};
-    *total += rounded(n * element_bytes(d->element));
+    if (d->at) // of two ops that want different elements the finer one counts for both
+        element = b->product;
+    *d = (struct dweight){take(&b->weight_bytes, n * element_bytes(element)), w->out, w->in, element, NULL};
+    if (element == ELEMENT_E4M3)
+        d->scale = (const float *)(const void *)take(&b->weight_bytes, w->out * (int64_t)sizeof(float));
     return OK;
 }
 
-struct sender {
-    struct backend *b;
-    char *piece; // pinned, PIECE_BYTES
-    float *row;
-    int64_t row_capacity;
-};
+static void *settled(const struct backend *b, const void *offset) { return offset ? (char *)b->weights + ((uintptr_t)offset - 1) : NULL; }
 
-static bool lies_as_wanted(const struct weight_part *part, const struct weight *w, enum element e) {
-    return is_plain(part) &&
-           part->dtype == (e == ELEMENT_BF16  ? DT_BF16
-                           : e == ELEMENT_F16 ? DT_F16
-                                              : DT_F32) &&
-           part->col_stride == 1 && (part->row_stride == w->in || part->n_rows == 1);
-}
-
-static enum status send_decoded(struct sender *s, const struct weight *w, int64_t first_row, int64_t n_rows, struct dweight d,
-                                struct error *err) {
-    int64_t row_bytes = w->in * element_bytes(d.element), rows_a_piece = MAX(PIECE_BYTES / row_bytes, 1);
-    if (row_bytes > PIECE_BYTES)
-        return fail(err, ERR_UNSUPPORTED, "%s: rows of %lld bytes are too long", w->name, (long long)row_bytes);
-    for (int64_t r = first_row; r < first_row + n_rows; r += rows_a_piece) {
-        int64_t n = MIN(rows_a_piece, first_row + n_rows - r);
-        for (int64_t i = 0; i < n; i++) {
-            weight_rows_f32(w, r + i, 1, s->row);
-            to_element(d.element, s->row, w->in, s->piece + i * row_bytes);
-        }
-        DEVICE_TRY(s->b, err,
-                   cudaMemcpy((char *)(uintptr_t)d.at + r * row_bytes, s->piece, (size_t)(n * row_bytes), cudaMemcpyHostToDevice),
-                   "%s: sending %lld rows", w->name, (long long)n);
-    }
-    return OK;
-}
-
-static enum status send_weight(struct sender *s, const struct weight *w, struct dweight d, struct error *err) {
-    int64_t row = 0;
-    if (w->in > s->row_capacity) {
-        s->row = xrealloc(s->row, (size_t)w->in, sizeof *s->row);
-        s->row_capacity = w->in;
-    }
-    for (int i = 0; i < w->n_parts; row += w->parts[i++].n_rows) {
-        const struct weight_part *part = &w->parts[i];
-        int64_t row_bytes = w->in * element_bytes(d.element);
-        if (lies_as_wanted(part, w, d.element))
-            DEVICE_TRY(s->b, err,
-                       cudaMemcpy((char *)(uintptr_t)d.at + row * row_bytes, part->data, (size_t)(part->n_rows * row_bytes),
-                                  cudaMemcpyHostToDevice),
-                       "%s: sending %lld rows", w->name, (long long)part->n_rows);
-        else
-            TRY(send_decoded(s, w, row, part->n_rows, d, err));
-    }
-    return OK;
-}
-
-static enum status send_all(struct backend *b, struct sender *s, struct error *err) {
+static void settle(struct backend *b) {
     for (int i = 0; i < b->n_slots; i++) {
-        struct placed *p = &b->placed[i];
-        struct dweight *both[] = {&p->matrix, &p->floats};
+        struct dweight *both[] = {&b->placed[i].matrix, &b->placed[i].floats};
         for (int k = 0; k < 2; k++) {
-            if (!both[k]->at)
-                continue;
-            both[k]->at = (char *)b->weights + ((uintptr_t)both[k]->at - 1);
-            TRY(send_weight(s, p->weight, *both[k], err));
+            both[k]->at = settled(b, both[k]->at);
+            both[k]->scale = settled(b, both[k]->scale);
         }
     }
+}
+
+// ---- what rounding did ------------------------------------------------------------------------------------------
+
+static enum status judge(const struct placed *p, const struct dplaced *c, struct error *err) {
+    const char *name = p->weight->name;
+    unsigned long long n = c->n_present;
+    if (p->matrix.element == ELEMENT_F16 && c->n_beyond > 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: %llu values are larger than float16 can hold (65504); use --dtype bfloat16", name,
+                    c->n_beyond);
+    if (p->matrix.element == ELEMENT_F16 && c->n_lost > n / LOST_F16)
+        return fail(err, ERR_UNSUPPORTED, "%s: %llu of %llu values are too small for float16; use --dtype bfloat16", name, c->n_lost, n);
+    if (p->matrix.element != ELEMENT_E4M3)
+        return OK;
+    if (c->n_beyond > 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: %llu values are not finite, so that FP8 has no scale for their rows", name, c->n_beyond);
+    if (c->n_lost > n / LOST_E4M3)
+        return fail(err, ERR_UNSUPPORTED, "%s: FP8 with a scale a row would make %llu of %llu values zero, more than one in %d", name,
+                    c->n_lost, n, LOST_E4M3);
+    double error = c->squared > 0 ? sqrt(c->squared_error / c->squared) : 0;
+    if (!(error <= ERROR_E4M3))
+        return fail(err, ERR_UNSUPPORTED, "%s: FP8 with a scale a row would be off by %.3f of the matrix's size, more than %.2f", name,
+                    error, ERROR_E4M3);
     return OK;
+}
+
+static enum status judge_all(struct backend *b, const struct dplaced *on_device, struct error *err) {
+    struct dplaced *counts = xcalloc((size_t)b->n_slots, sizeof *counts);
+    cudaError_t code = cudaMemcpy(counts, on_device, (size_t)b->n_slots * sizeof *counts, cudaMemcpyDeviceToHost);
+    enum status st = code == cudaSuccess ? OK : device_fault(b, err, code, "counts of %d weights", b->n_slots);
+    for (int i = 0; st == OK && i < b->n_slots; i++)
+        if (b->placed[i].matrix.at)
+            st = judge(&b->placed[i], &counts[i], err);
+    free(counts);
+    return st;
+}
+
+static enum status upload_and_judge(struct backend *b, struct error *err) {
+    struct dplaced *counts;
+    size_t n_bytes = (size_t)b->n_slots * sizeof *counts;
+    DEVICE_TRY(b, err, cudaMalloc((void **)&counts, n_bytes), "counts of %d weights", b->n_slots);
+    cudaError_t code = cudaMemset(counts, 0, n_bytes);
+    enum status st = code == cudaSuccess ? upload_weights(b, counts, err) : device_fault(b, err, code, "counts of weights");
+    if (st == OK)
+        st = judge_all(b, counts, err);
+    cudaFree(counts);
+    return st;
 }
 
 enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err) {
     BUG_IF(b->placed); // placed twice
     if (!b->product_is_set)
         b->product = choose_product(p);
+    if (b->quantise && b->product == ELEMENT_F32)
+        return fail(err, ERR_UNSUPPORTED, "%s: --quantization fp8 needs products of 16 bits: set --dtype float16 or bfloat16", p->name);
     for (b->n_slots = 64; b->n_slots < p->n_ops * OP_MAX_WEIGHTS * 2;)
         b->n_slots *= 2;
     b->placed = xcalloc((size_t)b->n_slots, sizeof *b->placed);
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
             if (p->ops[i].weights[k])
-                TRY(reserve(b, p, &p->ops[i], k, &b->weight_bytes, err));
+                TRY(reserve(b, p, &p->ops[i], k, err));
     if (cudaMalloc(&b->weights, (size_t)MAX(b->weight_bytes, 1)) != cudaSuccess) {
         cudaGetLastError();
         return fail(err, ERR_MEMORY, "%s: the device has no room for %lld bytes of weights", p->name, (long long)b->weight_bytes);
     }
-    struct sender s = {.b = b};
-    DEVICE_TRY(b, err, cudaMallocHost((void **)&s.piece, PIECE_BYTES), "pinned memory of %d bytes", PIECE_BYTES);
-    enum status st = send_all(b, &s, err);
-    cudaFreeHost(s.piece);
-    free(s.row);
-    return st;
+    settle(b);
+    return upload_and_judge(b, err);
 }
 
 void weights_release(struct backend *b) {
