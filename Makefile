@@ -179,12 +179,20 @@ CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) $(
 build/cuda/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -I$(CUDA_HOME)/include -c -o $@ $<
-build/cuda/%.cu.o: src/%.cu src/backend/cuda/kernels.h src/backend/cuda/device.cuh
+build/cuda/%.cu.o: src/%.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -Xcompiler -fPIC -c -o $@ $<
 $(CUDA_TESTS): build/cuda/%: $(BUILD)/tests/%.o $(BUILD)/tests/op_rig.o $(CUDA_OBJ) $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
-cuda-tests: $(CUDA_TESTS)
+build/cuda/test_nodes: build/cuda/tests/test_nodes.o $(CUDA_OBJ) $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
+build/cuda/tests/%.o: tests/cuda/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
+cuda-tests: $(CUDA_TESTS) build/cuda/test_nodes
+build/cuda/bench_nodes: bench/cuda_nodes.cu $(CUDA_OBJ)
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
+	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o
 build/cuda/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
 
 # The kernels and what they need of core and base; all but gyre_plugin stays inside.

@@ -14,7 +14,7 @@ pack() {
     tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c | sed 's/\.c$//')
     make cuda cuda-tests $(for t in $tests; do echo "build/release/$t"; done)
     rm -rf build/gpu && mkdir -p build/gpu/root/lib
-    for program in $(for t in $tests; do echo "build/release/$t"; done) build/release/gyre build/release/libgyre-cuda.so; do
+    for program in $(for t in $tests; do echo "build/release/$t"; done) build/release/gyre build/release/libgyre-cuda.so build/cuda/test_nodes; do
         strip -o "build/gpu/root/$(basename "$program")" "$program"
     done
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
@@ -42,6 +42,7 @@ run() {
             GYRE_TEST_DTYPE=$dtype one "${test}_$dtype" $there/$test || failed=1
         done
     done
+    one test_nodes $there/test_nodes || failed=1
     GYRE_TEST_DTYPE=float16 one test_device $there/test_device || failed=1
     GYRE_TEST_DTYPE=float16 GYRE_TEST_QUANTIZATION=fp8 GYRE_TEST_KV_DTYPE=fp8 one test_parity_fp8 $there/test_parity || failed=1
     return $failed

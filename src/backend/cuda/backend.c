@@ -171,20 +171,48 @@ static enum status cuda_alloc_cache(struct backend *b, const struct program *p, 
 
 /* Whether the value is a state that later layers add to. */
 static bool is_residual(const struct program *p, val v) {
-    for (int i = 0; i < p->n_ops; i++)
-        if ((p->ops[i].code == OP_EMBED || p->ops[i].code == OP_ADD_NORM) && p->ops[i].out[0].id == v.id)
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct op *op = &p->ops[i];
+        if ((op->code == OP_EMBED && op->out[0].id == v.id) || (op->code == OP_ADD_NORM && (op->out[0].id == v.id || op->in[0].id == v.id)))
             return true;
+    }
     return false;
 }
 
-/* What products read has their element; all else is float32: sums of products go to the norm, the rotation, the softmax and the
- * activation as they were made, and are rounded once, on the way into the next product. */
-static void choose_elements(const struct program *p, enum element product, enum element *element) {
+/* Whether the value is what a gate_up projection with weights in e4m3 makes: columns that nobody but a GATED_ACT reads. */
+static bool is_gate_up(const struct backend *b, const struct program *p, int id) {
+    const struct op *maker = &p->ops[p->values[id].first_use];
+    bool read = false;
+    if (maker->code != OP_LINEAR || weight_on_device(b, maker->weights[0])->matrix.element != ELEMENT_E4M3)
+        return false;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (p->ops[i].in[k].id == id) {
+                if (p->ops[i].code != OP_GATED_ACT || p->ops[i].in[1 - k].id != id)
+                    return false;
+                read = true;
+            }
+    return read;
+}
+
+/* What products read has their element. Of what they make, gates and ups have it if the weights are e4m3, which leaves 4 of its bits
+ * right: a step of many rows is bound by their bytes. All else is float32: sums of products go to the norm, the rotation, the
+ * softmax and the activation as they were made, and are rounded once, on the way into the next product. */
+static void choose_elements(const struct backend *b, const struct program *p, enum element *element) {
+    enum element product = b->product;
     for (int i = 0; i < p->n_values; i++)
         element[i] = p->values[i].dtype == DT_I32 ? ELEMENT_I32 : ELEMENT_F32;
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].code == OP_LINEAR && !is_residual(p, p->ops[i].in[0]))
             element[p->ops[i].in[0].id] = product;
+    for (int i = 0; i < p->n_values; i++)
+        if (is_gate_up(b, p, i))
+            element[i] = product;
+    for (int i = 0; i < p->n_ops; i++)
+        if (fold_of(p, &p->ops[i]) == FOLD_IN_ORDER) { // either can be read
+            enum element *rows = &element[p->ops[i].in[0].id], *taken = &element[p->ops[i].out[0].id];
+            *(is_residual(p, p->ops[i].in[0]) ? taken : rows) = is_residual(p, p->ops[i].in[0]) ? *rows : *taken;
+        }
 }
 
 static enum status place_values(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
@@ -193,6 +221,7 @@ static enum status place_values(struct executable *exe, enum element *element, i
     memcpy(sized.values, exe->program->values, (size_t)sized.n_values * sizeof *sized.values);
     for (int i = 0; i < sized.n_values; i++)
         sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
+    fold_lives(exe->program, sized.values);
     for (int i = 0; i < exe->n_twins; i++)
         sized.values[sized.n_values++] = twin_as_value(exe, &exe->twins[i]);
     int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
@@ -271,6 +300,17 @@ static struct dcache layer_cache(const struct executable *exe, int cache) {
                            b->caches[layer->group].block_elements, layer->group, e};
 }
 
+static void compile_folds(const struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset) {
+    const struct op *norm = norm_folded_into(exe->program, c->op);
+    c->fold = fold_of(exe->program, c->op);
+    c->in_order = value_of(exe, rows_in_order(exe->program, c->op), element, offset);
+    if (!norm)
+        return;
+    c->in[1] = value_of(exe, norm->in[0], element, offset);
+    c->d_norm = &norm->args.norm;
+    c->d_weight = weight_on_device(exe->backend, norm->weights[0])->floats;
+}
+
 static enum status compile_op(struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset,
                               struct error *err) {
     const struct op *op = c->op;
@@ -279,6 +319,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->in[k] = value_of(exe, op->in[k], element, offset);
     for (int k = 0; k < OP_MAX_OUT; k++)
         c->out[k] = value_of(exe, op->out[k], element, offset);
+    compile_folds(exe, c, element, offset);
     for (int k = 0; k < OP_MAX_OUT; k++)
         c->out_twin[k] = twin_of(exe, op->out[k]);
     for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
@@ -324,6 +365,9 @@ static enum status alloc_scratch(struct executable *exe, struct error *err) {
 static enum status place_ropes(struct executable *exe, struct error *err) {
     const struct program *p = exe->program;
     int64_t floats = 0, at = 0;
+    if (p->n_ropes > CUDA_MAX_ROPES)
+        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does up to %d rotations, this has %d", p->name, CUDA_MAX_ROPES, p->n_ropes);
+    BUG_IF(p->ops[0].code != OP_EMBED); // which makes the angles
     for (int i = 0; i < p->n_ropes; i++)
         floats += p->ropes[i]->dim * (1 + (int64_t)exe->bucket.max_tokens);
     exe->ropes = xcalloc((size_t)p->n_ropes + 1, sizeof *exe->ropes);
@@ -365,7 +409,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     const struct op *last = &p->ops[p->n_ops - 1];
     if (last->code != OP_SAMPLE)
         return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
-    choose_elements(p, exe->backend->product, element);
+    choose_elements(exe->backend, p, element);
     twins_plan(exe);
     TRY(place_values(exe, element, offset, err));
     exe->logits = value_of(exe, last->in[0], element, offset);

@@ -8,6 +8,7 @@
  *     gemm_plan.c which of the library's algorithms, found by timing; plan_cache.c keeps what was found
  *     padded.c    the numbers of rows that a step is padded to
  *     twins.c     which values have an e4m3 twin, and who writes it
+ *     fold.c      ops that need no node of their own
  *     step.c      a step: plan up, launches or a graph, results down
  *     graphs.c    the graphs, captured when a program is compiled
  *     trace.c     how long each op takes
@@ -113,6 +114,20 @@ struct twin {
     bool written;  // in the step that is being put on the stream
 };
 
+/* ---- fold.c ---- */
+enum fold {
+    FOLD_NEVER,
+    FOLD_ALWAYS,   // a NORM that an ADD_NORM does
+    FOLD_IN_ORDER, // a TAKE_ROWS, in a step whose output row r is token row r
+};
+enum fold fold_of(const struct program *p, const struct op *op);
+/* The NORM that makes in[1] of this ADD_NORM and is done in its node; NULL: none. */
+const struct op *norm_folded_into(const struct program *p, const struct op *add);
+/* What this LINEAR reads of a step in order, where the TAKE_ROWS before it is folded; else NO_VAL. */
+val rows_in_order(const struct program *p, const struct op *op);
+/* Values [p->n_values] live as long as the nodes that folded ops went into need them. */
+void fold_lives(const struct program *p, struct value *values);
+
 struct compiled_op {
     const struct op *op;
     struct dmat in[OP_MAX_IN], out[OP_MAX_OUT];
@@ -122,6 +137,10 @@ struct compiled_op {
     struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
     struct dmat raw;                   // likewise: its products before their scales
     struct twin *out_twin[OP_MAX_OUT]; // of out[k], all its columns; NULL: it has none
+    enum fold fold;
+    struct dmat in_order;           // LINEAR of rows taken: in[0] in a step where they are the token rows; at NULL: of others
+    const struct norm_args *d_norm; // ADD_NORM: in[1] is normed first, with the weight d_weight; NULL: it is not
+    struct dweight d_weight;
     struct dcache cache;
     const struct drope *rope;
 };

@@ -10,7 +10,7 @@
 enum { MOST_GRAPH_ROWS = 512 };
 
 struct launch launch_of(const struct executable *exe, int rows) {
-    return (struct launch){exe->backend->stream, rows, rows, rows, exe->plan_view, exe->backend->block_size};
+    return (struct launch){exe->backend->stream, rows, rows, rows, exe->plan_view, exe->backend->block_size, true};
 }
 
 /* Once outside of a graph before: what a kernel's first launch loads must not be loaded while capturing. The plan on the device is
@@ -46,9 +46,16 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
     return OK;
 }
 
+/* As graphs are captured: a token a sequence, and a row a token. */
+static bool decodes_only(const struct batch_plan *p) {
+    bool is = p->n_tokens == p->n_seqs && p->n_rows == p->n_seqs;
+    for (int r = 0; is && r < p->n_rows; r++)
+        is = p->out_row[r] == r;
+    return is;
+}
+
 bool graphs_have(const struct executable *exe, const struct batch_plan *p) {
-    bool decodes_only = p->n_tokens == p->n_seqs && p->n_rows == p->n_seqs;
-    return decodes_only && p->n_tokens > 0 && padded_index(padded_rows(p->n_tokens)) < exe->n_graphs;
+    return decodes_only(p) && p->n_tokens > 0 && padded_index(padded_rows(p->n_tokens)) < exe->n_graphs;
 }
 
 enum status graphs_run(struct executable *exe, int n_rows, struct error *err) {

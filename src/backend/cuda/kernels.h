@@ -55,6 +55,7 @@ struct launch {
     int n_tokens, n_seqs, n_rows;
     struct device_plan plan;
     int block_size; // of the cache, a power of two
+    bool in_order;  // output row r is token row r
 };
 
 /* A layer's cache: blocks one after another.
@@ -97,7 +98,21 @@ struct ddummy {
 void launch_fill_dummy(cudaStream_t stream, const struct ddummy *d, int64_t first, int64_t n, void *at, enum element e);
 
 /* ---- rows.cu ---- */
-void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y);
+struct drope { // core/rope.h with tables on the device
+    int dim, pairing, by_length;
+    const float *inv_freq, *inv_freq_long;
+    float factor, factor_long;
+    int64_t original_context;
+    double theta, scaling;
+    float *cos_sin; // [tokens][dim], of the step: cos [dim/2], then sin [dim/2]
+};
+enum { CUDA_MAX_ROPES = 4 };
+struct dropes {
+    int n;
+    struct drope rope[CUDA_MAX_ROPES];
+};
+/* And the angles of all rows for the ropes given, in the same node. */
+void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes);
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
 
@@ -114,28 +129,29 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
 void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, const float *row_scale, const float *column_scale,
                     struct dweight bias, struct dmat y);
 
-/* ---- norm.cu ---- */
-void launch_add_norm(const struct launch *l, struct dmat x, struct dmat d, struct dweight w, struct dweight r_scale, float eps,
-                     bool plus_one, struct dmat r, struct dmat y);
+/* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
+struct dadd_norm {
+    struct dweight w, r_scale;
+    float eps;
+    bool plus_one;
+    struct dweight d_norm; // at given: d is normed by it first, where widths are multiples of 4 and at most 8,192
+    float d_eps;
+    bool d_plus_one;
+};
+void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r, struct dmat y,
+                     struct dmat twin);
+/* twin: where a group is the row. */
 void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps, bool plus_one, int group,
-                 float scale, struct dmat y);
+                 float scale, struct dmat y, struct dmat twin);
 
 /* ---- elementwise.cu: n_rows as the step was launched for ---- */
-void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y);
+void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y,
+                      struct dmat twin); // y may be absent where its twin is given
+/* Whether the twin can be written in the same node. */
+bool gated_act_takes_twin(struct dmat gate, struct dmat up, struct dmat y);
 void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate, struct dmat y);
 void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x, struct dmat y);
 void launch_diff_heads(const struct launch *l, struct dmat x, const struct dweight lambda[4], float lambda_init, struct dmat y);
-
-/* ---- rope.cu ---- */
-struct drope { // core/rope.h with tables on the device
-    int dim, pairing, by_length;
-    const float *inv_freq, *inv_freq_long;
-    float factor, factor_long;
-    int64_t original_context;
-    double theta, scaling;
-    float *cos_sin; // [tokens][dim], of the step: cos [dim/2], then sin [dim/2]
-};
-void launch_rope_angles(const struct launch *l, const struct drope *rope);
 
 /* ---- attention.cu ---- */
 struct dqkv {

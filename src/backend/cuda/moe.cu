@@ -2,8 +2,9 @@
  *
  * MOE_ROUTE   a warp a token: the logits lie in shared memory, top_k rounds of the largest.
  * MOE_FFN     two nodes. hidden[t,k,f] = act(W13_e x)[f]: a warp an f, both of its rows; y[t,d] = sum_k weight * (W2_e hidden + b2):
- *             a warp a d. Every token reads its experts' weights for itself, coalesced: right at any size, fast at none. */
-#include "backend/cuda/device.cuh"
+ *             a warp a d. A lane reads eight weights at once, so that a few tokens are bound by the bytes of their experts.
+ *             Every token reads its experts' weights for itself: right at any size, not fast at many tokens. */
+#include "backend/cuda/fours.cuh"
 
 enum { SOFTMAX, SOFTMAX_TOPK, SIGMOID, SOFTMAX_GROUP }; // core/ops.h routing
 
@@ -128,14 +129,28 @@ void launch_moe_route(const struct launch *l, const struct droute *a, struct dma
 
 enum { WARPS = 8 };
 
-static __device__ float row_dot(const dweight &w, int64_t row, const dmat &x, int t) {
+/* A row of weights times n values, by a warp; known to all lanes. W: element of the weights, X: of the values, EIGHTS: both lie so
+ * that a lane reads eight neighbours of each at once. */
+template <element W, element X, bool EIGHTS> static __device__ float row_dot(const dweight &w, int64_t row, const dmat &x, int64_t t) {
+    dmat rows = {const_cast<void *>(w.at), w.in, (int)w.in, W, nullptr};
+    int lane = threadIdx.x % 32, n = (int)w.in;
     float sum = 0;
-    for (int i = threadIdx.x % 32; i < w.in; i += 32)
-        sum += load(w, row * w.in + i) * load(x, t, i);
+    if constexpr (EIGHTS) {
+#pragma unroll 4
+        for (int i = 8 * lane; i < n; i += 8 * 32) {
+            eight_of<W> a = load_eight<W>(rows, row, i);
+            eight_of<X> b = load_eight<X>(x, t, i);
+            sum += dot(floats_of<W>(a.low), floats_of<X>(b.low)) + dot(floats_of<W>(a.high), floats_of<X>(b.high));
+        }
+    } else {
+        for (int i = lane; i < n; i += 32)
+            sum += load(rows, row, i) * load(x, t, i);
+    }
     return warp_sum(sum);
 }
 
-static __global__ void moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweight w13, dweight b13) {
+template <element W, element X, bool EIGHTS>
+static __global__ void __launch_bounds__(WARPS * 32) moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweight w13, dweight b13) {
     let_next_start();
     wait_for_previous();
     int f = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y / a.top_k, k = blockIdx.y % a.top_k;
@@ -143,7 +158,7 @@ static __global__ void moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweigh
         return;
     int64_t gate_row = (int64_t) static_cast<const int32_t *>(ids.at)[t * ids.stride + k] * 2 * a.ffn_size + f,
             up_row = gate_row + a.ffn_size;
-    float gate = row_dot(w13, gate_row, x, t), up = row_dot(w13, up_row, x, t);
+    float gate = row_dot<W, X, EIGHTS>(w13, gate_row, x, t), up = row_dot<W, X, EIGHTS>(w13, up_row, x, t);
     if (b13.at) {
         gate += load(b13, gate_row);
         up += load(b13, up_row);
@@ -152,25 +167,52 @@ static __global__ void moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweigh
         a.hidden[(int64_t)blockIdx.y * a.ffn_size + f] = activate(a.act, a.limit, gate, up);
 }
 
-static __global__ void moe_down(device_plan plan, dmoe a, dmat ids, dmat weights, dweight w2, dweight b2, dmat y) {
+template <element W, bool EIGHTS>
+static __global__ void __launch_bounds__(WARPS * 32)
+    moe_down(device_plan plan, dmoe a, dmat ids, dmat weights, dweight w2, dweight b2, dmat y) {
     let_next_start();
     wait_for_previous();
     int d = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y;
     if (t >= step_tokens(plan) || d >= y.width)
         return;
-    dmat hidden = {a.hidden, a.ffn_size, a.ffn_size, ELEMENT_F32};
+    dmat hidden = {a.hidden, a.ffn_size, a.ffn_size, ELEMENT_F32, nullptr};
     float sum = 0;
+#pragma unroll 2
     for (int k = 0; k < a.top_k; k++) {
         int64_t row = (int64_t) static_cast<const int32_t *>(ids.at)[t * ids.stride + k] * y.width + d;
-        sum += load(weights, t, k) * (row_dot(w2, row, hidden, t * a.top_k + k) + (b2.at ? load(b2, row) : 0.0f));
+        sum += load(weights, t, k) *
+               (row_dot<W, ELEMENT_F32, EIGHTS>(w2, row, hidden, (int64_t)t * a.top_k + k) + (b2.at ? load(b2, row) : 0.0f));
     }
     if (threadIdx.x % 32 == 0)
         store(y, t, d, sum);
 }
 
+template <element W, element X, bool EIGHTS>
+static void launch_both(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights,
+                        struct dweight w13, struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
+    dim3 up((a->ffn_size + WARPS - 1) / WARPS, l->n_tokens * a->top_k), down((y.width + WARPS - 1) / WARPS, l->n_tokens);
+    launch_node(moe_up<W, X, EIGHTS>, up, WARPS * 32, 0, l->stream, l->plan, *a, x, ids, w13, b13);
+    launch_node(moe_down<W, EIGHTS>, down, WARPS * 32, 0, l->stream, l->plan, *a, ids, weights, w2, b2, y);
+}
+
 void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights, struct dweight w13,
                     struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
-    dim3 up((a->ffn_size + WARPS - 1) / WARPS, l->n_tokens * a->top_k), down((y.width + WARPS - 1) / WARPS, l->n_tokens);
-    launch_node(moe_up, up, WARPS * 32, 0, l->stream, l->plan, *a, x, ids, w13, b13);
-    launch_node(moe_down, down, WARPS * 32, 0, l->stream, l->plan, *a, ids, weights, w2, b2, y);
+    auto both = launch_both<ELEMENT_F32, ELEMENT_F32, false>; // of any element of x there are two: float32 and the weights'
+    bool eights = w13.in % 8 == 0 && w2.in % 8 == 0 && lies_in_eights(x), narrow = x.element != ELEMENT_F32;
+    switch (w13.element) {
+    case ELEMENT_F16:
+        both = !eights  ? launch_both<ELEMENT_F16, ELEMENT_F16, false>
+               : narrow ? launch_both<ELEMENT_F16, ELEMENT_F16, true>
+                        : launch_both<ELEMENT_F16, ELEMENT_F32, true>;
+        break;
+    case ELEMENT_BF16:
+        both = !eights  ? launch_both<ELEMENT_BF16, ELEMENT_BF16, false>
+               : narrow ? launch_both<ELEMENT_BF16, ELEMENT_BF16, true>
+                        : launch_both<ELEMENT_BF16, ELEMENT_F32, true>;
+        break;
+    default:
+        if (eights)
+            both = launch_both<ELEMENT_F32, ELEMENT_F32, true>;
+    }
+    both(l, a, x, ids, weights, w13, w2, b13, b2, y);
 }

@@ -119,7 +119,7 @@ static enum status copy_cache(struct executable *exe, const struct batch_plan *p
 // ---- the ops ----------------------------------------------------------------------------------------------------
 
 static enum status run_linear(const struct compiled_op *c, const struct launch *l, int n_rows, struct error *err) {
-    struct dmat x = c->in[0];
+    struct dmat x = l->in_order && c->in_order.at ? c->in_order : c->in[0];
     if (gemm_path(c->gemm, n_rows) == PATH_TWIN) {
         if (!c->in_twin->written)
             launch_quantise(l, n_rows, x, c->in_twin->q);
@@ -133,6 +133,55 @@ static enum status run_linear(const struct compiled_op *c, const struct launch *
         x = c->convert;
     }
     return gemm_run(c->gemm, n_rows, x, c->out[0], err);
+}
+
+/* The first makes the step's angles too. */
+static void run_embed(const struct executable *exe, const struct compiled_op *c, const struct launch *l) {
+    struct dropes ropes = {0};
+    for (int i = 0; c == exe->ops && i < exe->program->n_ropes; i++)
+        if (exe->ropes[i].dim > 0)
+            ropes.rope[ropes.n++] = exe->ropes[i];
+    launch_embed(l, c->matrix[0], c->op->args.embed.scale, c->out[0], &ropes);
+}
+
+/* What a producer makes of out[k] for those who read it: the value, its twin or both. */
+struct made {
+    struct dmat y, twin; // at NULL: not wanted
+};
+
+static struct made made_for(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
+    struct made m = {c->out[k], twin_to_write(exe, c, k, n_rows)};
+    if (!value_is_read(exe, c, k, n_rows))
+        m.y.at = NULL;
+    return m;
+}
+
+static void run_add_norm(const struct executable *exe, const struct compiled_op *c, const struct launch *l) {
+    const struct norm_args *a = &c->op->args.norm;
+    struct dadd_norm d = {.w = c->floats[0], .r_scale = c->floats[1], .eps = a->eps, .plus_one = a->plus_one};
+    struct made m = made_for(exe, c, 1, l->n_tokens);
+    if (c->d_norm) {
+        d.d_norm = c->d_weight;
+        d.d_eps = c->d_norm->eps;
+        d.d_plus_one = c->d_norm->plus_one;
+    }
+    launch_add_norm(l, &d, c->in[0], c->in[1], c->out[0], m.y, m.twin);
+}
+
+static void run_norm(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows) {
+    const struct norm_args *a = &c->op->args.norm;
+    struct made m = {.y = c->out[0]};
+    if (a->group == c->in[0].width)
+        m = made_for(exe, c, 0, n_rows);
+    launch_norm(l, n_rows, c->in[0], c->in[1], c->floats[0], a->eps, a->plus_one, a->group, a->scale, m.y, m.twin);
+}
+
+static void run_gated_act(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows) {
+    const struct act_args *a = &c->op->args.gated_act;
+    struct made m = {.y = c->out[0]};
+    if (gated_act_takes_twin(c->in[0], c->in[1], c->out[0]))
+        m = made_for(exe, c, 0, n_rows);
+    launch_gated_act(l, n_rows, (int)a->act, a->limit, c->in[0], c->in[1], m.y, m.twin);
 }
 
 static void run_route(const struct compiled_op *c, const struct launch *l) {
@@ -176,16 +225,12 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
     const union op_args *a = &c->op->args;
     enum rows kind = val_given(c->op->in[0]) ? exe->program->values[c->op->in[0].id].rows : ROWS_TOKENS;
     int n_rows = kind == ROWS_TOKENS ? l->n_tokens : l->n_rows;
-    if (n_rows == 0)
+    if (n_rows == 0 || c->fold == FOLD_ALWAYS || (c->fold == FOLD_IN_ORDER && l->in_order))
         return OK;
     switch (c->op->code) {
-    case OP_EMBED: launch_embed(l, c->matrix[0], a->embed.scale, c->out[0]); break;
-    case OP_ADD_NORM:
-        launch_add_norm(l, c->in[0], c->in[1], c->floats[0], c->floats[1], a->norm.eps, a->norm.plus_one, c->out[0], c->out[1]);
-        break;
-    case OP_NORM:
-        launch_norm(l, n_rows, c->in[0], c->in[1], c->floats[0], a->norm.eps, a->norm.plus_one, a->norm.group, a->norm.scale, c->out[0]);
-        break;
+    case OP_EMBED: run_embed(exe, c, l); break;
+    case OP_ADD_NORM: run_add_norm(exe, c, l); break;
+    case OP_NORM: run_norm(exe, c, l, n_rows); break;
     case OP_LINEAR: TRY(run_linear(c, l, n_rows, err)); break;
     case OP_QKV_PREP: run_qkv_prep(c, l); break;
     case OP_ATTENTION: run_attention(c, l); break;
@@ -199,7 +244,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
         launch_mla_attention(l, &d, c->in[0], c->matrix[0], c->cache, c->out[0]);
         break;
     }
-    case OP_GATED_ACT: launch_gated_act(l, n_rows, (int)a->gated_act.act, a->gated_act.limit, c->in[0], c->in[1], c->out[0]); break;
+    case OP_GATED_ACT: run_gated_act(exe, c, l, n_rows); break;
     case OP_DIFF_HEADS: launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]); break;
     case OP_MOE_ROUTE: run_route(c, l); break;
     case OP_MOE_FFN: run_experts(exe, c, l); break;
@@ -223,9 +268,6 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
     for (int i = 0; i < exe->n_twins; i++)
         exe->twins[i].written = false;
-    for (int i = 0; i < exe->program->n_ropes; i++)
-        if (exe->ropes[i].dim > 0)
-            launch_rope_angles(l, &exe->ropes[i]);
     for (int i = 0; i < exe->program->n_ops; i++) {
         TRY(trace_mark(exe, i, err));
         TRY(run_op(exe, &exe->ops[i], l, err));
@@ -245,7 +287,7 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, stru
     TRY(copy_cache(exe, plan, err));
     DEVICE_TRY(b, err, cudaMemcpyAsync(exe->plan_device, exe->plan_host, exe->plan_bytes, cudaMemcpyHostToDevice, b->stream),
                "sending a plan of %zu bytes", exe->plan_bytes);
-    struct launch l = {b->stream, plan->n_tokens, plan->n_seqs, plan->n_rows, exe->plan_view, b->block_size};
+    struct launch l = {b->stream, plan->n_tokens, plan->n_seqs, plan->n_rows, exe->plan_view, b->block_size, false};
     TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
     if (plan->n_rows > 0)
         DEVICE_TRY(b, err,

@@ -1,0 +1,437 @@
+/* cuda_nodes.cu - what the nodes of a step that are neither product nor attention cost on a GPU: ADD_NORM, NORM, GATED_ACT and their
+ * e4m3 twins.
+ *
+ *     build/cuda/bench_nodes [check]      a table; with check: every node against double precision, outputs poisoned
+ *
+ * A node's time is that of a graph of 60 of them, each behind the one before, divided by 60: the median of 15 replays. What it
+ * reads was written just before, as in a step, and so comes from the L2 cache while it fits. GYRE_EARLY_START=0: without
+ * programmatic launches. */
+#include "backend/cuda/norm.cu"
+
+#include <cooperative_groups.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+enum { NODES = 60, REPLAYS = 15 };
+
+static cudaStream_t stream;
+static uint64_t seed = 88172645463325252ull;
+
+#define TRY_CUDA(call)                                                                       \
+    do {                                                                                     \
+        cudaError_t code_ = (call);                                                          \
+        if (code_ != cudaSuccess) {                                                          \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_)); \
+            exit(1);                                                                         \
+        }                                                                                    \
+    } while (0)
+
+static float uniform() {
+    seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+    return (float)(seed >> 40) * 0x1p-23f - 1.0f;
+}
+
+static int bytes_of(element e) { return e == ELEMENT_F32 ? 4 : e == ELEMENT_E4M3 ? 1 : 2; }
+
+static float decode(element e, const void *at, int64_t i) {
+    switch (e) {
+    case ELEMENT_F32: return static_cast<const float *>(at)[i];
+    case ELEMENT_F16: return __half2float(static_cast<const __half *>(at)[i]);
+    case ELEMENT_BF16: return __bfloat162float(static_cast<const __nv_bfloat16 *>(at)[i]);
+    default: {
+        int code = static_cast<const uint8_t *>(at)[i], exponent = code >> 3 & 15, fraction = code & 7;
+        if ((code & 127) == 127)
+            return NAN;
+        float size = exponent ? ldexpf(1.0f + fraction / 8.0f, exponent - 7) : ldexpf(fraction / 8.0f, -6);
+        return code & 128 ? -size : size;
+    }
+    }
+}
+
+/* Rows on the device, every byte 0xff (NaN in all elements) until filled. */
+struct rows {
+    dmat m;
+    int n;
+    std::vector<float> values; // as the device has them
+    rows(int n_rows, int width, element e, int extra = 0) : n(n_rows) {
+        m = {nullptr, width + extra, width, e, nullptr};
+        size_t n_bytes = (size_t)n * m.stride * bytes_of(e);
+        TRY_CUDA(cudaMalloc(&m.at, n_bytes));
+        TRY_CUDA(cudaMemset(m.at, 0xff, n_bytes));
+        if (e == ELEMENT_E4M3) {
+            TRY_CUDA(cudaMalloc(&m.scale, n * sizeof(float)));
+            TRY_CUDA(cudaMemset(m.scale, 0xff, n * sizeof(float)));
+        }
+    }
+    rows(const rows &) = delete;
+    ~rows() {
+        cudaFree(m.at);
+        cudaFree(m.scale);
+    }
+    void fill(float size) {
+        std::vector<char> host((size_t)n * m.stride * bytes_of(m.element));
+        for (int64_t i = 0; i < n * m.stride; i++) {
+            float x = uniform() * size;
+            if (m.element == ELEMENT_F32)
+                reinterpret_cast<float *>(host.data())[i] = x;
+            else if (m.element == ELEMENT_F16)
+                reinterpret_cast<__half *>(host.data())[i] = __float2half(x);
+            else
+                reinterpret_cast<__nv_bfloat16 *>(host.data())[i] = __float2bfloat16(x);
+        }
+        TRY_CUDA(cudaMemcpy(m.at, host.data(), host.size(), cudaMemcpyHostToDevice));
+        fetch();
+    }
+    void fetch() {
+        std::vector<char> host((size_t)n * m.stride * bytes_of(m.element));
+        std::vector<float> scale(n, 1.0f);
+        TRY_CUDA(cudaMemcpy(host.data(), m.at, host.size(), cudaMemcpyDeviceToHost));
+        if (m.scale)
+            TRY_CUDA(cudaMemcpy(scale.data(), m.scale, n * sizeof(float), cudaMemcpyDeviceToHost));
+        values.resize((size_t)n * m.width);
+        for (int t = 0; t < n; t++)
+            for (int i = 0; i < m.width; i++)
+                values[(size_t)t * m.width + i] = decode(m.element, host.data(), t * m.stride + i) * scale[t];
+    }
+    const float *row(int t) const { return values.data() + (size_t)t * m.width; }
+};
+
+static struct launch step_of(int n_rows) {
+    struct launch l = {};
+    l.stream = stream;
+    l.n_tokens = l.n_seqs = l.n_rows = n_rows;
+    return l;
+}
+
+static dweight vector_of(rows &w) { return dweight{w.m.at, w.m.width, 1, ELEMENT_F32, nullptr}; }
+
+// ---- checks -----------------------------------------------------------------------------------------------------
+
+static int n_wrong;
+
+/* got against want: error relative to the row's largest, and for twins the cosine. */
+static void expect(const char *what, rows &got, const std::vector<double> &want, double bound) {
+    got.fetch();
+    double worst = 0, cosine = 1;
+    for (int t = 0; t < got.n; t++) {
+        double most = 0, off = 0, gw = 0, gg = 0, ww = 0;
+        for (int i = 0; i < got.m.width; i++) {
+            double g = got.row(t)[i], w = want[(size_t)t * got.m.width + i];
+            most = std::max(most, fabs(w));
+            if (!(fabs(g - w) <= off))
+                off = fabs(g - w);
+            gw += g * w, gg += g * g, ww += w * w;
+        }
+        if (!(off / most <= worst))
+            worst = off / most;
+        if (!(gw / sqrt(gg * ww) >= cosine))
+            cosine = gw / sqrt(gg * ww);
+    }
+    bool right = worst <= bound && (got.m.element != ELEMENT_E4M3 || cosine >= 0.999);
+    printf("%-60s error %.3g (%.3g)  cosine %.7f%s\n", what, worst, bound, cosine, right ? "" : "  WRONG");
+    n_wrong += !right;
+}
+
+static double bound_of(element e) {
+    return e == ELEMENT_F32 ? 2e-6 : e == ELEMENT_F16 ? 6e-4 : e == ELEMENT_BF16 ? 4.5e-3 : 0.034; // e4m3: half of 1/16, and a bit
+}
+
+static void norm_double(const double *x, const float *w, bool plus_one, int n, double eps, double *y) {
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    double factor = 1 / sqrt(sum / n + eps);
+    for (int i = 0; i < n; i++)
+        y[i] = x[i] * factor * (w ? w[i] + (plus_one ? 1.0 : 0.0) : 1.0);
+}
+
+static void check_add_norm(int n_rows, int width, element d_element, element y_element, bool given, bool normed, bool scaled, bool plus_one,
+                           int extra) {
+    rows x(n_rows, width, ELEMENT_F32, extra), d(n_rows, width, d_element, extra), r(n_rows, width, ELEMENT_F32, extra);
+    rows y(n_rows, width, y_element, extra), only(n_rows, width, y_element, extra), w(1, width, ELEMENT_F32), v(1, width, ELEMENT_F32),
+        scale(1, 1, ELEMENT_F32), both(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3), twin(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
+    x.fill(3), d.fill(40), w.fill(2), v.fill(2), scale.fill(1.5f);
+    both.m.width = twin.m.width = width;
+    struct dadd_norm a = {vector_of(w), scaled ? vector_of(scale) : dweight{}, 1e-5f, plus_one, normed ? vector_of(v) : dweight{}, 1e-6f,
+                          plus_one};
+    dmat none = {}, given_d = given ? d.m : none;
+    struct launch l = step_of(n_rows);
+    launch_add_norm(&l, &a, x.m, given_d, r.m, y.m, both.m);
+    launch_add_norm(&l, &a, x.m, given_d, r.m, only.m, none);
+    launch_add_norm(&l, &a, x.m, given_d, r.m, dmat{nullptr, y.m.stride, width, y_element, nullptr}, twin.m);
+    TRY_CUDA(cudaGetLastError());
+    TRY_CUDA(cudaStreamSynchronize(stream));
+    std::vector<double> want_r, want_y((size_t)n_rows * width), dd(width);
+    for (int t = 0; t < n_rows; t++) {
+        for (int i = 0; i < width; i++)
+            dd[i] = given ? d.row(t)[i] : 0.0;
+        if (normed)
+            norm_double(std::vector<double>(dd).data(), v.row(0), plus_one, width, 1e-6, dd.data());
+        for (int i = 0; i < width; i++)
+            want_r.push_back((x.row(t)[i] + dd[i]) * (scaled ? scale.row(0)[0] : 1.0));
+        norm_double(want_r.data() + (size_t)t * width, w.row(0), plus_one, width, 1e-5, want_y.data() + (size_t)t * width);
+    }
+    char what[200];
+    snprintf(what, sizeof what, "add_norm %d x %d+%d d %s%d y %d%s%s", n_rows, width, extra, given ? "" : "none ", d_element, y_element,
+             normed ? " normed" : "", scaled ? " scaled" : "");
+    expect((std::string(what) + " r").c_str(), r, want_r, 2e-6);
+    expect((std::string(what) + " y").c_str(), y, want_y, bound_of(y_element));
+    expect((std::string(what) + " y alone").c_str(), only, want_y, bound_of(y_element));
+    expect((std::string(what) + " twin").c_str(), both, want_y, bound_of(ELEMENT_E4M3));
+    expect((std::string(what) + " twin alone").c_str(), twin, want_y, bound_of(ELEMENT_E4M3));
+}
+
+static void check_norm(int n_rows, int width, int group, element x_element, element y_element, bool gated) {
+    rows x(n_rows, width, x_element), gate(n_rows, width, x_element), y(n_rows, width, y_element), w(1, group, ELEMENT_F32),
+        twin(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
+    x.fill(5), gate.fill(4), w.fill(2);
+    twin.m.width = width;
+    struct launch l = step_of(n_rows);
+    launch_norm(&l, n_rows, x.m, gated ? gate.m : dmat{}, vector_of(w), 1e-6f, true, group, 0.75f, y.m, group == width ? twin.m : dmat{});
+    TRY_CUDA(cudaGetLastError());
+    TRY_CUDA(cudaStreamSynchronize(stream));
+    std::vector<double> want((size_t)n_rows * width);
+    for (size_t at = 0; at < want.size(); at += group) {
+        std::vector<double> in(x.values.begin() + at, x.values.begin() + at + group);
+        norm_double(in.data(), w.row(0), true, group, 1e-6, want.data() + at);
+        for (int i = 0; i < group; i++)
+            want[at + i] *= 0.75 * (gated ? gate.values[at + i] / (1 + exp(-(double)gate.values[at + i])) : 1.0);
+    }
+    char what[200];
+    snprintf(what, sizeof what, "norm %d x %d group %d x %d y %d%s", n_rows, width, group, x_element, y_element, gated ? " gated" : "");
+    expect(what, y, want, bound_of(y_element));
+    if (group == width)
+        expect((std::string(what) + " twin").c_str(), twin, want, bound_of(ELEMENT_E4M3));
+}
+
+static double act_double(int act, double limit, double g, double u) {
+    switch (act) {
+    case 0: return g / (1 + exp(-g)) * u;
+    case 1: return 0.5 * g * (1 + tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * u;
+    case 2: return 0.5 * g * (1 + erf(g * 0.7071067811865476)) * u;
+    case 3: return 1 / (1 + exp(-g)) * u;
+    default: g = std::min(g, limit), u = std::max(std::min(u, limit), -limit); return (u + 1) * g / (1 + exp(-1.702 * g));
+    }
+}
+
+static void check_act(int act, int n_rows, int width, element in, element out) {
+    rows both(n_rows, 2 * width, in), y(n_rows, width, out), only(n_rows, width, out), twin(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
+    both.fill(9);
+    twin.m.width = width;
+    dmat gate = both.m, up = both.m, none = {};
+    gate.width = up.width = width;
+    up.at = static_cast<char *>(up.at) + width * bytes_of(in);
+    struct launch l = step_of(n_rows);
+    bool twins = gated_act_takes_twin(gate, up, y.m);
+    launch_gated_act(&l, n_rows, act, 7, gate, up, only.m, none);
+    if (twins)
+        launch_gated_act(&l, n_rows, act, 7, gate, up, y.m, twin.m);
+    TRY_CUDA(cudaGetLastError());
+    TRY_CUDA(cudaStreamSynchronize(stream));
+    std::vector<double> want;
+    for (int t = 0; t < n_rows; t++)
+        for (int i = 0; i < width; i++)
+            want.push_back(act_double(act, 7, both.row(t)[i], both.row(t)[width + i]));
+    char what[200];
+    snprintf(what, sizeof what, "gated_act %d %d x %d in %d out %d", act, n_rows, width, in, out);
+    expect((std::string(what) + " alone").c_str(), only, want, bound_of(out));
+    if (!twins)
+        return;
+    expect(what, y, want, out == ELEMENT_F32 ? 4e-6 : bound_of(out));
+    expect((std::string(what) + " twin").c_str(), twin, want, bound_of(ELEMENT_E4M3));
+}
+
+static void check_all() {
+    static const element all[] = {ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16};
+    static const int widths[] = {4, 64, 128, 896, 1536, 3584, 4096, 5120, 5376, 8192, 8196, 33, 16384};
+    for (int width : widths)
+        for (element d : all)
+            for (int variant = 0; variant < 6; variant++) {
+                bool fits = width % 4 == 0 && width <= WIDEST, normed = variant >= 4 && fits;
+                check_add_norm(1 + variant * 3, width, d, all[(variant + width) % 3], variant != 3, normed, variant % 2, variant & 2,
+                               variant == 2   ? 4
+                               : variant == 1 ? 1
+                                              : 0);
+            }
+    for (element in : all)
+        for (element out : all) {
+            static const int shapes[][2] = {{128, 128}, {512, 64},    {1024, 128},  {2048, 256},  {512, 512},   {1024, 1024},
+                                            {99, 33},   {1536, 1536}, {5376, 5376}, {8192, 8192}, {9000, 9000}, {256, 8}};
+            for (auto s : shapes)
+                check_norm(5, s[0], s[1], in, out, s[0] % 8 == 0);
+            for (int act = 0; act < 5; act++)
+                for (int width : {16, 37, 1000, 9216, 18944, 21504, 28672})
+                    check_act(act, 3, width, in, out);
+        }
+    printf("%d wrong\n", n_wrong);
+}
+
+// ---- times ------------------------------------------------------------------------------------------------------
+
+static double time_us(const std::function<void(int)> &node) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < NODES; i++)
+        node(i);
+    TRY_CUDA(cudaStreamEndCapture(stream, &graph));
+    TRY_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    cudaEvent_t from, to;
+    TRY_CUDA(cudaEventCreate(&from));
+    TRY_CUDA(cudaEventCreate(&to));
+    std::vector<float> ms;
+    for (int i = 0; i < REPLAYS + 3; i++) {
+        TRY_CUDA(cudaEventRecord(from, stream));
+        TRY_CUDA(cudaGraphLaunch(exec, stream));
+        TRY_CUDA(cudaEventRecord(to, stream));
+        TRY_CUDA(cudaEventSynchronize(to));
+        float one;
+        TRY_CUDA(cudaEventElapsedTime(&one, from, to));
+        if (i >= 3)
+            ms.push_back(one);
+    }
+    TRY_CUDA(cudaGetLastError());
+    cudaEventDestroy(from), cudaEventDestroy(to), cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
+    std::sort(ms.begin(), ms.end());
+    return ms[ms.size() / 2] * 1e3 / NODES;
+}
+
+static void tell(const char *what, int n_rows, int width, double n_bytes, double us) {
+    printf("%-34s %5d x %-6d %7.2f us %7.0f GB/s\n", what, n_rows, width, us, n_bytes / us * 1e-3);
+}
+
+static __global__ void nothing(int) {
+    let_next_start();
+    wait_for_previous();
+}
+
+static void time_nothing(int n_blocks) {
+    char what[80];
+    snprintf(what, sizeof what, "nothing, %d blocks", n_blocks);
+    tell(what, 0, 0, 0, time_us([&](int i) { launch_node(nothing, n_blocks, 256, 0, stream, i); }));
+}
+
+template <int FOURS> static void time_threads(int n_rows, const add_norm_args &a, double n_bytes) {
+    int n = a.x.width / 4, threads = ((n + FOURS - 1) / FOURS + 31) / 32 * 32;
+    if (threads > (FOURS < 4 ? 1024 / FOURS : THREADS))
+        return;
+    char what[80];
+    snprintf(what, sizeof what, "add_norm %d threads of %d fours", threads, FOURS);
+    tell(what, n_rows, a.x.width, n_bytes,
+         time_us([&](int) { launch_node(add_norm<ELEMENT_F32, FOURS, false>, n_rows, threads, 0, stream, a); }));
+}
+
+/* A row over a cluster of C blocks, whose shares of the sum go through distributed shared memory. */
+template <int C> static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(1024) add_norm_spread(add_norm_args a) {
+    __shared__ float2 of_warps[32], of_blocks[C];
+    let_next_start();
+    auto cluster = cooperative_groups::this_cluster();
+    auto here = cluster.barrier_arrive();
+    int t = blockIdx.x / C, rank = blockIdx.x % C, i = rank * blockDim.x + threadIdx.x;
+    bool mine = i < a.x.width / 4;
+    float4 w = mine ? weights_at(a.n, 4 * i) : float4{};
+    wait_for_previous();
+    float4 x = mine ? load_four<ELEMENT_F32>(a.x, t, 4 * i) : float4{}, d = mine ? load_four<ELEMENT_F32>(a.d, t, 4 * i) : float4{};
+    x = x + d;
+    w = w * x;
+    if (mine)
+        store_four(a.r, t, 4 * i, x);
+    float2 both = block_sum_max(make_float2(dot(x, x), largest(w)), of_warps);
+    cluster.barrier_wait(std::move(here)); // every block runs
+    if (threadIdx.x < C)
+        *cluster.map_shared_rank(&of_blocks[rank], threadIdx.x) = both;
+    cluster.sync(); // every block's share is here
+    both = make_float2(0, 0);
+    for (int k = 0; k < C; k++)
+        both = make_float2(both.x + of_blocks[k].x, fmaxf(both.y, of_blocks[k].y));
+    if (mine)
+        store_four(a.y, t, 4 * i, w * factor_of(a.n, both.x));
+}
+
+template <int C> static void time_spread(int n_rows, const add_norm_args &a, double n_bytes) {
+    int threads = ((a.x.width / 4 + C - 1) / C + 31) / 32 * 32;
+    char what[80];
+    snprintf(what, sizeof what, "add_norm %d blocks of %d threads", C, threads);
+    tell(what, n_rows, a.x.width, n_bytes, time_us([&](int) { launch_node(add_norm_spread<C>, n_rows * C, threads, 0, stream, a); }));
+}
+
+static void time_add_norm(int n_rows, int width) {
+    rows x(n_rows, width, ELEMENT_F32), d(n_rows, width, ELEMENT_F32), half(n_rows, width, ELEMENT_F16), y(n_rows, width, ELEMENT_F16),
+        w(1, width, ELEMENT_F32), v(1, width, ELEMENT_F32), twin(n_rows, width, ELEMENT_E4M3);
+    x.fill(1), d.fill(1), half.fill(1), w.fill(1), v.fill(1);
+    TRY_CUDA(cudaMemset(d.m.at, 0, (size_t)n_rows * width * 4)); // r stays what it was
+    struct dadd_norm a = {vector_of(w), {}, 1e-6f, false, {}, 0, false}, normed = a;
+    normed.d_norm = vector_of(v);
+    dmat none = {}, no_y = {nullptr, width, width, ELEMENT_F16, nullptr};
+    struct launch l = step_of(n_rows);
+    double size = (double)n_rows * width;
+    tell("add_norm", n_rows, width, size * 14, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, none); }));
+    tell("add_norm d 16 bit", n_rows, width, size * 12, time_us([&](int) { launch_add_norm(&l, &a, x.m, half.m, x.m, y.m, none); }));
+    tell("add_norm twin alone", n_rows, width, size * 13, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, no_y, twin.m); }));
+    tell("add_norm d 16 bit, twin alone", n_rows, width, size * 11,
+         time_us([&](int) { launch_add_norm(&l, &a, x.m, half.m, x.m, no_y, twin.m); }));
+    tell("add_norm y and twin", n_rows, width, size * 15, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, twin.m); }));
+    tell("add_norm, d normed", n_rows, width, size * 14, time_us([&](int) { launch_add_norm(&l, &normed, x.m, d.m, x.m, y.m, none); }));
+    tell("norm", n_rows, width, size * 8, time_us([&](int i) {
+             launch_norm(&l, n_rows, i % 2 ? d.m : x.m, none, vector_of(w), 1e-6f, false, width, 1, i % 2 ? x.m : d.m, none);
+         }));
+    if (n_rows > 32)
+        return;
+    add_norm_args args = {x.m, d.m, norm_by(a.w, 1e-6f, false, width), {}, nullptr, x.m, y.m, none};
+    time_threads<1>(n_rows, args, size * 14);
+    time_threads<2>(n_rows, args, size * 14);
+    time_threads<4>(n_rows, args, size * 14);
+    time_threads<6>(n_rows, args, size * 14);
+    time_threads<8>(n_rows, args, size * 14);
+    time_spread<2>(n_rows, args, size * 14);
+    time_spread<4>(n_rows, args, size * 14);
+    time_spread<8>(n_rows, args, size * 14);
+}
+
+static void time_act(int n_rows, int width) {
+    rows wide(n_rows, 2 * width, ELEMENT_F32), half(n_rows, 2 * width, ELEMENT_F16), y(n_rows, width, ELEMENT_F16),
+        twin(n_rows, width, ELEMENT_E4M3);
+    wide.fill(4), half.fill(4);
+    dmat none = {}, no_y = {nullptr, width, width, ELEMENT_F16, nullptr}, g32 = wide.m, g16 = half.m;
+    g32.width = g16.width = width;
+    dmat u32 = g32, u16 = g16;
+    u32.at = static_cast<float *>(u32.at) + width, u16.at = static_cast<__half *>(u16.at) + width;
+    struct launch l = step_of(n_rows);
+    double size = (double)n_rows * width;
+    for (int act = 0; act < 2; act++) {
+        printf("%s\n", act ? "gelu_tanh" : "silu");
+        tell("gated_act of float32", n_rows, width, size * 10,
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g32, u32, y.m, none); }));
+        tell("gated_act of 16 bit", n_rows, width, size * 6,
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g16, u16, y.m, none); }));
+        tell("gated_act of float32, twin", n_rows, width, size * 9,
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g32, u32, no_y, twin.m); }));
+        tell("gated_act of 16 bit, twin", n_rows, width, size * 5,
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g16, u16, no_y, twin.m); }));
+    }
+    tell("quantise 16 bit", n_rows, width, size * 3, time_us([&](int) { launch_quantise(&l, n_rows, y.m, twin.m); }));
+}
+
+int main(int argc, char **argv) {
+    TRY_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    if (argc > 1 && strcmp(argv[1], "check") == 0) {
+        check_all();
+        return n_wrong > 0;
+    }
+    printf("started early: %s\n", nodes_start_early() ? "yes" : "no");
+    for (int n : {1, 132})
+        time_nothing(n);
+    for (int n_rows : {1, 8, 32, 128, 512}) {
+        for (int width : {3584, 4096, 5376})
+            time_add_norm(n_rows, width);
+        for (int width : {18944, 21504})
+            time_act(n_rows, width);
+    }
+    return 0;
+}

@@ -1,0 +1,143 @@
+/* test_nodes.c - what the graph of a step holds, by name: a node costs about a microsecond even if it does nothing, so a dense layer
+ * may have seven. Needs a GPU; run from the root of the sources, as tools/gpu.sh does. */
+#include "backend/cuda/cuda.h"
+#include "check.h"
+#include "model/model.h"
+
+#include <cuda.h>
+#include <stdio.h>
+#include <string.h>
+
+extern const struct backend_ops backend_cuda;
+
+enum { MAX_NODES = 4096, ROWS = 1 };
+
+struct listed {
+    char name[100];
+    int n;
+};
+
+struct listing {
+    struct listed names[64];
+    int n_names, n_nodes, n_products, n_early; // early: edges that let the later node start early
+};
+
+static void *driver(const char *function) {
+    void *at = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    EXPECT_EQ(cudaGetDriverEntryPointByVersion(function, &at, CUDART_VERSION, cudaEnableDefault, &found), cudaSuccess);
+    EXPECT(at != NULL);
+    return at;
+}
+
+static void name_of(cudaGraphNode_t node, char *out, size_t n_bytes) {
+    CUresult (*get_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *) = NULL;
+    CUresult (*get_name)(const char **, CUfunction) = NULL, (*get_kernel_name)(const char **, CUkernel) = NULL;
+    *(void **)&get_params = driver("cuGraphKernelNodeGetParams");
+    *(void **)&get_name = driver("cuFuncGetName");
+    *(void **)&get_kernel_name = driver("cuKernelGetName");
+    enum cudaGraphNodeType type;
+    CUDA_KERNEL_NODE_PARAMS params;
+    const char *name = NULL;
+    EXPECT_EQ(cudaGraphNodeGetType(node, &type), cudaSuccess);
+    if (type != cudaGraphNodeTypeKernel) {
+        snprintf(out, n_bytes, "no kernel, but a node of type %d", (int)type);
+        return;
+    }
+    EXPECT_EQ(get_params(node, &params), CUDA_SUCCESS);
+    EXPECT_EQ(params.func ? get_name(&name, params.func) : get_kernel_name(&name, params.kern), CUDA_SUCCESS);
+    snprintf(out, n_bytes, "%s", name);
+}
+
+static bool is_product(const char *name) {
+    static const char *const words[] = {"gemm", "gemv", "splitK", "cutlass", "cublas", "nvjet", "stream"};
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (strstr(name, words[i]))
+            return true;
+    return false;
+}
+
+static void list_node(struct listing *l, const char *name) {
+    int i = 0;
+    while (i < l->n_names && strcmp(l->names[i].name, name) != 0)
+        i++;
+    EXPECT(i < (int)ARRAY_LEN(l->names));
+    if (i == l->n_names)
+        snprintf(l->names[l->n_names++].name, sizeof l->names[i].name, "%s", name);
+    l->names[i].n++;
+    l->n_nodes++;
+    l->n_products += is_product(name);
+}
+
+static void list_graph(cudaGraph_t graph, struct listing *l) {
+    static cudaGraphNode_t nodes[MAX_NODES], from[MAX_NODES], to[MAX_NODES];
+    static cudaGraphEdgeData edges[MAX_NODES];
+    size_t n = MAX_NODES;
+    EXPECT_EQ(cudaGraphGetNodes(graph, nodes, &n), cudaSuccess);
+    *l = (struct listing){0};
+    for (size_t i = 0; i < n; i++) {
+        char name[100];
+        name_of(nodes[i], name, sizeof name);
+        list_node(l, name);
+    }
+    n = MAX_NODES;
+    EXPECT_EQ(cudaGraphGetEdges(graph, from, to, edges, &n), cudaSuccess);
+    for (size_t i = 0; i < n; i++)
+        l->n_early += edges[i].type == cudaGraphDependencyTypeProgrammatic;
+}
+
+/* The ops of a step in which one sequence decodes, as they are captured. */
+static void list_step(const char *folder, struct listing *l, int *n_layers) {
+    struct model *m;
+    struct backend *b;
+    struct executable *exe;
+    struct error err;
+    EXPECT_OK(model_open(folder, &(struct model_options){0}, &m, &err), err);
+    EXPECT_OK(backend_cuda.open(&(struct backend_options){.dtype = "float16"}, &b, &err), err);
+    EXPECT_OK(backend_cuda.place_weights(b, m->program, &err), err);
+    struct cache_config config = {.block_size = 16, .n_states = 2};
+    for (int g = 0; g < m->program->n_groups; g++) {
+        config.n_blocks[g] = 4;
+        config.table_width[g] = 2;
+    }
+    EXPECT_OK(backend_cuda.alloc_cache(b, m->program, &config, &err), err);
+    EXPECT_OK(backend_cuda.compile(b, m->program, (struct bucket){16, 2, 2}, &exe, &err), err);
+    struct launch launch = {b->stream, ROWS, ROWS, ROWS, exe->plan_view, b->block_size, true};
+    cudaGraph_t graph;
+    EXPECT_EQ(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_OK(step_launch(exe, &launch, &err), err);
+    EXPECT_EQ(cudaStreamEndCapture(b->stream, &graph), cudaSuccess);
+    list_graph(graph, l);
+    *n_layers = m->spec->n_layers;
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    backend_cuda.free_executable(exe);
+    backend_cuda.free(b);
+    model_free(m);
+}
+
+/* Beside products: two ADD_NORMs, QKV_PREP, two nodes of attention, GATED_ACT; at the ends EMBED, the last norm, two nodes that draw. */
+static void a_dense_layer_has_six_nodes_beside_its_products(void **state) {
+    (void)state;
+    static const char *const folders[] = {"qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3", "gemma4"};
+    for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
+        char folder[80];
+        struct listing l;
+        int n_layers;
+        snprintf(folder, sizeof folder, "tests/models/%s", folders[i]);
+        list_step(folder, &l, &n_layers);
+        print_message("%s: %d layers, %d nodes, %d of products, %d edges early\n", folders[i], n_layers, l.n_nodes, l.n_products,
+                      l.n_early);
+        for (int k = 0; k < l.n_names; k++)
+            print_message("    %3d  %s\n", l.names[k].n, l.names[k].name);
+        int capped = strcmp(folders[i], "gemma2") == 0; // SOFTCAP of the logits
+        EXPECT(l.n_nodes - l.n_products <= 6 * n_layers + 4 + capped);
+        EXPECT(l.n_early >= 2 * n_layers);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_dense_layer_has_six_nodes_beside_its_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
