@@ -189,10 +189,13 @@ build/cuda/test_nodes: build/cuda/tests/test_nodes.o $(CUDA_OBJ) $(LIBS)
 build/cuda/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
-cuda-tests: $(CUDA_TESTS) build/cuda/test_nodes
+cuda-tests: $(CUDA_TESTS) build/cuda/test_nodes build/cuda/bench_attention
 build/cuda/bench_nodes: bench/cuda_nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o
+# Kernels alone, checked and timed; bench/cuda says how.
+build/cuda/bench_attention: bench/cuda/attention.cu $(patsubst %,build/cuda/backend/cuda/%.cu.o,attention attention_parts attention_decode qkv_prep)
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -cudart static -o $@ $^
 build/cuda/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
 
 # The kernels and what they need of core and base; all but gyre_plugin stays inside.

@@ -306,7 +306,8 @@ void rig_result(struct rig *rig, val out) {
     struct backend_options options = {.n_threads = rig->o.n_threads,
                                       .kernels = cpu ? rig->o.kernels : NULL,
                                       .dtype = cpu ? NULL : rig->o.kernels,
-                                      .quantization = rig->o.quantization};
+                                      .quantization = rig->o.quantization,
+                                      .kv_dtype = rig->o.kv_dtype};
     EXPECT_OK(rig->ops->open(&options, &rig->backend, &err), err);
     EXPECT_OK(rig->ops->place_weights(rig->backend, p, &err), err);
     struct cache_config config = {.block_size = rig->o.block_size, .n_states = rig->o.n_seqs};

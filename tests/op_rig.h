@@ -51,6 +51,7 @@ struct rig_options {
     const char *kernels;      // as in backend_options
     int n_threads;            // 0: 2
     const char *quantization; // as in backend_options
+    const char *kv_dtype;     // likewise
 };
 
 struct rig {
@@ -138,6 +139,10 @@ struct backend_options rig_backend_options(const char *kernels, int n_threads);
  * happens. */
 #define RIG_F8_BOUND 0.15
 #define RIG_F8_COSINE 0.999
+/* What keys and values of 8 bits with a scale a row leave: of 3 bits of fraction half a unit is 1/16, of int8 1/254 of the row's
+ * largest; a weighted mean of values keeps less of that the more of them it is made of. */
+#define RIG_FP8_CACHE_BOUND 0.2
+#define RIG_INT8_CACHE_BOUND 0.04
 
 /* "reference" and the sets of kernels that this processor has; NULL ends. Op tests loop over it. */
 const char *const *rig_kernels(void);

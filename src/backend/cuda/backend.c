@@ -99,10 +99,23 @@ static enum status choose_product(struct backend *b, const char *name, struct er
     return fail(err, ERR_ARG, "--device cuda: products are made in float32, float16 or bfloat16, not in %s", name);
 }
 
+static enum status choose_kv(struct backend *b, const char *name, struct error *err) {
+    if (!name)
+        return OK;
+    static const struct {
+        const char *name;
+        enum element element;
+    } known[] = {{"float32", ELEMENT_F32}, {"float16", ELEMENT_F16}, {"bfloat16", ELEMENT_BF16}, {"fp8", ELEMENT_E4M3}, {"int8", ELEMENT_I8}};
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (strcmp(name, known[i].name) == 0) {
+            b->kv_is_set = true;
+            b->kv = known[i].element;
+            return OK;
+        }
+    return fail(err, ERR_ARG, "kv_cache_dtype: the CUDA backend has caches of float32, float16, bfloat16, fp8 and int8, not of %s", name);
+}
+
 static enum status cuda_open(const struct backend_options *options, struct backend **out, struct error *err) {
-    if (options->kv_dtype)
-        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: the CUDA backend's cache has the element of its products, not %s",
-                    options->kv_dtype);
     if (options->quantization && strcmp(options->quantization, "fp8") != 0)
         return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s", options->quantization);
     struct backend *b = xcalloc(1, sizeof *b);
@@ -111,6 +124,8 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     b->dummies = options->dummy_weights;
     b->progress = options->progress;
     enum status st = choose_product(b, options->dtype, err);
+    if (st == OK)
+        st = choose_kv(b, options->kv_dtype, err);
     if (st == OK)
         st = open_parts(b, err);
     if (st != OK) {
@@ -123,9 +138,17 @@ static enum status cuda_open(const struct backend_options *options, struct backe
 
 // ---- cache ------------------------------------------------------------------------------------------------------
 
-static int64_t block_elements(const struct cache_group *g, int block_size) {
+enum element kv_element(const struct backend *b) { return b->kv_is_set ? b->kv : b->product; }
+
+static enum element cache_element(const struct backend *b, const struct cache_group *g) {
+    return g->kind == CACHE_STATE ? ELEMENT_F32 : g->kind == CACHE_KV ? kv_element(b) : b->product;
+}
+
+/* Of 8 bits there are a key's and a value's scale to every slot and head, 4 elements each; see kv.cuh. */
+static int64_t block_elements(const struct backend *b, const struct cache_group *g, int block_size) {
+    int scales = element_bytes(cache_element(b, g)) == 1 ? 2 * (int)sizeof(float) : 0;
     switch (g->kind) {
-    case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim) * block_size;
+    case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim + scales) * block_size;
     case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
     case CACHE_STATE: return g->state_floats;
     }
@@ -133,8 +156,17 @@ static int64_t block_elements(const struct cache_group *g, int block_size) {
 }
 
 static int64_t cuda_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size) {
-    int64_t element = p->groups[group].kind == CACHE_STATE ? 4 : element_bytes(b->product);
-    return block_elements(&p->groups[group], block_size) * p->groups[group].n_layers * element;
+    const struct cache_group *g = &p->groups[group];
+    return block_elements(b, g, block_size) * g->n_layers * element_bytes(cache_element(b, g));
+}
+
+static enum status check_cache(const struct backend *b, const struct program *p, const struct cache_group *g, struct error *err) {
+    if (g->kind == CACHE_LATENT && b->kv_is_set && b->kv != b->product)
+        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: %s has a latent cache (MLA), which has the element of the products on CUDA",
+                    p->name);
+    if (g->kind == CACHE_KV && kv_element(b) == ELEMENT_F32 && b->product != ELEMENT_F32)
+        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: float32 goes with products in float32 (dtype) on CUDA");
+    return OK;
 }
 
 static enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
@@ -143,8 +175,10 @@ static enum status cuda_alloc_cache(struct backend *b, const struct program *p, 
     memcpy(b->table_width, config->table_width, sizeof b->table_width);
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
-        int64_t n_blocks = state ? config->n_states : config->n_blocks[g], elements = block_elements(&p->groups[g], b->block_size), n_bytes;
-        int64_t element = state ? 4 : element_bytes(b->product);
+        int64_t n_blocks = state ? config->n_states : config->n_blocks[g], elements = block_elements(b, &p->groups[g], b->block_size), n_bytes;
+        int64_t element = element_bytes(cache_element(b, &p->groups[g]));
+        TRY(check_cache(b, p, &p->groups[g], err));
+        b->caches[g].element = cache_element(b, &p->groups[g]);
         if (__builtin_mul_overflow(elements * p->groups[g].n_layers * element, n_blocks, &n_bytes))
             return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
         b->caches[g].layer_elements = elements * n_blocks;
@@ -294,8 +328,7 @@ static int rope_of(const struct op *op) {
 static struct dcache layer_cache(const struct executable *exe, int cache) {
     const struct cache_layer *layer = &exe->program->caches[cache];
     const struct backend *b = exe->backend;
-    bool state = exe->program->groups[layer->group].kind == CACHE_STATE;
-    enum element e = state ? ELEMENT_F32 : b->product;
+    enum element e = b->caches[layer->group].element;
     return (struct dcache){(char *)b->caches[layer->group].at + layer->index * b->caches[layer->group].layer_elements * element_bytes(e),
                            b->caches[layer->group].block_elements, layer->group, e};
 }
@@ -416,6 +449,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     exe->hidden = value_of(exe, p->hidden, element, offset);
     TRY(alloc_scratch(exe, err));
     TRY(place_ropes(exe, err));
+    TRY(attention_plan(exe, err));
     TRY(alloc_results(exe, err));
     TRY(step_alloc_plan(exe, err));
     if (exe->only_sized)
@@ -437,6 +471,7 @@ static void cuda_free_executable(struct executable *exe) {
     for (int i = 0; exe->ops && i < exe->program->n_ops; i++)
         gemm_free(exe->ops[i].gemm);
     graphs_free(exe);
+    attention_free(exe);
     cudaFree(exe->memory);
     cudaFree(exe->scratch);
     cudaFree(exe->rope_memory);

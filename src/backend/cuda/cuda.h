@@ -9,6 +9,7 @@
  *     padded.c    the numbers of rows that a step is padded to
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     fold.c      ops that need no node of their own
+ *     attention.c which kernel an ATTENTION runs on, and what it works on
  *     step.c      a step: plan up, launches or a graph, results down
  *     graphs.c    the graphs, captured when a program is compiled
  *     trace.c     how long each op takes
@@ -45,6 +46,8 @@ struct backend {
     bool quantise;       // matrices of LINEAR to e4m3 when they are loaded
     bool dummies;        // weights without data are made here
     struct load_progress progress;
+    enum element kv;     // of KV caches, if kv_is_set: by backend_options.kv_dtype; else that of the products
+    bool kv_is_set;
     struct placed *placed; // [n_slots], open addressing by the weight's address
     int n_slots;
     void *weights; // one allocation
@@ -52,6 +55,7 @@ struct backend {
     struct {
         void *at, *host; // host: blocks that are only copied from and to, pinned
         int64_t layer_elements, block_elements, n_blocks, n_host;
+        enum element element;
     } caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
     bool eager;         // no graphs
@@ -72,6 +76,7 @@ enum status device_fault(struct backend *b, struct error *err, cudaError_t code,
     } while (0)
 
 int64_t element_bytes(enum element e);
+enum element kv_element(const struct backend *b); // once the weights are placed
 
 /* ---- weights.c ---- */
 enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
@@ -161,6 +166,9 @@ struct executable {
     int n_graphs;
     struct drope *ropes; // [program.n_ropes]
     void *rope_memory;
+    struct dparts *parts; // [n_parts], lists for the attention kernels
+    int n_parts;
+    void *partial, *arrived; // of the lists
     struct dmat logits, hidden;
 
     char *plan_host, *plan_device; // one block, one upload
@@ -199,6 +207,12 @@ void cuda_memory(const struct executable *exe, struct device_memory *out);
 /* ---- measure.c ---- */
 enum status cuda_measure(struct backend *b, struct device_limits *out, struct error *err);
 int64_t cuda_weight_bytes(const struct backend *b, const struct weight *w);
+
+/* ---- attention.c ---- */
+enum status attention_plan(struct executable *exe, struct error *err);
+void attention_free(struct executable *exe);
+void attention_lists_launch(const struct executable *exe, const struct launch *l); // once a step, before its ops
+void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -59,7 +59,7 @@ struct launch {
 };
 
 /* A layer's cache: blocks one after another.
- *   KV      k [head][slot][k_dim], then v [head][slot][v_dim]
+ *   KV      kv.cuh says; block_elements counts bytes where the element has 8 bits
  *   LATENT  [slot][k_dim]
  *   STATE   floats of a slot, as in backend/cpu/cpu.h */
 struct dcache {
@@ -168,8 +168,38 @@ struct dattention {
     int window, chunk;
     bool paired_values;
 };
+/* The plain kernel: any shape and element, block tables and all; the oracle of those below. */
 void launch_attention(const struct launch *l, const struct dattention *a, struct dmat q, struct dweight sinks, struct dcache cache,
                       struct dmat out);
+
+/* ---- attention_parts.cu: what the fast kernels work on, found on the device once a step ---- */
+
+/* Keys [first, end) of a sequence for some of its columns: column c is query head c % g of token c / g, g heads to a KV head. */
+struct dpart {
+    int32_t seq, row, position;   // its first token's row in the step, and position
+    int32_t columns;              // how many it has
+    int32_t first_column;         // of this part
+    int32_t first, end;           // keys; first is a multiple of 64
+    int32_t part_of, n_parts, at; // this is part part_of of n_parts, which if there are several leave their sums at at, at + 1 ...
+};
+
+/* A list of parts for layers that share a window, a chunk and the number of query heads to a KV head. */
+struct dparts {
+    int window, chunk, per_kv, columns; // columns: of a part, at most
+    int max_parts, max_split;           // entries of the list; parts that a sequence is cut into at most
+    int32_t *n;                         // [1]
+    struct dpart *part;                 // [max_parts]
+    float *partial;                     // [n_seqs * max_split][n_kv_heads][columns][v_head_dim + 2] of the layer with the most
+    int32_t *arrived;                   // [n_seqs * max_split][n_kv_heads], zero between launches
+};
+void launch_attention_parts(const struct launch *l, const struct dparts *parts);
+
+/* ---- attention_decode.cu ---- */
+/* Whether the kernel takes the shape; `columns` it wants of a part. */
+bool attention_decode_takes(const struct dattention *a, enum element cache, int block_size);
+/* prefetch: the node before is the layer's QKV_PREP, so that keys of earlier steps may be read before it ends. */
+void launch_attention_decode(const struct launch *l, const struct dattention *a, const struct dparts *parts, bool prefetch, struct dmat q,
+                             struct dweight sinks, struct dcache cache, struct dmat out);
 
 /* ---- mla.cu ---- */
 struct dmla {

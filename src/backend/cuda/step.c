@@ -97,7 +97,7 @@ static struct block_run run_of(const struct backend *b, int group, int64_t bytes
 static enum status copy_blocks(struct executable *exe, int group, int32_t from, int32_t to, struct error *err) {
     struct backend *b = exe->backend;
     const struct cache_group *g = &exe->program->groups[group];
-    int64_t bytes = b->caches[group].block_elements * (g->kind == CACHE_STATE ? 4 : element_bytes(b->product));
+    int64_t bytes = b->caches[group].block_elements * element_bytes(b->caches[group].element);
     struct block_run source = run_of(b, group, bytes, from), target = run_of(b, group, bytes, to);
     DEVICE_TRY(b, err,
                cudaMemcpy2DAsync(target.at, target.pitch, source.at, source.pitch, (size_t)bytes, (size_t)g->n_layers, cudaMemcpyDefault,
@@ -202,13 +202,6 @@ static void run_qkv_prep(const struct compiled_op *c, const struct launch *l) {
     launch_qkv_prep(l, &d, c->rope, c->in[0], c->floats[0], c->floats[1], c->cache, c->out[0]);
 }
 
-static void run_attention(const struct compiled_op *c, const struct launch *l) {
-    const struct attention_args *a = &c->op->args.attention;
-    struct dattention d = {a->n_heads, a->n_kv_heads, a->head_dim, a->v_head_dim,   a->scale,
-                           a->softcap, a->window,     a->chunk,    a->paired_values};
-    launch_attention(l, &d, c->in[0], c->floats[0], c->cache, c->out[0]);
-}
-
 static struct dmla mla_of(const struct mla_args *a) {
     return (struct dmla){a->n_heads, a->rank, a->nope_dim, a->rope_dim, a->v_dim, a->eps, a->scale};
 }
@@ -233,7 +226,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
     case OP_NORM: run_norm(exe, c, l, n_rows); break;
     case OP_LINEAR: TRY(run_linear(c, l, n_rows, err)); break;
     case OP_QKV_PREP: run_qkv_prep(c, l); break;
-    case OP_ATTENTION: run_attention(c, l); break;
+    case OP_ATTENTION: attention_launch(exe, c, l); break;
     case OP_MLA_PREP: {
         struct dmla d = mla_of(&a->mla);
         launch_mla_prep(l, &d, c->rope, c->in[0], c->in[1], c->floats[0], c->matrix[1], c->cache, c->out[0]);
@@ -268,6 +261,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
     for (int i = 0; i < exe->n_twins; i++)
         exe->twins[i].written = false;
+    attention_lists_launch(exe, l);
     for (int i = 0; i < exe->program->n_ops; i++) {
         TRY(trace_mark(exe, i, err));
         TRY(run_op(exe, &exe->ops[i], l, err));

@@ -1,0 +1,395 @@
+/* attention.cu - the attention kernels of the CUDA backend alone: checked against the plain kernel, and timed.
+ *
+ *   bench_attention check            every shape and element against the plain kernel, over a poisoned cache; a sequence alone
+ *                                    gives the bits that it gives among others; exit status 1 where one differs
+ *   bench_attention decode [ELEMENT] one token a sequence: us, GB/s of keys and values, per cent of READ_RATE
+ *
+ * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
+#include "backend/cuda/kv.cuh"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+static constexpr double READ_RATE = 4.6e12; // of an H200, measured (bytes a second)
+static std::mt19937 rng(12345);
+
+static void try_(cudaError_t code, const char *what) {
+    if (code == cudaSuccess)
+        return;
+    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(code));
+    exit(2);
+}
+#define TRY_CUDA(call) try_((call), #call)
+
+template <class T> static T *device(size_t n) {
+    T *p;
+    TRY_CUDA(cudaMalloc(&p, std::max<size_t>(n, 1) * sizeof(T)));
+    return p;
+}
+template <class T> static T *to_device(const std::vector<T> &v) {
+    T *p = device<T>(v.size());
+    TRY_CUDA(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+
+static __device__ float random_float(uint64_t i, uint32_t seed) { // about normal
+    float sum = 0;
+    uint64_t x = i * 0x9E3779B97F4A7C15ull + seed;
+    for (int k = 0; k < 4; k++) {
+        x = (x ^ (x >> 31)) * 0xBF58476D1CE4E5B9ull;
+        x ^= x >> 29;
+        sum += (float)(uint32_t)(x >> 16) * 0x1p-32f - 0.5f;
+    }
+    return sum * 1.7f;
+}
+
+static __global__ void fill_queries(float *q, int64_t n, uint32_t seed) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
+        q[i] = random_float(i, seed);
+}
+
+/* Keys and values of positions [from, to) of each sequence; a block a slot of a sequence and head. */
+static __global__ void fill_cache(device_plan plan, dcache cache, int n_heads, int dim, int n_slots, const int *from, const int *to,
+                                  uint32_t seed) {
+    __shared__ float shared[32];
+    int s = blockIdx.y, h = blockIdx.z;
+    kv_shape shape = {n_heads, dim, dim, n_slots, cache.element};
+    for (int j = from[s] + blockIdx.x; j < to[s]; j += gridDim.x) {
+        char *block = kv_block(plan, cache, n_slots, s, j);
+        for (int side = 0; side < 2; side++) {
+            uint64_t row = (((uint64_t)s * 1000003 + j) * n_heads + h) * 2 + side;
+            float x[8], most = 0, size = 0.5f + random_float(row, seed + 1) * 0.2f;
+            for (int i = threadIdx.x, k = 0; i < dim; i += blockDim.x, k++)
+                most = fmaxf(most, fabsf(x[k] = size * random_float(row * 1024 + i, seed)));
+            float scale = kv_has_scales(cache.element) ? kv_scale(cache.element, block_max(most, shared)) : 1.0f;
+            for (int i = threadIdx.x, k = 0; i < dim; i += blockDim.x, k++)
+                kv_store(block + (side ? shape.value(h, j % n_slots, i) : shape.key(h, j % n_slots, i)), cache.element, x[k] / scale);
+            if (threadIdx.x == 0 && kv_has_scales(cache.element))
+                *(float *)(block + shape.scale(side, h, j % n_slots)) = scale;
+        }
+    }
+}
+
+struct setup {
+    const char *name;
+    int n_heads, n_kv, dim, window, chunk;
+    float softcap;
+    bool sinks;
+    element e;
+    int n_slots;
+    std::vector<int> lens, queries; // seq_len with this step's tokens, of which there are so many
+    int columns;
+};
+
+struct world {
+    setup s;
+    launch l;
+    dattention a;
+    dparts parts;
+    std::vector<dcache> caches;
+    dmat q, out, plain;
+    dweight sinks;
+    int n_tokens;
+    double bytes; // of keys and values that are read
+    std::vector<void *> owned;
+};
+
+static int64_t block_bytes(const setup &s) {
+    return (int64_t)s.n_kv * s.n_slots * (2 * s.dim * kv_element_bytes(s.e) + (kv_has_scales(s.e) ? 8 : 0));
+}
+
+static world build(const setup &s, int n_caches) {
+    world w;
+    w.s = s;
+    int S = (int)s.lens.size(), width = 1, n_blocks = 0, T = 0;
+    for (int len : s.lens)
+        width = std::max(width, (len + s.n_slots - 1) / s.n_slots);
+    for (int len : s.lens)
+        n_blocks += (len + s.n_slots - 1) / s.n_slots;
+    std::vector<int> ids(n_blocks), table((size_t)S * width, -1), position, seq_of_row, query_start = {0}, counts, zeros(S, 0);
+    for (int i = 0; i < n_blocks; i++)
+        ids[i] = i;
+    std::shuffle(ids.begin(), ids.end(), rng);
+    w.bytes = 0;
+    for (int q = 0, at = 0; q < S; q++) {
+        int first = s.lens[q] - s.queries[q], low = s.window > 0 ? std::max(0, first - s.window + 1) : 0;
+        if (s.chunk > 0)
+            low = std::max(low, first / s.chunk * s.chunk);
+        for (int b = 0; b < (s.lens[q] + s.n_slots - 1) / s.n_slots; b++, at++)
+            table[(size_t)q * width + b] = s.window > 0 && (b + 1) * s.n_slots <= low ? -1 : ids[at];
+        for (int t = 0; t < s.queries[q]; t++, T++) {
+            position.push_back(first + t);
+            seq_of_row.push_back(q);
+        }
+        query_start.push_back(T);
+        w.bytes += (double)(s.lens[q] - low) * s.n_kv * (2 * s.dim * kv_element_bytes(s.e) + (kv_has_scales(s.e) ? 8 : 0));
+    }
+    counts = {T, S, T, 0};
+    w.n_tokens = T;
+    w.l = {};
+    w.l.n_tokens = T;
+    w.l.n_seqs = S;
+    w.l.n_rows = T;
+    w.l.block_size = s.n_slots;
+    TRY_CUDA(cudaStreamCreate(&w.l.stream));
+    auto own = [&](auto *p) {
+        w.owned.push_back((void *)p);
+        return p;
+    };
+    w.l.plan.counts = own(to_device(counts));
+    w.l.plan.position = own(to_device(position));
+    w.l.plan.seq_of_row = own(to_device(seq_of_row));
+    w.l.plan.query_start = own(to_device(query_start));
+    w.l.plan.seq_len = own(to_device(s.lens));
+    w.l.plan.block_table[0] = own(to_device(table));
+    w.l.plan.table_width[0] = width;
+    w.a = {s.n_heads, s.n_kv, s.dim, s.dim, 1.0f / sqrtf((float)s.dim), s.softcap, s.window, s.chunk, false};
+    int *from = own(to_device(zeros)), *to = own(to_device(s.lens));
+    for (int c = 0; c < n_caches; c++) {
+        int64_t bytes = block_bytes(s);
+        dcache cache = {own(device<char>(n_blocks * bytes)), bytes / kv_element_bytes(s.e), 0, s.e};
+        TRY_CUDA(cudaMemset(cache.at, 0xFF, n_blocks * bytes)); // NaN in every element but int8, whose scales are
+        if (s.window > 0) {                                     // positions out of the window have no block: fill from what is left
+            std::vector<int> low(S);
+            for (int q = 0; q < S; q++)
+                for (low[q] = 0; table[(size_t)q * width + low[q] / s.n_slots] < 0;)
+                    low[q] += s.n_slots;
+            from = own(to_device(low));
+        }
+        fill_cache<<<dim3(256, S, s.n_kv), 64>>>(w.l.plan, cache, s.n_kv, s.dim, s.n_slots, from, to, c * 7 + 1);
+        w.caches.push_back(cache);
+    }
+    int64_t n = (int64_t)T * s.n_heads * s.dim;
+    int row = s.n_heads * s.dim;
+    w.q = {own(device<float>(n)), row, row, ELEMENT_F32, nullptr};
+    w.out = {own(device<float>(n)), row, row, ELEMENT_F32, nullptr};
+    w.plain = {own(device<float>(n)), row, row, ELEMENT_F32, nullptr};
+    fill_queries<<<256, 256>>>((float *)w.q.at, n, 99);
+    TRY_CUDA(cudaMemset(w.out.at, 0xFF, n * 4));
+    TRY_CUDA(cudaMemset(w.plain.at, 0xFF, n * 4));
+    std::vector<float> sinks(s.n_heads);
+    for (float &x : sinks)
+        x = (float)(rng() % 1000) * 0.004f - 2.0f;
+    w.sinks = {s.sinks ? own(to_device(sinks)) : nullptr, s.n_heads, 1, ELEMENT_F32, nullptr};
+    int per_kv = s.n_heads / s.n_kv, max_parts = S * 64 + T * per_kv / s.columns + S;
+    size_t partial = (size_t)max_parts * s.n_kv * s.columns * (s.dim + 2);
+    w.parts = {s.window,
+               s.chunk,
+               per_kv,
+               s.columns,
+               max_parts,
+               64,
+               own(device<int>(1)),
+               own(device<dpart>(max_parts)),
+               own(device<float>(partial)),
+               own(device<int>((size_t)max_parts * s.n_kv))};
+    TRY_CUDA(cudaMemset(w.parts.partial, 0xFF, partial * 4));
+    TRY_CUDA(cudaMemset(w.parts.arrived, 0, (size_t)max_parts * s.n_kv * 4));
+    TRY_CUDA(cudaDeviceSynchronize());
+    return w;
+}
+
+static void release(world &w) {
+    for (void *p : w.owned)
+        cudaFree(p);
+    cudaStreamDestroy(w.l.stream);
+}
+
+static std::vector<float> fetch(const world &w, const dmat &m) {
+    std::vector<float> v((size_t)w.n_tokens * m.width);
+    TRY_CUDA(cudaMemcpy(v.data(), m.at, v.size() * 4, cudaMemcpyDeviceToHost));
+    return v;
+}
+
+static void run(world &w, int cache = 0) {
+    launch_attention_parts(&w.l, &w.parts);
+    launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[cache], w.out);
+}
+
+static std::vector<float> result(const setup &s) {
+    world w = build(s, 1);
+    run(w);
+    TRY_CUDA(cudaStreamSynchronize(w.l.stream));
+    TRY_CUDA(cudaGetLastError());
+    std::vector<float> v = fetch(w, w.out);
+    release(w);
+    return v;
+}
+
+static const char *element_name(element e) {
+    return e == ELEMENT_F32 ? "f32" : e == ELEMENT_F16 ? "f16" : e == ELEMENT_BF16 ? "bf16" : e == ELEMENT_E4M3 ? "e4m3" : "int8";
+}
+
+/* Both kernels read the same elements, so that only the rounding of queries and of P differs: of 11 bits, or 8. */
+static bool check(const setup &s) {
+    world w = build(s, 1);
+    double worst = 0;
+    bool same = true;
+    launch_attention(&w.l, &w.a, w.q, w.sinks, w.caches[0], w.plain);
+    for (int again = 0; again < 3; again++) {
+        TRY_CUDA(cudaMemsetAsync(w.out.at, 0xFF, (size_t)w.n_tokens * w.out.width * 4, w.l.stream));
+        run(w);
+        cudaError_t code = cudaStreamSynchronize(w.l.stream);
+        if (code != cudaSuccess) {
+            printf("FAILED %s: %s\n", s.name, cudaGetErrorString(code));
+            exit(1);
+        }
+        std::vector<float> got = fetch(w, w.out), want = fetch(w, w.plain);
+        for (int r = 0; r < w.n_tokens * s.n_heads; r++) {
+            double size = 0, error = 0;
+            for (int i = 0; i < s.dim; i++) {
+                float g = got[(size_t)r * s.dim + i], x = want[(size_t)r * s.dim + i];
+                size = std::max(size, (double)fabsf(x));
+                error = g == g && x == x ? std::max(error, (double)fabsf(g - x)) : INFINITY;
+            }
+            worst = std::max(worst, error / std::max(size, 1e-30));
+        }
+    }
+    release(w);
+    double bound = s.e == ELEMENT_BF16 ? 0.03 : 0.004;
+    bool ok = worst <= bound;
+    printf("%s %-28s %2d/%d x %d %-4s block %-3d columns %-2d window %d chunk %d: %.2e\n", ok ? "ok    " : "FAILED", s.name, s.n_heads,
+           s.n_kv, s.dim, element_name(s.e), s.n_slots, s.columns, s.window, s.chunk, worst);
+    return ok && same;
+}
+
+/* The first sequence alone and among others. The fill depends on the sequence's number, so it stays the first. */
+static bool check_alone(setup s) {
+    std::vector<float> many = result(s);
+    setup one = s;
+    one.lens.resize(1);
+    one.queries.resize(1);
+    std::vector<float> alone = result(one);
+    bool ok = memcmp(many.data(), alone.data(), alone.size() * 4) == 0;
+    printf("%s %s %d x %d %s alone as among others\n", ok ? "ok    " : "FAILED", s.name, s.lens[0], s.dim, element_name(s.e));
+    return ok;
+}
+
+static std::vector<int> ones(size_t n) { return std::vector<int>(n, 1); }
+
+static int check_all() {
+    int failed = 0, n = 0;
+    element elements[] = {ELEMENT_F16, ELEMENT_BF16, ELEMENT_E4M3, ELEMENT_I8};
+    for (int dim : {64, 128, 256, 512})
+        for (element e : elements)
+            for (int columns : {8, 16}) {
+                std::vector<int> lens = {272, 1, 63, 64, 65, 1000, 320, 321, 3000};
+                failed += !check({"one token", 28, 4, dim, 0, 0, 0, false, e, 64, lens, ones(9), columns});
+                failed += !check({"window, softcap", 8, 4, dim, 100, 0, 20, false, e, 64, lens, ones(9), columns});
+                failed += !check(
+                    {"sinks, 1 to 8 tokens", 16, 1, dim, 0, 0, 0, true, e, 64, {300, 8, 1500, 70, 64, 512}, {8, 8, 3, 2, 1, 5}, columns});
+                failed += !check({"chunk, blocks of 16",
+                                  8,
+                                  8,
+                                  dim,
+                                  0,
+                                  256,
+                                  0,
+                                  false,
+                                  e,
+                                  16,
+                                  {255, 256, 257, 700, 1023, 1030},
+                                  {1, 1, 1, 4, 1, 8},
+                                  columns});
+                failed += !check(
+                    {"window, sinks, blocks of 32", 12, 2, dim, 129, 0, 0, true, e, 32, {1000, 130, 400, 129}, {1, 2, 8, 8}, columns});
+                failed += !check({"blocks of 256, prefill", 6, 2, dim, 0, 0, 0, false, e, 256, {200, 500}, {200, 100}, columns});
+                n += 6;
+            }
+    for (int dim : {64, 128, 256, 512})
+        for (element e : {ELEMENT_F16, ELEMENT_E4M3}) {
+            setup s = {"", 28, 4, dim, 0, 0, 0, false, e, 64, {1700, 40, 900}, {1, 30, 1}, 8};
+            failed += !check_alone(s);
+            s.lens[0] = 200;
+            failed += !check_alone(s);
+            n += 2;
+        }
+    printf("%d of %d failed\n", failed, n);
+    return failed > 0;
+}
+
+struct shape_row {
+    const char *name;
+    int n_heads, n_kv, dim, window;
+};
+
+static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
+    setup s = {m.name,
+               m.n_heads,
+               m.n_kv,
+               m.dim,
+               m.window,
+               0,
+               0,
+               false,
+               e,
+               64,
+               std::vector<int>(n_seqs, len),
+               ones(n_seqs),
+               m.n_heads / m.n_kv > 8 ? 16 : 8};
+    int seen = m.window ? std::min(m.window, len) : len;
+    double one = (double)n_seqs * seen * m.n_kv * (2.0 * m.dim * kv_element_bytes(e));
+    int n_caches = (int)std::min(20.0, std::max(1.0, ceil(200e6 / one)));
+    world w = build(s, n_caches);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    launch_attention_parts(&w.l, &w.parts);
+    launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[0], w.out); // its attributes are set before the capture
+    TRY_CUDA(cudaStreamSynchronize(w.l.stream));
+    TRY_CUDA(cudaStreamBeginCapture(w.l.stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < 20; i++)
+        launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[i % n_caches], w.out);
+    TRY_CUDA(cudaStreamEndCapture(w.l.stream, &graph));
+    TRY_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    cudaEvent_t begin, end;
+    TRY_CUDA(cudaEventCreate(&begin));
+    TRY_CUDA(cudaEventCreate(&end));
+    std::vector<float> times;
+    for (int i = 0; i < 12; i++) {
+        TRY_CUDA(cudaEventRecord(begin, w.l.stream));
+        TRY_CUDA(cudaGraphLaunch(exec, w.l.stream));
+        TRY_CUDA(cudaEventRecord(end, w.l.stream));
+        TRY_CUDA(cudaEventSynchronize(end));
+        float ms;
+        TRY_CUDA(cudaEventElapsedTime(&ms, begin, end));
+        if (i >= 3)
+            times.push_back(ms * 1000 / 20);
+    }
+    std::sort(times.begin(), times.end());
+    double us = times[times.size() / 2], target = std::max(5.0, w.bytes / (0.85 * READ_RATE) * 1e6);
+    printf("%-14s %-4s %4d x %-6d  %8.2f us  %7.1f GB/s  %5.1f %%  target %8.2f us  %.2f of it\n", m.name, element_name(e), n_seqs, len, us,
+           w.bytes / us * 1e-3, w.bytes / us * 1e6 / READ_RATE * 100, target, us / target);
+    fflush(stdout);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    release(w);
+}
+
+static const shape_row qwen = {"qwen2.5-7b", 28, 4, 128, 0}, llama = {"llama-3.1-8b", 32, 8, 128, 0},
+                       sliding = {"gemma sliding", 32, 16, 256, 1024}, global = {"gemma global", 32, 4, 512, 0};
+
+static int decode_all(element e) {
+    for (const shape_row &m : {qwen, llama, sliding, global})
+        for (auto c :
+             {std::pair<int, int>{1, 272}, {1, 8192}, {1, 131072}, {8, 272}, {32, 272}, {128, 272}, {256, 272}, {512, 272}, {128, 2048}})
+            time_decode(m, e, c.first, c.second);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "check", *name = argc > 2 ? argv[2] : "f16";
+    element e = strcmp(name, "bf16") == 0   ? ELEMENT_BF16
+                : strcmp(name, "e4m3") == 0 ? ELEMENT_E4M3
+                : strcmp(name, "int8") == 0 ? ELEMENT_I8
+                                            : ELEMENT_F16;
+    if (strcmp(what, "check") == 0)
+        return check_all();
+    if (strcmp(what, "decode") == 0)
+        return decode_all(e);
+    fprintf(stderr, "usage: bench_attention check | decode [f16|bf16|e4m3|int8]\n");
+    return 2;
+}

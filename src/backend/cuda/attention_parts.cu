@@ -1,0 +1,100 @@
+/* attention_parts.cu - cuts the sequences of a step into parts for the attention kernels: one block, once a step and kind of layer.
+ *
+ * A part is a run of keys (whole tiles of 64) that some columns, query heads of tokens, look at. Where a sequence is cut depends on
+ * its own length alone, never on what else is in the step: so a sequence gives the same numbers alone and among others. Up to
+ * WHOLE tiles stay in one piece, since then joining costs more than it gains; beyond, there are about sqrt(2 tiles) parts, so that
+ * parts grow with the length as their number does (2,048 keys: 8 parts; 131,072: 64), and joining them stays cheap.
+ *
+ * Thread s plans sequence s (and s + 1024, ...); a scan over the block gives each its place in the list. */
+#include "backend/cuda/device.cuh"
+
+enum { THREADS = 1024, TILE = 64, WHOLE = 5 };
+
+/* How the columns and keys of a sequence are cut: n_groups groups of columns, each into n_parts. */
+struct cut {
+    int columns, n_groups, n_parts;
+};
+
+static __device__ int n_parts_of(int n_tiles, int most) {
+    if (n_tiles <= WHOLE)
+        return 1;
+    return max(1, min(min(most, n_tiles), (int)ceilf(sqrtf(2.0f * n_tiles))));
+}
+
+/* The first key that a token sees. */
+static __device__ int first_key(const dparts &p, int position) {
+    int first = p.window > 0 && position >= p.window ? position - p.window + 1 : 0;
+    return p.chunk > 0 ? max(first, position / p.chunk * p.chunk) : first;
+}
+
+static __device__ cut cut_sequence(const dparts &p, int n_tokens, int position) {
+    int columns = n_tokens * p.per_kv, n_groups = (columns + p.columns - 1) / p.columns;
+    int n_tiles = (position + n_tokens - 1) / TILE - first_key(p, position) / TILE + 1;
+    return {columns, n_groups, n_parts_of(n_tiles, p.max_split / n_groups)};
+}
+
+/* Inclusive sum over the threads before and this one. */
+static __device__ int scan(int x, int *shared) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int step = 1; step < 32; step *= 2) {
+        int y = __shfl_up_sync(0xffffffffu, x, step);
+        x += lane >= step ? y : 0;
+    }
+    if (lane == 31)
+        shared[warp] = x;
+    __syncthreads(); // the sums of all warps are there
+    for (int w = 0; w < warp; w++)
+        x += shared[w];
+    __syncthreads(); // shared may be used again
+    return x;
+}
+
+/* at: in the list; sums: where what is to be joined is left. */
+static __device__ void write_parts(const dparts &p, const cut &c, int seq, int row, int position, int at, int sums) {
+    for (int g = 0; g < c.n_groups; g++) {
+        int first_column = g * p.columns, last_column = min(first_column + p.columns, c.columns) - 1;
+        int low = first_key(p, position + first_column / p.per_kv) / TILE, high = (position + last_column / p.per_kv) / TILE + 1;
+        int end = position + last_column / p.per_kv + 1;
+        int base = at + g * c.n_parts, first_sum = sums + g * c.n_parts;
+        for (int i = 0; i < c.n_parts; i++) {
+            int from = low + (int)((int64_t)(high - low) * i / c.n_parts), to = low + (int)((int64_t)(high - low) * (i + 1) / c.n_parts);
+            p.part[base + i] = {seq, row, position, c.columns, first_column, from * TILE, min(to * TILE, end), i, c.n_parts, first_sum};
+        }
+    }
+}
+
+static __global__ void attention_parts(device_plan plan, dparts p) {
+    let_next_start();
+    wait_for_previous();
+    __shared__ int shared[32];
+    __shared__ int total, total_sums;
+    int n_seqs = step_seqs(plan), base = 0, base_sums = 0;
+    for (int first = 0; first < n_seqs; first += THREADS) {
+        int s = first + threadIdx.x;
+        cut c = {};
+        int row = 0, position = 0;
+        if (s < n_seqs && plan.query_start[s + 1] > plan.query_start[s]) {
+            row = plan.query_start[s];
+            position = plan.position[row];
+            c = cut_sequence(p, plan.query_start[s + 1] - row, position);
+        }
+        int n = c.n_groups * c.n_parts, end = base + scan(n, shared), n_sums = c.n_parts > 1 ? n : 0;
+        int end_sums = base_sums + scan(n_sums, shared);
+        if (n > 0 && end <= p.max_parts)
+            write_parts(p, c, s, row, position, end - n, end_sums - n_sums);
+        if (threadIdx.x == THREADS - 1) {
+            total = end;
+            total_sums = end_sums;
+        }
+        __syncthreads(); // the totals are there
+        base = total;
+        base_sums = total_sums;
+        __syncthreads(); // and read
+    }
+    if (threadIdx.x == 0)
+        *p.n = min(base, p.max_parts);
+}
+
+void launch_attention_parts(const struct launch *l, const struct dparts *parts) {
+    launch_node(attention_parts, 1, THREADS, 0, l->stream, l->plan, *parts);
+}

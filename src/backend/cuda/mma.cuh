@@ -1,0 +1,112 @@
+/* mma.cuh - single instructions of Hopper that the attention kernels are made of: barriers in shared memory, bulk copies,
+ * matrices from shared memory, and products of 16 x 8 x 16.
+ *
+ * Fragments, with g = lane / 4 and t = lane % 4 (PTX manual, mma.m16n8k16):
+ *     A [16, 16]  a[0]: row g, columns 2t, 2t+1     a[1]: row g + 8, the same     a[2], a[3]: the same rows, columns + 8
+ *     B [16, 8]   b[0]: rows 2t, 2t+1, column g     b[1]: rows + 8
+ *     C [16, 8]   c[0], c[1]: row g, columns 2t, 2t+1     c[2], c[3]: row g + 8 */
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+__device__ __forceinline__ uint32_t shared_address(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// ---- barriers and bulk copies -----------------------------------------------------------------------------------
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int n_arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrivals));
+}
+__device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, int n_bytes) { // arrives too
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra over;\nbra again;\nover:\n}" ::
+            "r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+/* n_bytes and both addresses are multiples of 16. */
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, int n_bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+                 "r"(n_bytes), "r"(barrier)
+                 : "memory");
+}
+/* What this thread wrote to shared memory comes before bulk copies that others start once they know of it. */
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* Waits for `n_threads` threads that name the same barrier, 1 to 15. */
+__device__ __forceinline__ void threads_sync(int barrier, int n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
+}
+
+// ---- matrices ---------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(row)
+                 : "memory");
+}
+__device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(row)
+                 : "memory");
+}
+__device__ __forceinline__ uint32_t turn_matrix(uint32_t m) {
+    uint32_t turned;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(m));
+    return turned;
+}
+
+template <bool BF16> __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if (BF16)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Two floats as a pair of 16 bits, the first in the low half. */
+template <bool BF16> __device__ __forceinline__ uint32_t to_pair(float low, float high) {
+    uint32_t pair;
+    if (BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+__device__ __forceinline__ float exp2_fast(float x) { // 2 units in the last place; 2^-inf is 0
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// ---- 8 bits to 16 -----------------------------------------------------------------------------------------------
+
+/* The e4m3 in the low, then the high half of `fours` as pairs of float16. */
+__device__ __forceinline__ void e4m3_to_pairs(uint32_t fours, uint32_t &low, uint32_t &high) {
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}"
+        : "=r"(low), "=r"(high)
+        : "r"(fours));
+}
+
+/* Likewise int8: 1024 + 128 + x is the float16 of bits 0x6400 + (x ^ 0x80), exactly. */
+__device__ __forceinline__ void int8_to_pairs(uint32_t fours, uint32_t &low, uint32_t &high) {
+    uint32_t biased = fours ^ 0x80808080u, offset = 0x64806480u;
+    low = __byte_perm(biased, 0x64u, 0x4140);
+    high = __byte_perm(biased, 0x64u, 0x4342);
+    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(low) : "r"(offset));
+    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(high) : "r"(offset));
+}
