@@ -124,6 +124,78 @@ static void linear_by_e4m3_is_near_the_product_of_the_numbers_stored(void **stat
             }
 }
 
+enum reader { READ_BY_GATED_ACT, READ_BY_ADD_NORM, READ_BY_NORMED_ADD_NORM, READ_BY_TWO, N_READERS };
+
+/* What the reader of y = x W^T + b makes of it; of ADD_NORM the norm of x + y, or of x + norm(y). */
+static val record_reader(struct rig *rig, enum reader reader, val x, val y, double **w) {
+    struct program *p = rig->p;
+    struct norm_args norm = {.eps = 1e-5f};
+    if (reader == READ_BY_GATED_ACT)
+        return op_glu(p, y, (struct act_args){ACT_SILU, 0});
+    if (reader == READ_BY_NORMED_ADD_NORM)
+        y = op_norm(p, y, NO_VAL, rig_vector(rig, y.width, 0.5, 1.5, &w[1]),
+                    (struct norm_args){.eps = 1e-5f, .group = y.width, .scale = 1});
+    val r = op_add_norm(p, x, y, rig_vector(rig, y.width, 0.5, 1.5, &w[0]), NULL, norm).y;
+    return reader == READ_BY_TWO ? op_gated_add(p, r, y, NO_VAL) : r;
+}
+
+static void want_of_reader(enum reader reader, const double *x, double *y, int n, double **w, double *want) {
+    if (reader == READ_BY_GATED_ACT) {
+        for (int i = 0; i < n / 2; i++)
+            want[i] = y[i] * rig_sigmoid(y[i]) * y[n / 2 + i];
+        return;
+    }
+    double r[512], d[512];
+    memcpy(d, y, (size_t)n * sizeof *d);
+    if (reader == READ_BY_NORMED_ADD_NORM)
+        rig_rms_norm(y, w[1], n, 1e-5, false, d);
+    for (int i = 0; i < n; i++)
+        r[i] = x[i] + d[i];
+    rig_rms_norm(r, w[0], n, 1e-5, false, want);
+    for (int i = 0; reader == READ_BY_TWO && i < n; i++)
+        want[i] += y[i];
+}
+
+/* Products may stay without their scales until they are read. */
+static void reader_case(enum reader reader, int n_rows, bool biased, const char *quantization, const char *kernels) {
+    enum { IN = 512 };
+    int out = reader == READ_BY_GATED_ACT ? 736 : IN;
+    struct rig *rig = rig_new((struct rig_options){
+        .n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {IN}, .kernels = kernels, .quantization = quantization});
+    double *w, *b = NULL, *norms[2] = {NULL};
+    const struct weight *weight = rig_weight(rig, quantization ? FORMAT_BF16 : FORMAT_F8_CHANNEL, out, IN, &w);
+    const struct weight *bias = biased ? rig_vector(rig, out, -1, 1, &b) : NULL;
+    rig_result(rig, record_reader(rig, reader, rig->in[0], op_linear(rig->p, rig->in[0], weight, bias), norms));
+    double *want = rig_rows(rig), y[736];
+    RIG_EACH_ROW(rig, s, t) {
+        double *x = rig_wide_input(rig, 0, s, t);
+        rig_multiply(w, out, IN, x, y);
+        for (int i = 0; b && i < out; i++)
+            y[i] += b[i];
+        want_of_reader(reader, x, y, out, norms, rig_at(rig, want, s, t));
+    }
+    bool coarse = is_by_e4m3(quantization ? FORMAT_BF16 : FORMAT_F8_CHANNEL, out, IN, quantization, kernels);
+    static const enum rig_schedule schedules[] = {SCHEDULE_WHOLE, SCHEDULE_CHUNK_1};
+    for (size_t i = 0; i < ARRAY_LEN(schedules); i++) {
+        double cosine = rig_cosine(rig, rig_run(rig, schedules[i]), want), least = coarse ? 0.998 : 0.9999; // an act squares what is off
+        if (!(cosine >= least))
+            fail_msg("reader %d of %d rows of products%s, %s, schedule %d: cosine %.6f under %.4f", (int)reader, n_rows,
+                     quantization ? " quantised" : "", kernels, schedules[i], cosine, least);
+    }
+    rig_free(rig);
+}
+
+static void products_are_the_same_to_whoever_reads_them(void **state) {
+    (void)state;
+    static const int rows[] = {1, 7, 40, 150};
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (enum reader reader = 0; reader < N_READERS; reader++)
+            for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+                bool exact = rig_backend() == &backend_cpu || strcmp(*kernels, "float32") == 0;
+                reader_case(reader, rows[i], i & 1, exact || (i & 2) ? NULL : "fp8", *kernels);
+            }
+}
+
 static void linear_takes_odd_shapes(void **state) {
     (void)state;
     static const int shapes[][3] = {{1, 1, 1}, {1, 2048, 3}, {3, 17, 2}, {33, 31, 9}, {6, 130, 13}, {257, 70, 33}, {64, 5, 100}};
@@ -153,6 +225,7 @@ int main(void) {
         cmocka_unit_test(columns_of_an_embedding_keep_their_stride),
         cmocka_unit_test(linear_is_x_times_w_transposed_in_every_format),
         cmocka_unit_test(linear_by_e4m3_is_near_the_product_of_the_numbers_stored),
+        cmocka_unit_test(products_are_the_same_to_whoever_reads_them),
         cmocka_unit_test(linear_takes_odd_shapes),
         cmocka_unit_test(linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled),
     };

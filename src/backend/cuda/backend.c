@@ -257,7 +257,7 @@ static enum status place_values(struct executable *exe, enum element *element, i
         sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
     fold_lives(exe->program, sized.values);
     for (int i = 0; i < exe->n_twins; i++)
-        sized.values[sized.n_values++] = twin_as_value(exe, &exe->twins[i]);
+        sized.values[sized.n_values++] = twin_as_value(exe, sized.values, &exe->twins[i]);
     int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
     free(sized.values);
     TRY(device_alloc(exe, &exe->memory, n_bytes, "values", err));
@@ -371,7 +371,15 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
     struct dmat x = c->in[0], y = c->out[0];
     if (c->matrix[0].element == ELEMENT_E4M3) {
         c->in_twin = twin_of(exe, op->in[0]);
-        c->raw = (struct dmat){element_bytes(y.element) == 2 ? y.at : exe->scratch, y.stride, y.width, ELEMENT_F16};
+        c->raw_is_read = raw_will_be_read(exe->program, op);
+        bool in_place = c->raw_is_read || element_bytes(y.element) == 2;
+        c->raw = (struct dmat){.at = in_place ? y.at : exe->scratch,
+                               .stride = y.stride,
+                               .width = y.width,
+                               .element = ELEMENT_F16,
+                               .row_scale = c->in_twin->q.scale,
+                               .col_scale = c->matrix[0].scale,
+                               .bias = c->floats[1].at};
         x = c->in_twin->q;
         y = c->raw;
     } else if (x.element != exe->backend->product) {

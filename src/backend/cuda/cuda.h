@@ -141,6 +141,7 @@ struct compiled_op {
     struct dmat convert;               // LINEAR: where x goes first, if it has another element
     struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
     struct dmat raw;                   // likewise: its products before their scales
+    bool raw_is_read;                  // whoever reads out[0] takes raw products
     struct twin *out_twin[OP_MAX_OUT]; // of out[k], all its columns; NULL: it has none
     enum fold fold;
     struct dmat in_order;           // LINEAR of rows taken: in[0] in a step where they are the token rows; at NULL: of others
@@ -186,12 +187,18 @@ struct executable {
 
 /* The twins that the program's LINEARs may read, without places yet. After the weights are placed. */
 void twins_plan(struct executable *exe);
-struct value twin_as_value(const struct executable *exe, const struct twin *t); // for program_plan_memory
+/* For program_plan_memory, beside the program's values as they live here. */
+struct value twin_as_value(const struct executable *exe, const struct value *values, const struct twin *t);
 void twin_place(struct executable *exe, struct twin *t, void *at);
 struct twin *twin_of(const struct executable *exe, val v); // NULL: none
 
 /* The twin that a producer is to write beside out[k] in a step of so many rows; it counts as written. at NULL: nobody reads it. */
 struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+/* in[k] of a step of so many rows: raw products, if the LINEAR that makes them leaves them so. */
+struct dmat input_of(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+/* Whether all that read the LINEAR's output take raw products. */
+bool raw_will_be_read(const struct program *p, const struct op *linear);
+
 /* Whether anybody reads out[k] itself in a step of so many rows. */
 bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
 

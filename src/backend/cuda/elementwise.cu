@@ -62,7 +62,7 @@ template <int ACT, element E> static __global__ void __launch_bounds__(THREADS) 
     if (col >= a.y.width)
         return;
     auto gate = load_four<E>(a.gate, t, col), up = load_four<E>(a.up, t, col);
-    store_four(a.y, t, col, act_four<ACT, E>(a.limit, floats_of<E>(gate), floats_of<E>(up)));
+    store_four(a.y, t, col, act_four<ACT, E>(a.limit, values_of<E>(a.gate, t, col, gate), values_of<E>(a.up, t, col, up)));
 }
 
 /* The same with a twin, and y where it is wanted: a block a row. FOURS: that a thread holds. */
@@ -81,7 +81,7 @@ template <int ACT, element E, int FOURS> static __global__ void __launch_bounds_
             gate = load_four<E>(a.gate, t, 4 * i);
             up = load_four<E>(a.up, t, 4 * i);
         }
-        y[k] = act_four<ACT, E>(a.limit, floats_of<E>(gate), floats_of<E>(up));
+        y[k] = i < n ? act_four<ACT, E>(a.limit, values_of<E>(a.gate, t, 4 * i, gate), values_of<E>(a.up, t, 4 * i, up)) : float4{};
         both.y = fmaxf(both.y, largest(y[k]));
     }
     both = block_sum_max(both, shared);

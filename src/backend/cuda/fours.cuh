@@ -72,6 +72,20 @@ __device__ inline void store_four(const dmat &m, int64_t row, int col, float4 x)
     }
 }
 
+/* Four raw products as values; `factor` is RAW_UNIT times the row's scale. */
+__device__ inline float4 scaled_four(const dmat &raw, int col, float factor, float4 x) {
+    x = x * (*reinterpret_cast<const float4 *>(raw.col_scale + col) * factor);
+    return raw.bias ? x + *reinterpret_cast<const float4 *>(raw.bias + col) : x;
+}
+
+/* Four as they were loaded, as values. */
+template <element E> __device__ inline float4 values_of(const dmat &m, int64_t row, int col, typename four_of<E>::stored x) {
+    float4 v = floats_of<E>(x);
+    if constexpr (E == ELEMENT_F16)
+        return m.col_scale ? scaled_four(m, col, RAW_UNIT * m.row_scale[row], v) : v;
+    return v;
+}
+
 /* Whether fours of a value lie as their loads want them. */
 inline bool lies_in_fours(const dmat &m) {
     uintptr_t four_bytes = m.element == ELEMENT_F32 ? 16 : m.element == ELEMENT_E4M3 ? 4 : 8;

@@ -19,13 +19,17 @@ extern "C" {
 enum element { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I32, ELEMENT_E4M3, ELEMENT_I8 };
 
 /* A value in a step: rows of `width` elements, `stride` elements apart. at NULL: absent.
- * Of e4m3 a row's values are its elements times scale[row], the row's largest size / 448. */
+ * Of e4m3 a row's values are its elements times scale[row], the row's largest size / 448.
+ * With col_scale the elements, of half precision, are raw products (quantise.cu below): the value is
+ *     RAW_UNIT * element * row_scale[row] * col_scale[col] + bias[col]
+ * Only inputs of launchers that say that they take them are raw. */
 struct dmat {
     void *at;
     int64_t stride;
     int width;
     enum element element;
-    float *scale; // [rows] of ELEMENT_E4M3, else NULL
+    float *scale;                              // [rows] of ELEMENT_E4M3, else NULL
+    const float *row_scale, *col_scale, *bias; // of raw products, else NULL; bias may be NULL
 };
 
 /* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent.
@@ -125,9 +129,8 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
  * random rows has some 60. With scales in the library itself, one a row of either, it computes up to twice as long on Hopper:
  * it has a single kernel for that, without split sums. */
 #define RAW_UNIT 16384.0f
-/* y[r, c] = RAW_UNIT * raw[r, c] * row_scale[r] * column_scale[c] + bias[c]. y may be raw's memory if its element has 16 bits. */
-void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, const float *row_scale, const float *column_scale,
-                    struct dweight bias, struct dmat y);
+/* y = the value of raw products. y may be raw's memory if its element has 16 bits. */
+void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, struct dmat y);
 
 /* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
 struct dadd_norm {

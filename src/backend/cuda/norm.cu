@@ -61,19 +61,25 @@ static __global__ void __launch_bounds__(FOURS < 4 ? 1024 / FOURS : THREADS) add
         x[k] = i < n ? load_four<ELEMENT_F32>(a.x, t, 4 * i) : float4{};
         d[k] = i < n && a.d.at ? load_four<D>(a.d, t, 4 * i) : typename four_of<D>::stored{};
     }
+    auto d_of = [&](int k) {
+        int i = threadIdx.x + k * blockDim.x;
+        return i < n ? values_of<D>(a.d, t, 4 * i, d[k]) : float4{};
+    };
     if (NORMED) {
         float sum = 0;
 #pragma unroll
-        for (int k = 0; k < FOURS; k++)
-            sum += dot(floats_of<D>(d[k]), floats_of<D>(d[k]));
+        for (int k = 0; k < FOURS; k++) {
+            float4 di = d_of(k);
+            sum += dot(di, di);
+        }
         float factor = factor_of(a.d_norm, block_sum_max(make_float2(sum, 0), of_d).x);
 #pragma unroll
         for (int k = 0; k < FOURS; k++)
-            x[k] = (x[k] + floats_of<D>(d[k]) * (v[k] * factor)) * scale;
+            x[k] = (x[k] + d_of(k) * (v[k] * factor)) * scale;
     } else {
 #pragma unroll
         for (int k = 0; k < FOURS; k++)
-            x[k] = (x[k] + floats_of<D>(d[k])) * scale;
+            x[k] = (x[k] + d_of(k)) * scale;
     }
     float2 both = {0, 0};
 #pragma unroll

@@ -125,8 +125,7 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
 // ---- raw products -----------------------------------------------------------------------------------------------
 
 /* A thread makes eight neighbours of a row. Bytes: 2 in, 2 or 4 out. */
-static __global__ void __launch_bounds__(256)
-    rescale(dmat raw, const float *row_scale, const float *column_scale, const float *bias, dmat y) {
+static __global__ void __launch_bounds__(256) rescale(dmat raw, dmat y) {
     let_next_start();
     wait_for_previous();
     int64_t row = blockIdx.y;
@@ -134,10 +133,10 @@ static __global__ void __launch_bounds__(256)
     if (col >= y.width)
         return;
     piece p = load_piece(raw, row, col);
-    float factor = RAW_UNIT * row_scale[row];
+    float factor = RAW_UNIT * raw.row_scale[row];
 #pragma unroll
     for (int i = 0; i < PIECE; i++)
-        p.v[i] = p.v[i] * (factor * column_scale[col + i]) + (bias ? bias[col + i] : 0.0f);
+        p.v[i] = p.v[i] * (factor * raw.col_scale[col + i]) + (raw.bias ? raw.bias[col + i] : 0.0f);
     if (y.element == ELEMENT_F32) {
         float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(y.at) + row * y.stride + col);
         to[0] = make_float4(p.v[0], p.v[1], p.v[2], p.v[3]);
@@ -148,8 +147,7 @@ static __global__ void __launch_bounds__(256)
         store(y, row, col + i, p.v[i]);
 }
 
-void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, const float *row_scale, const float *column_scale,
-                    struct dweight bias, struct dmat y) {
+void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, struct dmat y) {
     dim3 grid((y.width / PIECE + 255) / 256, n_rows);
-    launch_node(rescale, grid, 256, 0, l->stream, raw, row_scale, column_scale, static_cast<const float *>(bias.at), y);
+    launch_node(rescale, grid, 256, 0, l->stream, raw, y);
 }

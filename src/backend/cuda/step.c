@@ -125,7 +125,8 @@ static enum status run_linear(const struct compiled_op *c, const struct launch *
             launch_quantise(l, n_rows, x, c->in_twin->q);
         c->in_twin->written = true;
         TRY(gemm_run(c->gemm, n_rows, c->in_twin->q, c->raw, err));
-        launch_rescale(l, n_rows, c->raw, c->in_twin->q.scale, c->matrix[0].scale, c->floats[1], c->out[0]);
+        if (!c->raw_is_read)
+            launch_rescale(l, n_rows, c->raw, c->out[0]);
         return OK;
     }
     if (c->convert.at) {
@@ -165,7 +166,7 @@ static void run_add_norm(const struct executable *exe, const struct compiled_op 
         d.d_eps = c->d_norm->eps;
         d.d_plus_one = c->d_norm->plus_one;
     }
-    launch_add_norm(l, &d, c->in[0], c->in[1], c->out[0], m.y, m.twin);
+    launch_add_norm(l, &d, c->in[0], input_of(exe, c, 1, l->n_tokens), c->out[0], m.y, m.twin);
 }
 
 static void run_norm(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows) {
@@ -178,10 +179,11 @@ static void run_norm(const struct executable *exe, const struct compiled_op *c, 
 
 static void run_gated_act(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows) {
     const struct act_args *a = &c->op->args.gated_act;
+    struct dmat gate = input_of(exe, c, 0, n_rows), up = input_of(exe, c, 1, n_rows);
     struct made m = {.y = c->out[0]};
-    if (gated_act_takes_twin(c->in[0], c->in[1], c->out[0]))
+    if (gated_act_takes_twin(gate, up, c->out[0]))
         m = made_for(exe, c, 0, n_rows);
-    launch_gated_act(l, n_rows, (int)a->act, a->limit, c->in[0], c->in[1], m.y, m.twin);
+    launch_gated_act(l, n_rows, (int)a->act, a->limit, gate, up, m.y, m.twin);
 }
 
 static void run_route(const struct compiled_op *c, const struct launch *l) {

@@ -1,4 +1,4 @@
-/* twins.c - e4m3 twins of values; see cuda.h.
+/* twins.c - e4m3 twins of values, and raw products of them; see cuda.h.
  *
  * A twin lives as long as its value and has a place of its own beside it: the elements of all rows, then a scale a row. Columns of
  * a value that a LINEAR reads alone have a twin of their own, since the scale is that of those columns. */
@@ -27,8 +27,59 @@ void twins_plan(struct executable *exe) {
             exe->twins[exe->n_twins++] = (struct twin){.of = p->ops[i].in[0]};
 }
 
-struct value twin_as_value(const struct executable *exe, const struct twin *t) {
-    struct value v = exe->program->values[t->of.id];
+// ---- raw products -----------------------------------------------------------------------------------------------
+
+/* Which launchers take raw products, for which input. */
+static bool takes_raw(const struct program *p, const struct op *op, int k) {
+    switch (op->code) {
+    case OP_ADD_NORM: return k == 1;
+    case OP_NORM: return fold_of(p, op) == FOLD_ALWAYS; // by the ADD_NORM that it went into
+    case OP_GATED_ACT: return true;
+    default: return false;
+    }
+}
+
+bool raw_will_be_read(const struct program *p, const struct op *linear) {
+    const struct value *v = &p->values[linear->out[0].id];
+    for (int i = v->first_use + 1; i <= v->last_use && i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (p->ops[i].in[k].id == linear->out[0].id && !takes_raw(p, &p->ops[i], k))
+                return false;
+    return v->last_use < p->n_ops;
+}
+
+struct dmat input_of(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
+    const struct op *norm = k == 1 ? norm_folded_into(exe->program, c->op) : NULL;
+    val v = norm ? norm->in[0] : c->op->in[k];
+    struct dmat x = c->in[k];
+    if (!val_given(v))
+        return x;
+    const struct compiled_op *maker = &exe->ops[exe->program->values[v.id].first_use];
+    if (!maker->raw_is_read || gemm_path(maker->gemm, n_rows) != PATH_TWIN)
+        return x;
+    struct dmat raw = maker->raw;
+    raw.at = (char *)raw.at + v.col * element_bytes(raw.element);
+    raw.width = x.width;
+    raw.col_scale += v.col;
+    raw.bias = raw.bias ? raw.bias + v.col : NULL;
+    return raw;
+}
+
+// ---- places -----------------------------------------------------------------------------------------------------
+
+/* Its scales are read with the raw products as well. */
+static int last_use_of(const struct executable *exe, const struct value *values, const struct twin *t) {
+    const struct program *p = exe->program;
+    int last = values[t->of.id].last_use;
+    for (int i = 0; i < p->n_ops; i++)
+        if (reads_twin(exe->backend, &p->ops[i]) && twin_of(exe, p->ops[i].in[0]) == t)
+            last = MAX(last, values[p->ops[i].out[0].id].last_use);
+    return last;
+}
+
+struct value twin_as_value(const struct executable *exe, const struct value *values, const struct twin *t) {
+    struct value v = values[t->of.id];
+    v.last_use = last_use_of(exe, values, t);
     v.width = t->of.width + (int)sizeof(float);
     v.dtype = DT_I8; // a byte
     return v;
