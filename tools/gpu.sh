@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 there=/tmp/gyre-gpu
 
 pack() {
-    tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c | sed 's/\.c$//')
+    tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c | sed 's/\.c$//')
     make cuda cuda-tests $(for t in $tests; do echo "build/release/$t"; done)
     rm -rf build/gpu && mkdir -p build/gpu/root/lib
     for program in $(for t in $tests; do echo "build/release/$t"; done) build/release/gyre build/release/libgyre-cuda.so build/cuda/test_nodes; do
@@ -34,7 +34,7 @@ unpack() {
 
 run() {
     unpack "$@"
-    for test in $there/test_ops* $there/test_overlap; do
+    for test in $there/test_ops* $there/test_overlap $there/test_sample_rows; do
         one "$(basename "$test")" "$test" || failed=1
     done
     for dtype in float32 float16 bfloat16; do

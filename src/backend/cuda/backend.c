@@ -299,6 +299,10 @@ static enum status check_shape(const struct executable *exe, const struct op *op
         if (a->moe_route.n_experts > 4096)
             return refuse(exe, op, err, "experts", a->moe_route.n_experts, 4096);
         return OK;
+    case OP_SAMPLE:
+        return sample_fits(op->in[0].width) ? OK
+                                            : fail(err, ERR_UNSUPPORTED, "%s: SAMPLE: the CUDA backend has no room for rows of %d logits",
+                                                   exe->program->name, op->in[0].width);
     case OP_SHORT_CONV: return a->short_conv.kernel > 8 ? refuse(exe, op, err, "kernels", a->short_conv.kernel, 8) : OK;
     case OP_DELTA_RULE:
         if (a->delta_rule.key_dim > 128)
@@ -432,17 +436,12 @@ static enum status place_ropes(struct executable *exe, struct error *err) {
 }
 
 static enum status alloc_results(struct executable *exe, struct error *err) {
-    struct backend *b = exe->backend;
-    size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width;
-    TRY(device_alloc(exe, &exe->sampled_device, (int64_t)(rows * sizeof *exe->sampled_device), "results", err));
+    size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width, states = (size_t)MAX(exe->hidden.width, 1);
     if (exe->only_sized)
         return OK;
-    DEVICE_TRY(b, err, cudaMallocHost((void **)&exe->sampled_host, rows * sizeof *exe->sampled_host), "%zu results", rows);
-    DEVICE_TRY(b, err, cudaMallocHost((void **)&exe->logits_host, rows * width * sizeof(float)), "%zu rows of %zu logits", rows, width);
-    DEVICE_TRY(b, err, cudaMallocHost((void **)&exe->hidden_host, (size_t)MAX(exe->hidden.width, 1) * sizeof(float)), "a row of states");
-    exe->on_host = xcalloc(rows, sizeof *exe->on_host);
-    sample_scratch_init(&exe->sample_scratch, exe->logits.width);
-    return OK;
+    DEVICE_TRY(exe->backend, err, cudaMallocHost((void **)&exe->hidden_host, states * sizeof(float)), "a row of states");
+    exe->logits_host = calloc(rows * width, sizeof(float));
+    return exe->logits_host ? OK : fail(err, ERR_MEMORY, "no memory for %zu rows of %zu logits", rows, width);
 }
 
 static enum status compile_parts(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
@@ -459,7 +458,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     TRY(place_ropes(exe, err));
     TRY(attention_plan(exe, err));
     TRY(alloc_results(exe, err));
-    TRY(step_alloc_plan(exe, err));
+    TRY(plan_alloc(exe, err));
     if (exe->only_sized)
         return OK;
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
@@ -483,15 +482,9 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFree(exe->memory);
     cudaFree(exe->scratch);
     cudaFree(exe->rope_memory);
-    cudaFree(exe->plan_device);
-    cudaFree(exe->sampled_device);
-    cudaFreeHost(exe->plan_host);
-    cudaFreeHost(exe->sampled_host);
-    cudaFreeHost(exe->logits_host);
+    plan_free(exe);
     cudaFreeHost(exe->hidden_host);
-    if (exe->on_host)
-        sample_scratch_release(&exe->sample_scratch);
-    free(exe->on_host);
+    free(exe->logits_host);
     free(exe->ropes);
     free(exe->twins);
     free(exe->ops);
@@ -533,12 +526,18 @@ static enum status cuda_compile(struct backend *b, const struct program *p, stru
 // ---- what a step left -------------------------------------------------------------------------------------------
 
 static const float *cuda_logits(struct executable *exe, int row) {
-    BUG_IF(row < 0 || row >= exe->plan->n_rows || !exe->on_host[row]);
-    return exe->logits_host + (size_t)row * (size_t)exe->logits.width;
+    BUG_IF(row < 0 || row >= step_collected(exe)->plan->n_rows || exe->n_started != exe->n_collected);
+    size_t width = (size_t)exe->logits.width;
+    float *to = exe->logits_host + (size_t)row * width;
+    const float *from = (const float *)exe->logits.at + (int64_t)row * exe->logits.stride;
+    cudaError_t code = cudaMemcpy(to, from, width * sizeof *to, cudaMemcpyDeviceToHost);
+    if (code != cudaSuccess)
+        device_fault(exe->backend, NULL, code, "fetching the logits of row %d", row);
+    return to;
 }
 
 static const float *cuda_hidden(struct executable *exe, int t) {
-    BUG_IF(t < 0 || t >= exe->plan->n_tokens);
+    BUG_IF(t < 0 || t >= step_collected(exe)->plan->n_tokens || exe->n_started != exe->n_collected);
     int64_t size = element_bytes(exe->hidden.element);
     char *at = (char *)exe->hidden.at + t * exe->hidden.stride * size;
     cudaError_t code = cudaMemcpy(exe->hidden_host, at, (size_t)(exe->hidden.width * size), cudaMemcpyDeviceToHost);
@@ -555,7 +554,7 @@ const struct backend_ops backend_cuda = {
     .name = "cuda",
     .ragged = true,
     .makes_dummies = true,
-    .max_in_flight = 1,
+    .max_in_flight = STEPS_IN_FLIGHT,
     .default_tokens = 8192,
     .default_seqs = 512,
     .open = cuda_open,

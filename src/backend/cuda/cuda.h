@@ -10,7 +10,8 @@
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     fold.c      ops that need no node of their own
  *     attention.c which kernel an ATTENTION runs on, and what it works on
- *     step.c      a step: plan up, launches or a graph, results down
+ *     plan.c      the plan's way to the device
+ *     step.c      a step: launches or a graph, and its results
  *     graphs.c    the graphs, captured when a program is compiled
  *     trace.c     how long each op takes
  *     measure.c   what the card can do at best
@@ -151,6 +152,26 @@ struct compiled_op {
     const struct drope *rope;
 };
 
+enum { STEPS_IN_FLIGHT = 2 };
+
+/* Where the parts of a plan are, in bytes from its start. */
+struct plan_layout {
+    size_t counts, places, token_id, from_row, position, seq_of_row, query_start, seq_len, n_known, state_slot, out_row, newest_row, rows,
+        block_table[MAX_CACHE_GROUPS];
+};
+
+/* What a step in flight has of its own, in pinned memory. */
+struct step_slot {
+    const struct batch_plan *plan;
+    char *plan_host;
+    int32_t *lists; // [n_lists], the first n_listed of this step
+    size_t n_lists, n_listed;
+    struct dsampled *sampled; // [max_rows]
+    int32_t *top_token;       // [max_rows][MOST_TOP_LOGPROBS]
+    float *top_logprob;
+    cudaEvent_t done;
+};
+
 struct executable {
     struct backend *backend;
     const struct program *program;
@@ -172,16 +193,16 @@ struct executable {
     void *partial, *arrived; // of the lists
     struct dmat logits, hidden;
 
-    char *plan_host, *plan_device; // one block, one upload
+    char *plan_device; // one block, read by every step
     size_t plan_bytes;
+    struct plan_layout layout;
     struct device_plan plan_view;
-    size_t at_counts, at_token_id, at_position, at_seq_of_row, at_query_start, at_seq_len, at_n_known, at_state_slot, at_out_row, at_target,
-        at_table[MAX_CACHE_GROUPS];
-    struct dsample *sampled_host, *sampled_device; // [max_rows]
-    const struct batch_plan *plan;
-    struct sample_scratch sample_scratch;
-    float *logits_host; // [max_rows][vocab], rows that the host was asked for
-    bool *on_host;      // [max_rows]: logits_host has the row
+    int32_t *lists; // of the step, behind the plan: [n_lists]
+    size_t n_lists;
+    int32_t *row_token; // [max_rows]: what the last step sampled
+    struct step_slot slots[STEPS_IN_FLIGHT];
+    int64_t n_started, n_collected;
+    float *logits_host; // [max_rows][vocab], rows that the host was asked for; pages that nobody writes take no memory
     float *hidden_host; // [width]
 };
 
@@ -221,10 +242,16 @@ void attention_free(struct executable *exe);
 void attention_lists_launch(const struct executable *exe, const struct launch *l); // once a step, before its ops
 void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l);
 
+/* ---- plan.c ---- */
+enum status plan_alloc(struct executable *exe, struct error *err);
+void plan_free(struct executable *exe);
+/* Writes the plan to the slot and puts its way to the device on the stream. */
+enum status plan_send(struct executable *exe, struct step_slot *slot, const struct batch_plan *plan, struct error *err);
+
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err);
-enum status step_alloc_plan(struct executable *exe, struct error *err);
+const struct step_slot *step_collected(const struct executable *exe);                       // the one collected last
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err); // all ops, one after the other
 
 /* ---- trace.c ---- */

@@ -43,12 +43,46 @@ struct dweight {
 
 enum { CUDA_MAX_GROUPS = 8 };
 
+/* What is asked of an output row: core/sample.h, with what a list needs of the lists' block. Offsets are in entries. */
+struct drow {
+    float temperature, top_p, least; // least: log(min_p)
+    float repetition, presence, frequency;
+    int32_t top_k, target, n_top;
+    int32_t is_plain; // nothing but the most probable token is asked for
+    int32_t is_scored;
+    int32_t is_changed;
+    int32_t bias, n_bias;     // pairs: token, bits of the bias
+    int32_t banned, n_banned; // pairs: token, the newest token for which it is banned or -1
+    int32_t allowed, n_allowed;
+    int32_t history, n_history, n_prompt; // n_prompt of the tokens listed are the prompt's
+    int32_t padding;
+    uint64_t bits; // 53 of them: where the draw falls
+};
+
+struct dsampled { // what came out of a row
+    int32_t token, argmax, target_rank, flags;
+    float logprob, target_logprob;
+};
+enum { SAMPLED_NOT_FINITE = 1, SAMPLED_NOTHING_LEFT = 2, MOST_TOP_LOGPROBS = 20 };
+
+/* Where a step's lists are, and where its results go: memory of the host, but for row_token. Differs from step to step. */
+struct dplaces {
+    const int32_t *lists;
+    struct dsampled *sampled;
+    int32_t *top_token; // [rows][MOST_TOP_LOGPROBS]
+    float *top_logprob;
+    int32_t *row_token; // [rows], for the step after
+};
+
 /* The plan of a step (core/plan.h) where the device has it. Addresses never change, so graphs keep them. */
 struct device_plan {
     const int32_t *counts; // [3]: tokens, sequences, rows of this step
     const int32_t *token_id, *position, *seq_of_row;
     const int32_t *query_start, *seq_len, *n_known, *state_slot;
     const int32_t *out_row;
+    const int32_t *newest;   // [rows]: the token that is expected to follow the row's history; -1: none
+    const struct drow *rows; // [rows]
+    const struct dplaces *places;
     const int32_t *block_table[CUDA_MAX_GROUPS];
     int table_width[CUDA_MAX_GROUPS];
 };
@@ -240,14 +274,26 @@ struct ddelta {
 void launch_delta_rule(const struct launch *l, const struct ddelta *a, struct dmat qkv, struct dmat b, struct dmat gate,
                        struct dweight a_log, struct dweight dt_bias, struct dcache cache, struct dmat out);
 
-/* ---- sample.cu ---- */
-struct dsample { // of a row
-    int32_t argmax, target, target_rank;
-    int32_t not_finite;
-    float argmax_logprob, target_logprob;
+/* ---- plan.cu ---- */
+struct dtake { // from where to where; counts and parts of the plan, in int32 from the block's start
+    const int32_t *from;
+    int32_t *to;
+    int n_tokens, n_seqs, n_rows, n_groups, log_block_size;
+    int counts, token_id, from_row, position, seq_of_row, query_start, seq_len, n_known, state_slot, out_row, newest_row, rows, places;
+    int64_t block_table[CUDA_MAX_GROUPS];
+    int table_width[CUDA_MAX_GROUPS];
+    const int32_t *lists_from;
+    int32_t *lists;
+    int64_t n_lists;
+    struct dplaces at;
 };
-/* Greedy token, its log-probability, and that and the rank of target[r] where it is not negative. */
-void launch_greedy(const struct launch *l, struct dmat logits, const int32_t *target, struct dsample *out);
+/* The plan as the host wrote it becomes the device's: the part of it that is used, tokens of the step before put in. */
+void launch_take_plan(cudaStream_t stream, const struct dtake *take);
+
+/* ---- sample.cu ---- */
+bool sample_fits(int n_vocab); // whether rows of so many logits can be sampled
+/* To places.sampled, and where asked for to top_token and top_logprob. float32 logits. */
+void launch_sample(const struct launch *l, struct dmat logits);
 
 #ifdef __cplusplus
 }

@@ -1,85 +1,11 @@
-/* step.c - a step: the plan goes up in one block, the ops go on the stream, results come down in one block.
+/* step.c - a step: the plan goes to the device, the ops go on the stream, an event says when its results are in the host's memory.
  *
- * What the device does not draw yet (anything but the most probable token and its log-probability) is drawn here from the
- * row's logits by the reference, core/sample.h. */
+ * Nothing here waits for the device but step_collect, for the oldest step in flight. */
 #include "backend/cuda/cuda.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-// ---- the plan ---------------------------------------------------------------------------------------------------
-
-static size_t place(size_t *total, size_t n) {
-    size_t at = *total;
-    *total += (n * sizeof(int32_t) + 255) / 256 * 256;
-    return at;
-}
-
-/* The layout depends on the bucket and the engine's tables alone, so addresses on the device never change. */
-static void lay_out(struct executable *exe, const int *table_width) {
-    size_t tokens = (size_t)exe->bucket.max_tokens, seqs = (size_t)exe->bucket.max_seqs, rows = (size_t)exe->bucket.max_rows, n = 0;
-    exe->at_counts = place(&n, 4);
-    exe->at_token_id = place(&n, tokens);
-    exe->at_position = place(&n, tokens);
-    exe->at_seq_of_row = place(&n, tokens);
-    exe->at_query_start = place(&n, seqs + 1);
-    exe->at_seq_len = place(&n, seqs);
-    exe->at_n_known = place(&n, seqs);
-    exe->at_state_slot = place(&n, seqs);
-    exe->at_out_row = place(&n, rows);
-    exe->at_target = place(&n, rows);
-    for (int g = 0; g < exe->program->n_groups; g++)
-        exe->at_table[g] = place(&n, seqs * (size_t)table_width[g]);
-    exe->plan_bytes = n;
-}
-
-enum status step_alloc_plan(struct executable *exe, struct error *err) {
-    lay_out(exe, exe->backend->table_width);
-    TRY(device_alloc(exe, &exe->plan_device, (int64_t)exe->plan_bytes, "a plan", err));
-    if (exe->only_sized)
-        return OK;
-    DEVICE_TRY(exe->backend, err, cudaMallocHost((void **)&exe->plan_host, exe->plan_bytes), "a plan of %zu bytes", exe->plan_bytes);
-    const int32_t *base = (const int32_t *)(const void *)exe->plan_device;
-    struct device_plan *v = &exe->plan_view;
-    v->counts = base + exe->at_counts / 4;
-    v->token_id = base + exe->at_token_id / 4;
-    v->position = base + exe->at_position / 4;
-    v->seq_of_row = base + exe->at_seq_of_row / 4;
-    v->query_start = base + exe->at_query_start / 4;
-    v->seq_len = base + exe->at_seq_len / 4;
-    v->n_known = base + exe->at_n_known / 4;
-    v->state_slot = base + exe->at_state_slot / 4;
-    v->out_row = base + exe->at_out_row / 4;
-    for (int g = 0; g < exe->program->n_groups; g++) {
-        v->block_table[g] = base + exe->at_table[g] / 4;
-        v->table_width[g] = exe->backend->table_width[g];
-    }
-    return OK;
-}
-
-static int32_t *host_array(struct executable *exe, size_t at) { return (int32_t *)(void *)(exe->plan_host + at); }
-
-static void write_plan(struct executable *exe, const struct batch_plan *p) {
-    size_t tokens = (size_t)p->n_tokens * sizeof(int32_t), seqs = (size_t)p->n_seqs * sizeof(int32_t);
-    int32_t *counts = host_array(exe, exe->at_counts);
-    counts[0] = p->n_tokens;
-    counts[1] = p->n_seqs;
-    counts[2] = p->n_rows;
-    memcpy(host_array(exe, exe->at_token_id), p->token_id, tokens);
-    memcpy(host_array(exe, exe->at_position), p->position, tokens);
-    memcpy(host_array(exe, exe->at_query_start), p->query_start, seqs + sizeof(int32_t));
-    memcpy(host_array(exe, exe->at_seq_len), p->seq_len, seqs);
-    memcpy(host_array(exe, exe->at_n_known), p->n_known, seqs);
-    memcpy(host_array(exe, exe->at_state_slot), p->state_slot, seqs);
-    memcpy(host_array(exe, exe->at_out_row), p->out_row, (size_t)p->n_rows * sizeof(int32_t));
-    for (int r = 0; r < p->n_rows; r++)
-        host_array(exe, exe->at_target)[r] = p->sample[r].target;
-    for (int s = 0; s < p->n_seqs; s++)
-        for (int32_t t = p->query_start[s]; t < p->query_start[s + 1]; t++)
-            host_array(exe, exe->at_seq_of_row)[t] = s;
-    for (int g = 0; g < exe->program->n_groups; g++)
-        memcpy(host_array(exe, exe->at_table[g]), p->block_table[g], seqs * (size_t)p->table_width[g]);
-}
+// ---- the cache --------------------------------------------------------------------------------------------------
 
 /* A block of every layer of a group, or a slot of a recurrent one: the first, and the way from layer to layer. */
 struct block_run {
@@ -251,9 +177,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
             launch_take_rows(l, c->in[0], c->out[0]);
         break;
     case OP_SOFTCAP: launch_softcap(l, n_rows, a->softcap.cap, c->in[0], c->out[0]); break;
-    case OP_SAMPLE:
-        launch_greedy(l, c->in[0], (const int32_t *)(const void *)(exe->plan_device + exe->at_target), exe->sampled_device);
-        break;
+    case OP_SAMPLE: launch_sample(l, c->in[0]); break;
     case N_OPCODES: BUG_IF(true);
     }
     DEVICE_TRY(exe->backend, err, cudaGetLastError(), "%s: starting %s for %d rows", exe->program->name, op_name(c->op->code), n_rows);
@@ -271,73 +195,51 @@ enum status step_launch(struct executable *exe, const struct launch *l, struct e
     return OK;
 }
 
+// ---- steps ------------------------------------------------------------------------------------------------------
+
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
     struct backend *b = exe->backend;
+    struct step_slot *slot = &exe->slots[exe->n_started % STEPS_IN_FLIGHT];
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
+    BUG_IF(exe->n_started - exe->n_collected == STEPS_IN_FLIGHT);
     if (b->fault.status != OK) {
         *err = b->fault;
         return err->status;
     }
-    exe->plan = plan;
-    write_plan(exe, plan);
+    slot->plan = plan;
     TRY(copy_cache(exe, plan, err));
-    DEVICE_TRY(b, err, cudaMemcpyAsync(exe->plan_device, exe->plan_host, exe->plan_bytes, cudaMemcpyHostToDevice, b->stream),
-               "sending a plan of %zu bytes", exe->plan_bytes);
+    TRY(plan_send(exe, slot, plan, err));
     struct launch l = {b->stream, plan->n_tokens, plan->n_seqs, plan->n_rows, exe->plan_view, b->block_size, false};
     TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
-    if (plan->n_rows > 0)
-        DEVICE_TRY(b, err,
-                   cudaMemcpyAsync(exe->sampled_host, exe->sampled_device, (size_t)plan->n_rows * sizeof *exe->sampled_host,
-                                   cudaMemcpyDeviceToHost, b->stream),
-                   "fetching %d results", plan->n_rows);
+    DEVICE_TRY(b, err, cudaEventRecord(slot->done, b->stream), "a step of %d tokens", plan->n_tokens);
+    exe->n_started++;
     return OK;
 }
 
-// ---- results ----------------------------------------------------------------------------------------------------
+const struct step_slot *step_collected(const struct executable *exe) { return &exe->slots[(exe->n_collected - 1) % STEPS_IN_FLIGHT]; }
 
-/* Whether the row's token is the most probable one, and nothing is asked that the device does not say. */
-static bool is_greedy(const struct sample_params *p) {
-    struct sample_params rest = *p;
-    rest.want_logprob = rest.want_logits = false;
-    rest.target = -1;
-    return sample_is_plain(&rest);
+static void take_result(const struct step_slot *slot, int r, struct sample_result *result) {
+    const struct dsampled *d = &slot->sampled[r];
+    *result = (struct sample_result){.token = d->token,
+                                     .argmax = d->argmax,
+                                     .logprob = d->logprob,
+                                     .target_logprob = d->target_logprob,
+                                     .target_rank = d->target_rank,
+                                     .not_finite = d->flags & SAMPLED_NOT_FINITE,
+                                     .nothing_left = d->flags & SAMPLED_NOTHING_LEFT};
+    size_t n = (size_t)slot->plan->sample[r].n_top_logprobs, at = (size_t)r * MOST_TOP_LOGPROBS;
+    memcpy(result->top_token, slot->top_token + at, n * sizeof *result->top_token);
+    memcpy(result->top_logprob, slot->top_logprob + at, n * sizeof *result->top_logprob);
 }
-
-static void take_greedy(const struct dsample *d, const struct sample_params *p, struct sample_result *result) {
-    *result = (struct sample_result){.token = d->argmax, .argmax = d->argmax, .not_finite = d->not_finite};
-    if (result->not_finite || (!p->want_logprob && p->target < 0))
-        return;
-    result->logprob = d->argmax_logprob;
-    result->target_logprob = d->target_logprob;
-    result->target_rank = p->target >= 0 ? d->target_rank : 0;
-}
-
-static enum status fetch_row(struct executable *exe, int row, struct error *err) {
-    size_t width = (size_t)exe->logits.width;
-    DEVICE_TRY(exe->backend, err,
-               cudaMemcpyAsync(exe->logits_host + (size_t)row * width, (float *)exe->logits.at + (int64_t)row * exe->logits.stride,
-                               width * sizeof(float), cudaMemcpyDeviceToHost, exe->backend->stream),
-               "fetching the logits of row %d", row);
-    exe->on_host[row] = true;
-    return OK;
-}
+_Static_assert((int)MOST_TOP_LOGPROBS == (int)MAX_TOP_LOGPROBS, "the device has room for as many as may be asked for");
 
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err) {
-    const struct batch_plan *plan = exe->plan;
     struct backend *b = exe->backend;
-    BUG_IF(!plan);
-    for (int r = 0; r < plan->n_rows; r++) {
-        exe->on_host[r] = false;
-        if (!is_greedy(&plan->sample[r]) || plan->sample[r].want_logits)
-            TRY(fetch_row(exe, r, err));
-    }
-    DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "%s: a step of %d tokens", exe->program->name, plan->n_tokens);
-    for (int r = 0; r < plan->n_rows; r++) {
-        if (is_greedy(&plan->sample[r]))
-            take_greedy(&exe->sampled_host[r], &plan->sample[r], &results[r]);
-        else
-            sample_row(exe->logits_host + (size_t)r * (size_t)exe->logits.width, exe->logits.width, &plan->sample[r], &exe->sample_scratch,
-                       &results[r]);
-    }
+    BUG_IF(exe->n_collected == exe->n_started);
+    const struct step_slot *slot = &exe->slots[exe->n_collected % STEPS_IN_FLIGHT];
+    DEVICE_TRY(b, err, cudaEventSynchronize(slot->done), "%s: a step of %d tokens", exe->program->name, slot->plan->n_tokens);
+    for (int r = 0; r < slot->plan->n_rows; r++)
+        take_result(slot, r, &results[r]);
+    exe->n_collected++;
     return OK;
 }

@@ -1,0 +1,311 @@
+/* plan.c - the plan on its way to the device: two of them in pinned memory by turns, one on the device.
+ *
+ *     host     plan A and plan B, and the lists of each (history, biases, bans): what step_run writes
+ *     stream   ... step n | take_plan A | step n+1 | take_plan B | ...      what steps read is always the same place
+ *
+ * The layout depends on the bucket and the engine's tables alone, so addresses on the device never change and graphs keep them.
+ * take_plan reads the host's memory itself, only what the step has; so nothing but kernels stands on the stream. Results go
+ * the other way, written by the sampler to the slot of its step.
+ *
+ * A row that is penalised brings its history along each step: 4 bytes a token, where the cache that the step reads for the same
+ * token has thousands. */
+#include "backend/cuda/cuda.h"
+
+#include "base/random.h"
+
+#include <math.h>
+#include <string.h>
+
+static size_t place(size_t *total, size_t n_bytes) {
+    size_t at = *total;
+    *total += (n_bytes + 255) / 256 * 256;
+    return at;
+}
+
+static void lay_out(struct executable *exe) {
+    const struct bucket *b = &exe->bucket;
+    size_t tokens = (size_t)b->max_tokens * 4, seqs = (size_t)b->max_seqs * 4, rows = (size_t)MAX(b->max_rows, 1), n = 0;
+    struct plan_layout *at = &exe->layout;
+    at->counts = place(&n, 16);
+    at->places = place(&n, sizeof(struct dplaces));
+    at->token_id = place(&n, tokens);
+    at->from_row = place(&n, tokens);
+    at->position = place(&n, tokens);
+    at->seq_of_row = place(&n, tokens);
+    at->query_start = place(&n, seqs + 4);
+    at->seq_len = place(&n, seqs);
+    at->n_known = place(&n, seqs);
+    at->state_slot = place(&n, seqs);
+    at->out_row = place(&n, rows * 4);
+    at->newest_row = place(&n, rows * 4);
+    at->rows = place(&n, rows * sizeof(struct drow));
+    for (int g = 0; g < exe->program->n_groups; g++)
+        at->block_table[g] = place(&n, seqs * (size_t)exe->backend->table_width[g]);
+    exe->plan_bytes = n;
+}
+
+static const int32_t *on_device(const struct executable *exe, size_t at) { return (const int32_t *)(const void *)(exe->plan_device + at); }
+
+static void point_into_plan(struct executable *exe) {
+    struct device_plan *v = &exe->plan_view;
+    const struct plan_layout *at = &exe->layout;
+    v->counts = on_device(exe, at->counts);
+    v->token_id = on_device(exe, at->token_id);
+    v->position = on_device(exe, at->position);
+    v->seq_of_row = on_device(exe, at->seq_of_row);
+    v->query_start = on_device(exe, at->query_start);
+    v->seq_len = on_device(exe, at->seq_len);
+    v->n_known = on_device(exe, at->n_known);
+    v->state_slot = on_device(exe, at->state_slot);
+    v->out_row = on_device(exe, at->out_row);
+    v->newest = on_device(exe, at->newest_row);
+    v->rows = (const struct drow *)(const void *)on_device(exe, at->rows);
+    v->places = (const struct dplaces *)(const void *)on_device(exe, at->places);
+    for (int g = 0; g < exe->program->n_groups; g++) {
+        v->block_table[g] = on_device(exe, at->block_table[g]);
+        v->table_width[g] = exe->backend->table_width[g];
+    }
+}
+
+enum status plan_alloc(struct executable *exe, struct error *err) {
+    struct backend *b = exe->backend;
+    size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), tops = rows * MOST_TOP_LOGPROBS;
+    lay_out(exe);
+    TRY(device_alloc(exe, &exe->plan_device, (int64_t)exe->plan_bytes, "a plan", err));
+    TRY(device_alloc(exe, &exe->row_token, (int64_t)(rows * sizeof *exe->row_token), "tokens", err));
+    if (exe->only_sized)
+        return OK;
+    DEVICE_TRY(b, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, b->stream), "an empty plan");
+    DEVICE_TRY(b, err, cudaMemsetAsync(exe->row_token, 0, rows * sizeof *exe->row_token, b->stream), "%zu tokens", rows);
+    for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
+        struct step_slot *s = &exe->slots[i];
+        DEVICE_TRY(b, err, cudaMallocHost((void **)&s->plan_host, exe->plan_bytes), "a plan of %zu bytes", exe->plan_bytes);
+        DEVICE_TRY(b, err, cudaMallocHost((void **)&s->sampled, rows * sizeof *s->sampled), "%zu results", rows);
+        DEVICE_TRY(b, err, cudaMallocHost((void **)&s->top_token, tops * sizeof *s->top_token), "%zu results", rows);
+        DEVICE_TRY(b, err, cudaMallocHost((void **)&s->top_logprob, tops * sizeof *s->top_logprob), "%zu results", rows);
+        DEVICE_TRY(b, err, cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming), "an event");
+    }
+    point_into_plan(exe);
+    return OK;
+}
+
+void plan_free(struct executable *exe) {
+    for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
+        struct step_slot *s = &exe->slots[i];
+        cudaFreeHost(s->plan_host);
+        cudaFreeHost(s->lists);
+        cudaFreeHost(s->sampled);
+        cudaFreeHost(s->top_token);
+        cudaFreeHost(s->top_logprob);
+        if (s->done)
+            cudaEventDestroy(s->done);
+    }
+    cudaFree(exe->plan_device);
+    cudaFree(exe->row_token);
+    cudaFree(exe->lists);
+}
+
+// ---- rows -------------------------------------------------------------------------------------------------------
+
+static bool penalises(const struct sample_params *p) {
+    return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
+}
+
+/* The first token of the history that matters: without a penalty on what repeats the prompt, the first generated one. */
+static int32_t first_seen(const struct sample_params *p) {
+    int32_t from = p->repetition_penalty != 1 ? 0 : p->n_prompt;
+    return penalises(p) ? MIN(from, p->n_history) : p->n_history;
+}
+
+static size_t n_list_entries(const struct sample_params *p) {
+    return 2 * (size_t)p->n_bias + 2 * ((size_t)p->n_banned + (size_t)p->n_bad) + (size_t)p->n_allowed +
+           (size_t)(p->n_history - first_seen(p));
+}
+
+/* The lists of a step may be any length, but most steps have none: memory grows when a longer one comes, and stays. A step in flight
+ * may read the old lists on the device, which freeing waits for. */
+static enum status make_room(struct executable *exe, struct step_slot *slot, size_t n, struct error *err) {
+    struct backend *b = exe->backend;
+    size_t capacity = MAX(slot->n_lists, 1u << 14);
+    while (capacity < n)
+        capacity *= 2;
+    if (slot->n_lists < n) {
+        cudaFreeHost(slot->lists);
+        slot->lists = NULL;
+        slot->n_lists = 0;
+        DEVICE_TRY(b, err, cudaMallocHost((void **)&slot->lists, capacity * sizeof *slot->lists), "lists of %zu entries", capacity);
+        slot->n_lists = capacity;
+    }
+    if (exe->n_lists < n) {
+        cudaFree(exe->lists);
+        exe->lists = NULL;
+        exe->n_lists = 0;
+        DEVICE_TRY(b, err, cudaMalloc((void **)&exe->lists, capacity * sizeof *exe->lists), "lists of %zu entries", capacity);
+        exe->n_lists = capacity;
+    }
+    return OK;
+}
+
+/* Whether all but the last token of the sequence stand where the next one comes; *newest is what the newest token, which the host may
+ * not know, has to be for that, or -1. */
+static bool may_complete(const struct sample_params *p, const struct bad_sequence *bad, int32_t *newest) {
+    int32_t before = bad->n - 1, n_seen = p->n_history + p->has_newest, first = n_seen - before;
+    *newest = -1;
+    if (first < p->n_prompt)
+        return false;
+    for (int32_t i = 0; i < before; i++) {
+        if (first + i == p->n_history)
+            *newest = bad->tokens[i];
+        else if (p->history[first + i] != bad->tokens[i])
+            return false;
+    }
+    return true;
+}
+
+static size_t write_banned(const struct sample_params *p, int32_t *lists, size_t n, struct drow *row) {
+    row->banned = (int32_t)n;
+    for (int32_t i = 0; i < p->n_banned; i++, n += 2)
+        lists[n] = p->banned[i], lists[n + 1] = -1;
+    for (int32_t i = 0; i < p->n_bad; i++) {
+        const struct bad_sequence *bad = &p->bad[i];
+        if (!may_complete(p, bad, &lists[n + 1]))
+            continue;
+        lists[n] = bad->tokens[bad->n - 1];
+        n += 2;
+    }
+    row->n_banned = (int32_t)(n - (size_t)row->banned) / 2;
+    return n;
+}
+
+/* What the row asks for goes behind the n entries that there are; returns how many there are then. */
+static size_t write_lists(const struct sample_params *p, int32_t *lists, size_t n, struct drow *row) {
+    row->bias = (int32_t)n;
+    row->n_bias = p->n_bias;
+    memcpy(lists + n, p->bias, (size_t)p->n_bias * sizeof *p->bias);
+    n = write_banned(p, lists, n + 2 * (size_t)p->n_bias, row);
+    row->allowed = (int32_t)n;
+    row->n_allowed = p->n_allowed;
+    memcpy(lists + n, p->allowed, (size_t)p->n_allowed * sizeof *p->allowed);
+    n += (size_t)p->n_allowed;
+    int32_t from = first_seen(p);
+    row->history = (int32_t)n;
+    row->n_history = p->n_history - from;
+    row->n_prompt = MAX(p->n_prompt - from, 0);
+    memcpy(lists + n, p->history + from, (size_t)row->n_history * sizeof *p->history);
+    return n + (size_t)row->n_history;
+}
+_Static_assert(sizeof(struct logit_bias) == 2 * sizeof(int32_t), "a bias is two entries");
+
+static void write_row(const struct sample_params *p, struct drow *row) {
+    bool is_scored = p->want_logprob || p->target >= 0 || p->n_top_logprobs > 0;
+    bool is_changed = p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->n_bad > 0 || penalises(p);
+    *row = (struct drow){.temperature = p->temperature,
+                         .top_p = p->top_p,
+                         .least = p->min_p > 0 ? logf(p->min_p) : -INFINITY,
+                         .repetition = p->repetition_penalty,
+                         .presence = p->presence_penalty,
+                         .frequency = p->frequency_penalty,
+                         .top_k = p->top_k,
+                         .target = p->target,
+                         .n_top = p->n_top_logprobs,
+                         .is_plain = p->temperature == 0 && !is_changed && !is_scored,
+                         .is_scored = is_scored,
+                         .is_changed = is_changed};
+    if (p->temperature > 0)
+        row->bits = philox_bits53(p->seed, p->sequence, p->position);
+}
+
+static enum status write_rows(struct executable *exe, struct step_slot *slot, const struct batch_plan *p, struct error *err) {
+    struct drow *rows = (struct drow *)(void *)(slot->plan_host + exe->layout.rows);
+    int32_t *newest = (int32_t *)(void *)(slot->plan_host + exe->layout.newest_row);
+    size_t n = 0;
+    for (int r = 0; r < p->n_rows; r++) {
+        write_row(&p->sample[r], &rows[r]);
+        newest[r] = p->sample[r].has_newest && rows[r].is_changed ? p->sample[r].newest_row : -1;
+        if (rows[r].is_changed)
+            n += n_list_entries(&p->sample[r]);
+    }
+    slot->n_listed = n;
+    if (n == 0)
+        return OK;
+    if (n > INT32_MAX)
+        return fail(err, ERR_LIMIT, "%s: the histories, biases and bans of a step have %zu entries", exe->program->name, n);
+    TRY(make_room(exe, slot, n, err));
+    n = 0;
+    for (int r = 0; r < p->n_rows; r++)
+        if (rows[r].is_changed)
+            n = write_lists(&p->sample[r], slot->lists, n, &rows[r]);
+    slot->n_listed = n;
+    return OK;
+}
+
+// ---- the rest ---------------------------------------------------------------------------------------------------
+
+static void copy_numbers(struct step_slot *slot, size_t at, const int32_t *from, int n) {
+    memcpy(slot->plan_host + at, from, (size_t)n * sizeof *from);
+}
+
+/* Of a table only the entries that hold tokens of the sequence. */
+static void write_tables(struct executable *exe, struct step_slot *slot, const struct batch_plan *p) {
+    int block_size = exe->backend->block_size;
+    for (int g = 0; g < exe->program->n_groups; g++) {
+        size_t width = (size_t)p->table_width[g];
+        int32_t *table = (int32_t *)(void *)(slot->plan_host + exe->layout.block_table[g]);
+        BUG_IF(p->table_width[g] != exe->backend->table_width[g]);
+        for (int s = 0; s < p->n_seqs && width > 0; s++) {
+            size_t n = MIN((size_t)((p->seq_len[s] + block_size - 1) / block_size), width);
+            memcpy(table + (size_t)s * width, p->block_table[g] + (size_t)s * width, n * sizeof *table);
+        }
+    }
+}
+
+static struct dtake take_of(const struct executable *exe, const struct step_slot *slot, const struct batch_plan *p) {
+    const struct plan_layout *at = &exe->layout;
+    struct dtake t = {.from = (const int32_t *)(const void *)slot->plan_host,
+                      .to = (int32_t *)(void *)exe->plan_device,
+                      .n_tokens = p->n_tokens,
+                      .n_seqs = p->n_seqs,
+                      .n_rows = p->n_rows,
+                      .n_groups = exe->program->n_groups,
+                      .log_block_size = __builtin_ctz((unsigned)exe->backend->block_size),
+                      .counts = (int)(at->counts / 4),
+                      .token_id = (int)(at->token_id / 4),
+                      .from_row = (int)(at->from_row / 4),
+                      .position = (int)(at->position / 4),
+                      .seq_of_row = (int)(at->seq_of_row / 4),
+                      .query_start = (int)(at->query_start / 4),
+                      .seq_len = (int)(at->seq_len / 4),
+                      .n_known = (int)(at->n_known / 4),
+                      .state_slot = (int)(at->state_slot / 4),
+                      .out_row = (int)(at->out_row / 4),
+                      .newest_row = (int)(at->newest_row / 4),
+                      .rows = (int)(at->rows / 4),
+                      .places = (int)(at->places / 4),
+                      .lists_from = slot->lists,
+                      .lists = exe->lists,
+                      .n_lists = (int64_t)slot->n_listed,
+                      .at = {exe->lists, slot->sampled, slot->top_token, slot->top_logprob, exe->row_token}};
+    for (int g = 0; g < exe->program->n_groups; g++) {
+        t.block_table[g] = (int64_t)(at->block_table[g] / 4);
+        t.table_width[g] = exe->backend->table_width[g];
+    }
+    return t;
+}
+
+enum status plan_send(struct executable *exe, struct step_slot *slot, const struct batch_plan *p, struct error *err) {
+    const struct plan_layout *at = &exe->layout;
+    copy_numbers(slot, at->token_id, p->token_id, p->n_tokens);
+    copy_numbers(slot, at->from_row, p->from_row, p->n_tokens);
+    copy_numbers(slot, at->position, p->position, p->n_tokens);
+    copy_numbers(slot, at->query_start, p->query_start, p->n_seqs + 1);
+    copy_numbers(slot, at->seq_len, p->seq_len, p->n_seqs);
+    copy_numbers(slot, at->n_known, p->n_known, p->n_seqs);
+    copy_numbers(slot, at->state_slot, p->state_slot, p->n_seqs);
+    copy_numbers(slot, at->out_row, p->out_row, p->n_rows);
+    write_tables(exe, slot, p);
+    TRY(write_rows(exe, slot, p, err));
+    struct dtake take = take_of(exe, slot, p);
+    launch_take_plan(exe->backend->stream, &take);
+    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "sending the plan of %d tokens", p->n_tokens);
+    return OK;
+}
