@@ -78,7 +78,7 @@ static void cpu_free(struct backend *b) {
         return;
     placed_table_release(&b->placed);
     for (int g = 0; g < b->n_caches; g++)
-        free(b->caches[g].at);
+        free(b->caches[g].memory);
     pool_free(b->pool);
     free(b);
 }
@@ -101,15 +101,16 @@ static enum status cpu_alloc_cache(struct backend *b, const struct program *p, c
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
         int64_t n_blocks = state ? config->n_states + config->n_host_states : config->n_blocks[g] + config->n_host_blocks[g], n_bytes;
-        if (__builtin_mul_overflow(cpu_cache_block_bytes(b, p, g, b->block_size), n_blocks, &n_bytes))
+        if (__builtin_mul_overflow(cpu_cache_block_bytes(b, p, g, b->block_size), n_blocks, &n_bytes) || n_bytes > INT64_MAX - ALIGNMENT)
             return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
         // calloc: zero pages of the system are neither written nor resident until a sequence uses them.
-        float *at = calloc(1, (size_t)MAX(n_bytes, 1));
-        if (!at)
+        unsigned char *memory = calloc(1, (size_t)n_bytes + ALIGNMENT);
+        if (!memory)
             return fail(err, ERR_MEMORY, "%s: no memory for a cache of %lld blocks, %lld bytes", p->name, (long long)n_blocks,
                         (long long)n_bytes);
         int64_t block_floats = cache_block_floats(&p->groups[g], b->block_size);
-        b->caches[b->n_caches++] = (struct cache){at, block_floats * n_blocks, block_floats};
+        float *at = (float *)(void *)(memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT));
+        b->caches[b->n_caches++] = (struct cache){memory, at, block_floats * n_blocks, block_floats};
     }
     return OK;
 }

@@ -53,7 +53,8 @@ int64_t placed_run(const struct placed *w, int64_t row, const struct weight_part
  *   LATENT  [slot][k_dim]
  *   STATE   state_floats a slot: conv inputs [kernel-1][channels] oldest first, then [value head][key_dim][value_dim] */
 struct cache {
-    float *at;
+    void *memory;
+    float *at; // within memory, where a line begins
     int64_t layer_floats, block_floats;
 };
 

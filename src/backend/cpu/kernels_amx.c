@@ -48,7 +48,8 @@ enum {
     LINE = 16,      // floats
     ROWS_OF_B = 4,  // of x
     B_FLOATS = 256, // of a tile
-    AHEAD_STEPS = 4
+    AHEAD_STEPS = 4,
+    NEXT_BYTES = 16 << 10 // fetched ahead of weights: more than a core has under way, and little is fetched behind the worker's last row
 };
 
 static bool is_tiled(const struct weight_part *part) { return part->format == &qformat_plain && part->dtype == DT_BF16; }
@@ -243,7 +244,7 @@ static ALWAYS_INLINE void multiply_tiles(const int n_a, const int n_b, const str
         multiply_edge(n_a, n_b, w, w_stride, rows, -before, f->n_cols, f->x), s++;
     for (; s < n_steps - copy_last; s++) {
         if (fetch)
-            UNROLL for (int i = 0; i < n_a * rows; i++) __builtin_prefetch(w + AHEAD_BYTES + (s * n_a * rows + i) * 64, 0, 2);
+            UNROLL for (int i = 0; i < n_a * rows; i++) __builtin_prefetch(w + NEXT_BYTES + (s * n_a * rows + i) * 64, 0, 2);
         multiply_step(n_a, n_b, w + (s * TILE_COLS - before) * 2, w_stride, f->x + s * n_b * B_FLOATS);
     }
     if (s < n_steps)
