@@ -14,6 +14,8 @@ op_function *fast_function(const struct op *op) {
     switch (op->code) {
     case OP_LINEAR: return fast_linear;
     case OP_GATED_ACT: return op->args.gated_act.act == ACT_GELU ? NULL : fast_gated_act; // erf has no vector form here
+    case OP_ADD_NORM: return fast_add_norm;
+    case OP_QKV_PREP: return fast_qkv_prep;
     case OP_ATTENTION: return fast_attention;
     case OP_MLA_PREP: return fast_mla_prep;
     case OP_MLA_ATTENTION: return fast_mla_attention;
@@ -28,6 +30,7 @@ struct need fast_need(const struct op *op, struct bucket bucket) {
     const union op_args *a = &op->args;
     switch (op->code) {
     case OP_LINEAR: return (struct need){.worker = product_scratch(op->in[0].width), .shared = fast_linear_shared(op, bucket)};
+    case OP_QKV_PREP: return (struct need){.worker = a->qkv_prep.head_dim};
     case OP_ATTENTION: return (struct need){.worker = fast_attention_scratch(&a->attention)};
     case OP_MLA_PREP: return (struct need){.worker = fast_mla_prep_scratch(&a->mla)};
     case OP_MLA_ATTENTION: return (struct need){.worker = fast_mla_attention_scratch(&a->mla)};

@@ -69,9 +69,14 @@ struct kernels {
     void (*multiply_add)(float *y, const float *a, const float *b, int64_t n);    // y += a * b
     void (*blend)(float *y, float keep, float factor, const float *x, int64_t n); // y = keep * y + factor * x
     void (*scale)(float *y, float factor, int64_t n);
-    float (*largest)(const float *x, int64_t n);      // -infinity for none; NaNs are passed over
-    float (*exp_sum)(float *x, float max, int64_t n); // x = e^(x - max); returns the sum
-    void (*softcap)(float *x, float cap, int64_t n);  // x = cap * tanh(x / cap)
+    float (*largest)(const float *x, int64_t n);                                    // -infinity for none; NaNs are passed over
+    float (*exp_sum)(float *x, float max, int64_t n);                               // x = e^(x - max); returns the sum
+    void (*softcap)(float *x, float cap, int64_t n);                                // x = cap * tanh(x / cap)
+    void (*add)(const float *a, const float *b, float factor, int64_t n, float *y); // y = (a + b) * factor; b NULL: 0
+    /* y = x * factor * w, or * (w + 1) with plus_one; w may be NULL, y may be x. */
+    void (*weigh)(const float *x, float factor, const float *w, bool plus_one, int64_t n, float *y);
+    /* Rotates pairs (x[i], x[half + i]) by the angles of cos_sin: cos [half], sin [half]. */
+    void (*rotate_halves)(const float *cos_sin, int64_t half, float *x);
     void (*activate)(struct act_args act, const float *gate, const float *up, int64_t n, float *y); // not ACT_GELU
 
     /* For measuring the machine: a sum of n floats, n a multiple of 256, as fast as they come; and n multiply-adds,

@@ -56,6 +56,29 @@ static void scale(float *y, float factor, int64_t n) {
         vf_put(y + i, vf_mul(f, vf_some(y + i, n - i)), n - i);
 }
 
+static void add(const float *a, const float *b, float factor, int64_t n, float *y) {
+    vf f = vf_set(factor);
+    for (int64_t i = 0; i < n; i += LANES)
+        vf_put(y + i, vf_mul(f, b ? vf_add(vf_some(a + i, n - i), vf_some(b + i, n - i)) : vf_some(a + i, n - i)), n - i);
+}
+
+static void weigh(const float *x, float factor, const float *w, bool plus_one, int64_t n, float *y) {
+    vf f = vf_set(factor), more = vf_set(plus_one ? 1 : 0);
+    for (int64_t i = 0; i < n; i += LANES) {
+        vf v = vf_mul(vf_some(x + i, n - i), f);
+        vf_put(y + i, w ? vf_mul(v, vf_add(vf_some(w + i, n - i), more)) : v, n - i);
+    }
+}
+
+static void rotate_halves(const float *cos_sin, int64_t half, float *x) {
+    for (int64_t i = 0; i < half; i += LANES) {
+        vf cosine = vf_some(cos_sin + i, half - i), sine = vf_some(cos_sin + half + i, half - i);
+        vf a = vf_some(x + i, half - i), b = vf_some(x + half + i, half - i);
+        vf_put(x + i, vf_sub(vf_mul(a, cosine), vf_mul(b, sine)), half - i);
+        vf_put(x + half + i, vf_fma(b, cosine, vf_mul(a, sine)), half - i);
+    }
+}
+
 static float largest(const float *x, int64_t n) {
     vf most = vf_set(-INFINITY);
     int64_t i = 0;
@@ -661,6 +684,9 @@ const struct kernels KERNELS = {
     .multiply_add = multiply_add,
     .blend = blend,
     .scale = scale,
+    .add = add,
+    .weigh = weigh,
+    .rotate_halves = rotate_halves,
     .largest = largest,
     .exp_sum = exp_sum,
     .softcap = softcap,

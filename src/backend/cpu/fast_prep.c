@@ -1,0 +1,82 @@
+/* fast_prep.c - ADD_NORM and QKV_PREP over vectors: what stands between the products of a layer.
+ *
+ * Bytes: rows of a few thousand floats that another worker has just written; with few rows the time is that of fetching them
+ * from its cache. So in a step of one token a sequence a KV head is prepared by the worker that attends to it, which
+ * finds the queries, and the lines of the cache that the key was written to, in its own. */
+#include "backend/cpu/fast.h"
+
+#include <math.h>
+#include <string.h>
+
+static void norm_row(const struct kernels *k, const float *x, const float *weight, int64_t n, float eps, bool plus_one, float *y) {
+    k->weigh(x, 1.0f / sqrtf(k->dot(x, x, n) / (float)n + eps), weight, plus_one, n, y);
+}
+
+void fast_add_norm(const struct call *c) {
+    const struct norm_args *a = &c->op->args.norm;
+    const struct kernels *k = c->backend->kernels;
+    float r_scale = call_floats(c, 1) ? call_floats(c, 1)[0] : 1.0f;
+    struct mat x = c->in[0], d = c->in[1], r = c->out[0], y = c->out[1];
+    int64_t begin, end;
+    call_share(c, x.rows, 1, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        k->add(mat_row(x, t), d.at ? mat_row(d, t) : NULL, r_scale, x.width, mat_row(r, t));
+        norm_row(k, mat_row(r, t), call_floats(c, 0), x.width, a->eps, a->plus_one, mat_row(y, t));
+    }
+}
+
+/* y = the head at x, normed if there is a weight, and rotated. */
+static void prepare_head(const struct call *c, int64_t t, const float *x, const float *weight, float *y) {
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    const struct kernels *k = c->backend->kernels;
+    if (weight)
+        norm_row(k, x, weight, a->head_dim, a->eps, a->plus_one, y);
+    else
+        memcpy(y, x, (size_t)a->head_dim * sizeof *y);
+    if (a->rope < 0)
+        return;
+    const struct rope *rope = c->program->ropes[a->rope];
+    if (rope->pairing == ROPE_HALF)
+        k->rotate_halves(call_cos_sin(c, a->rope, t), rope->dim / 2, y);
+    else
+        rotate_head(rope, call_cos_sin(c, a->rope, t), y);
+}
+
+/* The key's column of the cache is strided, so the key is finished in scratch before it is stored. */
+static void store_key_value(const struct call *c, int64_t t, int head) {
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    int64_t size = c->backend->block_size, position = c->plan->position[t], slot = position & (size - 1);
+    struct kv_block block = kv_block(c, a->cache, c->seq_of_row[t], position, head);
+    const float *keys = mat_row(c->in[0], t) + (int64_t)a->n_heads * a->head_dim, *x = keys + (int64_t)head * a->head_dim;
+    prepare_head(c, t, x, call_floats(c, 1), c->scratch);
+    for (int i = 0; i < a->head_dim; i++)
+        block.k[i * size + slot] = c->scratch[i];
+    const float *values = a->v_from_k ? keys : keys + (int64_t)a->n_kv_heads * a->head_dim;
+    float *v = block.v + slot * a->v_head_dim;
+    x = values + (int64_t)head * a->v_head_dim;
+    if (a->v_norm)
+        norm_row(c->backend->kernels, x, NULL, a->v_head_dim, a->eps, false, v);
+    else
+        memcpy(v, x, (size_t)a->v_head_dim * sizeof *v);
+}
+
+/* Of a token, a KV head and the query heads that read it. */
+static void prepare_group(const struct call *c, int64_t t, int kv_head) {
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    int group = a->n_heads / a->n_kv_heads;
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
+        prepare_head(c, t, mat_row(c->in[0], t) + (int64_t)head * a->head_dim, call_floats(c, 0),
+                     mat_row(c->out[0], t) + (int64_t)head * a->head_dim);
+    if (!a->k_absent)
+        store_key_value(c, t, kv_head);
+}
+
+void fast_qkv_prep(const struct call *c) {
+    int64_t n_heads = c->op->args.qkv_prep.n_kv_heads, n = c->in[0].rows * n_heads, begin = c->worker, end = n, step = c->n_workers;
+    if (c->plan->n_tokens > c->plan->n_seqs) { // tokens of one block share lines of its keys: neighbours stay together
+        call_share(c, n, 1, &begin, &end);
+        step = 1;
+    }
+    for (int64_t i = begin; i < end; i += step)
+        prepare_group(c, i / n_heads, (int)(i % n_heads));
+}
