@@ -28,17 +28,19 @@ void sample_scratch_init(struct sample_scratch *s, int64_t n_vocab) {
     s->logits = xcalloc((size_t)n_vocab, sizeof *s->logits);
     s->candidates = xcalloc((size_t)n_vocab, sizeof *s->candidates);
     s->counts = xcalloc((size_t)n_vocab, sizeof *s->counts);
+    s->members = xcalloc((size_t)n_vocab, sizeof *s->members);
 }
 
 int64_t sample_scratch_bytes(int64_t n_vocab) {
     const struct sample_scratch *s = NULL;
-    return n_vocab * (int64_t)(sizeof *s->logits + sizeof *s->candidates + sizeof *s->counts);
+    return n_vocab * (int64_t)(sizeof *s->logits + sizeof *s->candidates + sizeof *s->counts + sizeof *s->members);
 }
 
 void sample_scratch_release(struct sample_scratch *s) {
     free(s->logits);
     free(s->candidates);
     free(s->counts);
+    free(s->members);
     *s = (struct sample_scratch){0};
 }
 
@@ -175,23 +177,49 @@ static void change_row(const struct sample_params *p, float *logits, int64_t n_v
         penalise_generated(p, logits, counts);
 }
 
-/* What temperature and min_p leave, in the order of ids. A weight that rounds to zero cannot be drawn. */
-static int64_t gather_candidates(const float *logits, int64_t n, float max, const struct sample_params *p, struct candidate *out) {
-    float least = p->min_p > 0 ? logf(p->min_p) : -INFINITY;
+/* sample_exponent of a block, but no less than what is certainly too little, and its exponential as mantissa[j] * 2^k[j]: loops
+ * without a branch, which the compiler makes vectors of. */
+static void exp_block(const float *restrict logits, float max, float temperature, float *restrict e, float *restrict mantissa,
+                      int32_t *restrict k) {
+    const float too_little = SAMPLE_LEAST_EXPONENT - 1;
+    for (int j = 0; j < BLOCK; j++) {
+        float below = (logits[j] - max) / temperature;
+        below = below > too_little ? below : too_little;
+        e[j] = logits[j] == max ? 0 : below;
+    }
+    for (int j = 0; j < BLOCK; j++)
+        mantissa[j] = sample_mantissa(e[j], &k[j]);
+}
+
+/* What temperature and min_p leave, in the order of ids, and its mass. A weight that rounds to zero cannot be drawn. */
+static int64_t gather_candidates(const float *logits, int64_t n, float max, const struct sample_params *p, struct candidate *out,
+                                 uint64_t *total) {
+    float least = p->min_p > 0 ? MAX(logf(p->min_p), SAMPLE_LEAST_EXPONENT) : SAMPLE_LEAST_EXPONENT;
     int64_t m = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float e = sample_exponent(logits[i], max, p->temperature);
-        uint64_t w = e >= least ? sample_weight(e) : 0;
-        if (w > 0)
-            out[m++] = (struct candidate){w, sample_key(logits[i]), (int32_t)i};
+    *total = 0;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        float last[BLOCK], e[BLOCK], mantissa[BLOCK];
+        int32_t k[BLOCK], n_here = (int32_t)MIN(n - i, BLOCK);
+        const float *block = logits + i;
+        if (n_here < BLOCK)
+            block = memcpy(memset(last, 0, sizeof last), logits + i, (size_t)n_here * sizeof *last);
+        exp_block(block, max, p->temperature, e, mantissa, k);
+        for (int32_t j = 0; j < n_here; j++) {
+            uint64_t w = sample_scaled(mantissa[j], k[j]) & -(uint64_t)(e[j] >= least); // no branch: nobody could foretell it
+            out[m] = (struct candidate){w, sample_key(block[j]), (int32_t)i + j};
+            m += w > 0;
+            *total += w;
+        }
     }
     return m;
 }
 
-/* Where a descending walk stops: after every candidate above `key`, and n_equal of those that equal it. */
+/* Where a descending walk stops: after every candidate above `key`, and n_equal of those that equal it, of which the last
+ * is candidate `at`. */
 struct cut {
     uint32_t key;
     int64_t n_equal;
+    int32_t at;
 };
 
 static uint64_t mass_of(const struct candidate *c, bool by_count) { return by_count ? 1 : c->weight; }
@@ -213,63 +241,69 @@ static unsigned bin_of_cut(const uint64_t mass[256], uint64_t bound, uint64_t *b
     return lowest;
 }
 
+/* The bin of the first round: of the highest byte of all keys. Neighbours are often of one bin, so they add to different sums. */
+static unsigned first_bin(const struct candidate *c, int64_t n, bool by_count, uint64_t bound, uint64_t *before) {
+    uint64_t mass[256], part[4][256] = {{0}};
+    for (int64_t i = 0; i < n; i++)
+        part[i & 3][c[i].key >> 24] += mass_of(&c[i], by_count);
+    for (int b = 0; b < 256; b++)
+        mass[b] = part[0][b] + part[1][b] + part[2][b] + part[3][b];
+    return bin_of_cut(mass, bound, before);
+}
+
 /* The shortest run of candidates in descending order (ties: in the order they stand) whose mass exceeds
- * `bound`; all of them when none does. n >= 1. */
-static struct cut find_cut(const struct candidate *c, int64_t n, bool by_count, uint64_t bound) {
-    uint32_t key = 0, mask = 0;
+ * `bound`; all of them when none does. n >= 1. members [n] is memory to work in. */
+static struct cut find_cut(const struct candidate *c, int64_t n, bool by_count, uint64_t bound, int32_t *members) {
     uint64_t before = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
+    uint32_t key = first_bin(c, n, by_count, bound, &before) << 24, mask = 255u << 24;
+    int64_t m = 0;
+    for (int64_t i = 0; i < n; i++) {
+        members[m] = (int32_t)i;
+        m += (c[i].key & mask) == key;
+    }
+    for (int shift = 16; shift >= 0; shift -= 8) {
         uint64_t mass[256] = {0};
-        for (int64_t i = 0; i < n; i++)
-            if ((c[i].key & mask) == key)
-                mass[c[i].key >> shift & 255] += mass_of(&c[i], by_count);
+        int64_t n_members = m;
+        for (int64_t i = 0; i < n_members; i++)
+            mass[c[members[i]].key >> shift & 255] += mass_of(&c[members[i]], by_count);
         key |= bin_of_cut(mass, bound, &before) << shift;
         mask |= 255u << shift;
+        m = 0;
+        for (int64_t i = 0; i < n_members; i++)
+            if ((c[members[i]].key & mask) == key)
+                members[m++] = members[i];
     }
-    struct cut cut = {key, 0};
-    for (int64_t i = 0; i < n && before <= bound; i++)
-        if (c[i].key == key) {
-            before += mass_of(&c[i], by_count);
-            cut.n_equal++;
-        }
+    struct cut cut = {.key = key};
+    for (int64_t i = 0; i < m && before <= bound; i++) {
+        before += mass_of(&c[members[i]], by_count);
+        cut.at = members[i];
+        cut.n_equal++;
+    }
     return cut;
 }
 
-/* Drops the candidates past the cut; returns how many stay. */
-static int64_t keep_to_cut(struct candidate *c, int64_t n, struct cut cut) {
+/* Drops the candidates past the cut; returns how many stay, and their mass. */
+static int64_t keep_to_cut(struct candidate *c, int64_t n, struct cut cut, uint64_t *total) {
     int64_t m = 0, n_equal = 0;
+    *total = 0;
     for (int64_t i = 0; i < n; i++)
-        if (c[i].key > cut.key || (c[i].key == cut.key && n_equal++ < cut.n_equal))
+        if (c[i].key > cut.key || (c[i].key == cut.key && n_equal++ < cut.n_equal)) {
             c[m++] = c[i];
+            *total += c[i].weight;
+        }
     return m;
 }
 
-static int32_t token_at_cut(const struct candidate *c, int64_t n, struct cut cut) {
-    int64_t n_equal = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (c[i].key == cut.key && ++n_equal == cut.n_equal)
-            return c[i].token;
-    BUG_IF(true);
-}
-
-static uint64_t total_weight(const struct candidate *c, int64_t n) {
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += c[i].weight;
-    return sum;
-}
-
-static int32_t draw(const float *logits, int64_t n_vocab, float max, const struct sample_params *p, struct candidate *c) {
-    int64_t n = gather_candidates(logits, n_vocab, max, p, c);
+static int32_t draw(const float *logits, int64_t n_vocab, float max, const struct sample_params *p, struct sample_scratch *scratch) {
+    struct candidate *c = scratch->candidates;
+    uint64_t total;
+    int64_t n = gather_candidates(logits, n_vocab, max, p, c, &total);
     if (p->top_k > 0 && p->top_k < n)
-        n = keep_to_cut(c, n, find_cut(c, n, true, (uint64_t)p->top_k - 1));
-    uint64_t total = total_weight(c, n);
-    if (p->top_p < 1) {
-        n = keep_to_cut(c, n, find_cut(c, n, false, sample_reach(p->top_p, total)));
-        total = total_weight(c, n);
-    }
+        n = keep_to_cut(c, n, find_cut(c, n, true, (uint64_t)p->top_k - 1, scratch->members), &total);
+    if (p->top_p < 1)
+        n = keep_to_cut(c, n, find_cut(c, n, false, sample_reach(p->top_p, total), scratch->members), &total);
     uint64_t bits = philox_bits53(p->seed, p->sequence, p->position);
-    return token_at_cut(c, n, find_cut(c, n, false, sample_point(bits, total)));
+    return c[find_cut(c, n, false, sample_point(bits, total), scratch->members).at].token;
 }
 
 static int32_t choose_token(const float *logits, int64_t n_vocab, const struct sample_params *p, struct sample_scratch *scratch,
@@ -286,7 +320,7 @@ static int32_t choose_token(const float *logits, int64_t n_vocab, const struct s
     }
     if (p->temperature == 0 || result->nothing_left)
         return best;
-    return draw(logits, n_vocab, logits[best], p, scratch->candidates);
+    return draw(logits, n_vocab, logits[best], p, scratch);
 }
 
 void sample_row(const float *logits, int64_t n_vocab, const struct sample_params *p, struct sample_scratch *scratch,

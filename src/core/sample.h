@@ -74,6 +74,7 @@ struct sample_scratch {
     float *logits;                // [n_vocab], after bias and penalties
     struct candidate *candidates; // [n_vocab], what may still be drawn
     int32_t *counts;              // [n_vocab], zero between calls
+    int32_t *members;             // [n_vocab], candidates that a cut may fall on
 };
 void sample_scratch_init(struct sample_scratch *s, int64_t n_vocab);
 void sample_scratch_release(struct sample_scratch *s);

@@ -27,25 +27,35 @@
 enum { SAMPLE_WEIGHT_BITS = 44 };       // the weight of the best candidate is 2^44, so 2^19 candidates stay below 2^63
 #define SAMPLE_LEAST_EXPONENT (-30.49f) // below, the weight would round to less than one
 
-/* exp(e) * 2^44, relative error 2^-22; 0 for e below SAMPLE_LEAST_EXPONENT and for what is not a number. e <= 0. */
-SAMPLE_INLINE uint64_t sample_weight(float e) {
+/* exp(e) = what is returned, in 24 bits between 1/2 and 2, times 2^k; for -100 < e <= 0. */
+SAMPLE_INLINE float sample_mantissa(float e, int32_t *k) {
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #endif
-    if (!(e >= SAMPLE_LEAST_EXPONENT))
-        return 0;
-    int k = (int)SAMPLE_ADD(SAMPLE_MUL(e, 1.44269504f), -0.5f); // e = k ln 2 + r, |r| < 0.35
-    float n = (float)k, r = SAMPLE_ADD(SAMPLE_ADD(e, SAMPLE_MUL(n, -0.693359375f)), SAMPLE_MUL(n, 2.12194440e-4f));
+    *k = (int32_t)SAMPLE_ADD(SAMPLE_MUL(e, 1.44269504f), -0.5f); // e = k ln 2 + r, |r| < 0.35
+    float n = (float)*k, r = SAMPLE_ADD(SAMPLE_ADD(e, SAMPLE_MUL(n, -0.693359375f)), SAMPLE_MUL(n, 2.12194440e-4f));
     float p = SAMPLE_ADD(SAMPLE_MUL(r, 1.98412698e-4f), 1.38888889e-3f);
     p = SAMPLE_ADD(SAMPLE_MUL(p, r), 8.33333333e-3f);
     p = SAMPLE_ADD(SAMPLE_MUL(p, r), 4.16666667e-2f);
     p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.66666667e-1f);
     p = SAMPLE_ADD(SAMPLE_MUL(p, r), 0.5f);
     p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.0f);
-    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.0f);
-    uint64_t mantissa = (uint64_t)(p * 16777216.0f); // exact: p has 24 bits
-    int shift = SAMPLE_WEIGHT_BITS - 24 + k;
-    return shift >= 0 ? mantissa << shift : mantissa >> -shift;
+    return SAMPLE_ADD(SAMPLE_MUL(p, r), 1.0f);
+}
+
+/* mantissa * 2^k * 2^44, cut to an integer; k <= 0. */
+SAMPLE_INLINE uint64_t sample_scaled(float mantissa, int32_t k) {
+    uint64_t whole = (uint64_t)(int64_t)(mantissa * 16777216.0f); // exact: it has 24 bits
+    return whole << (SAMPLE_WEIGHT_BITS - 24) >> -k;
+}
+
+/* exp(e) * 2^44, relative error 2^-22; 0 for e below SAMPLE_LEAST_EXPONENT and for what is not a number. e <= 0. */
+SAMPLE_INLINE uint64_t sample_weight(float e) {
+    int32_t k;
+    if (!(e >= SAMPLE_LEAST_EXPONENT))
+        return 0;
+    float mantissa = sample_mantissa(e, &k);
+    return sample_scaled(mantissa, k);
 }
 
 /* What a candidate's logit is to the draw. max may be +infinity, by a bias. */
