@@ -155,13 +155,30 @@ static int compare_best(const struct text *device, const struct text *cpu, const
         wrong += device->best[i] != cpu->best[i];
     }
     print_message("%s: %d of %d next tokens differ, of %d generated\n", what, wrong, compared, device->n - N_PROMPT);
-    EXPECT(compared > (device->n - N_PROMPT) / 8); // far from where a model was trained its choices come closer
+    EXPECT(compared > (device->n - N_PROMPT) / 4);
     return wrong;
+}
+
+/* Of a few texts of n tokens the most probable: some wander off to where the model was never trained and all tokens are alike. */
+static const struct text *write_long(struct gyre *g, int n, uint64_t which) {
+    enum { TEXTS = 4 };
+    static struct text texts[TEXTS];
+    int best = 0;
+    for (int i = 0; i < TEXTS; i++) {
+        random_prompt(g, &texts[i], TEXTS * which + (uint64_t)i);
+        submit_writing(g, &texts[i], 1, n, 0.7f, test_seed() + (uint64_t)i);
+    }
+    finish(g);
+    for (int i = 0; i < TEXTS; i++) {
+        EXPECT_EQ(texts[i].n, n);
+        best = mean_loss(&texts[i]) < mean_loss(&texts[best]) ? i : best;
+    }
+    return &texts[best];
 }
 
 static void thousands_of_tokens_past_a_window_are_the_cpus(void **state) {
     static const char *const models[] = {"tests/models/gemma4", "tests/models/gemma3", "tests/models/mistral", "tests/models/qwen3"};
-    static struct text device, cpu;
+    static struct text cpu;
     bool is_cpu = rig_backend() == &backend_cpu;
     int n = is_cpu ? 300 : 4096 + 200, wrong = 0;
     (void)state;
@@ -169,16 +186,13 @@ static void thousands_of_tokens_past_a_window_are_the_cpus(void **state) {
         char folder[64], command[80];
         longer_context(models[m], folder);
         struct gyre *g = open_model(folder, rig_backend(), (struct gyre_options){.max_model_len = n + 8});
-        random_prompt(g, &device, m);
-        submit_writing(g, &device, N_PROMPT, n, 1, 11);
-        finish(g);
+        const struct text *device = write_long(g, n, m);
         gyre_close(g);
-        EXPECT_EQ(device.n, n);
-        cpu = device;
+        cpu = *device;
         g = open_model(folder, &backend_cpu, (struct gyre_options){.max_model_len = n + 8});
         score(g, &cpu);
         gyre_close(g);
-        wrong += compare_best(&device, &cpu, models[m]);
+        wrong += compare_best(device, &cpu, models[m]);
         snprintf(command, sizeof command, "rm -r %s", folder);
         EXPECT_EQ(system(command), 0);
     }
