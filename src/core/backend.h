@@ -55,6 +55,7 @@ struct device_limits {
     double read_bytes_per_s; // of its memory
     double flops_per_s;      // of large products ...
     const char *product;     // ... of what most of the matrices are multiplied as: "e4m3"
+    double wide_flops_per_s; // ... and of those that take two bytes or more an element
 };
 
 struct backend_ops {

@@ -211,8 +211,8 @@ static void print_device(const struct gyre *g, const struct device_limits *l) {
         printf("device    %s: has no limits\n", l->name);
         return;
     }
-    printf("device    %s: reads %.1f GB/s, multiplies %s at %.1f TFLOP/s, measured now\n", l->name, l->read_bytes_per_s * 1e-9, l->product,
-           l->flops_per_s * 1e-12);
+    printf("device    %s: reads %.1f GB/s, multiplies %s at %.1f TFLOP/s, what is wider at %.1f, measured now\n", l->name,
+           l->read_bytes_per_s * 1e-9, l->product, l->flops_per_s * 1e-12, l->wide_flops_per_s * 1e-12);
     if (gpu_watch_start(&watch, &why))
         gpu_watch_stop(watch, NULL);
     else if (g->ops->cache_room) // a device with memory of its own: a GPU
@@ -330,7 +330,8 @@ static enum status bench_prefills(struct gyre *g, const struct device_limits *li
 static enum status measure_limits(struct gyre *g, struct device_limits *out, struct error *err) {
     if (g->ops->measure)
         return g->ops->measure(g->backend, out, err);
-    *out = (struct device_limits){.read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .product = "nothing"};
+    *out =
+        (struct device_limits){.read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .wide_flops_per_s = INFINITY, .product = "nothing"};
     snprintf(out->name, sizeof out->name, "%s", g->ops->name);
     return OK;
 }

@@ -28,18 +28,23 @@ static double product_flops(const struct op *op, int slot) {
     return 2.0 * (double)w->out * (double)w->in * share;
 }
 
-static void add_weights(const struct shape *s, const struct op *op, struct bench_floor *work) {
+/* Returns how long computing with the weights takes at least. */
+static double add_weights(const struct shape *s, const struct op *op, const struct device_limits *limits, struct bench_floor *work) {
     const struct program *p = s->g->program;
     bool per_answer = val_given(op->in[0]) && p->values[op->in[0].id].rows == ROWS_OUT;
-    double n_tokens = s->n_seqs * s->n_new, rows = per_answer ? s->n_seqs : n_tokens;
+    double n_tokens = s->n_seqs * s->n_new, rows = per_answer ? s->n_seqs : n_tokens, seconds = 0;
     for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
         const struct weight *w = op->weights[k];
         if (!w)
             continue;
         double bytes = (double)(s->g->ops->weight_bytes ? s->g->ops->weight_bytes(s->g->backend, w) : weight_stored_bytes(w));
+        bool is_wide = bytes >= 2 * (double)w->out * (double)w->in;
+        double flops = rows * product_flops(op, k);
         work->weight_bytes += bytes * touched(op, k, n_tokens);
-        work->flops += rows * product_flops(op, k);
+        work->flops += flops;
+        seconds += flops / (is_wide ? limits->wide_flops_per_s : limits->flops_per_s);
     }
+    return seconds;
 }
 
 /* Of one layer: a token's, or of recurrent groups a sequence's. */
@@ -79,9 +84,10 @@ struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limi
                                   double n_new) {
     struct shape s = {g, n_seqs, n_before, n_new};
     struct bench_floor work = {0};
-    add_weights(&s, &g->program->ops[op], &work);
+    double products = add_weights(&s, &g->program->ops[op], limits, &work), flops_of_weights = work.flops;
     add_cache(&s, &g->program->ops[op], &work);
-    work.seconds = fmax((work.weight_bytes + work.cache_bytes) / limits->read_bytes_per_s, work.flops / limits->flops_per_s);
+    double attention = (work.flops - flops_of_weights) / limits->wide_flops_per_s; // what it multiplies has 16 bits, whatever the cache has
+    work.seconds = fmax((work.weight_bytes + work.cache_bytes) / limits->read_bytes_per_s, products + attention);
     return work;
 }
 

@@ -374,7 +374,10 @@ static enum status cpu_measure(struct backend *b, struct device_limits *out, str
     enum { READ_BYTES = 512 << 20 };
     struct machine_limits m;
     TRY(measure_machine(pool_size(b->pool), READ_BYTES, &m, err));
-    *out = (struct device_limits){.read_bytes_per_s = m.read_bytes_per_s, .flops_per_s = 2 * m.multiply_adds_per_s, .product = "float32"};
+    *out = (struct device_limits){.read_bytes_per_s = m.read_bytes_per_s,
+                                  .flops_per_s = 2 * m.multiply_adds_per_s,
+                                  .wide_flops_per_s = 2 * m.multiply_adds_per_s,
+                                  .product = "float32"};
     snprintf(out->name, sizeof out->name, "%d thread%s, %s kernels", m.n_threads, m.n_threads == 1 ? "" : "s", m.kernels);
     return OK;
 }

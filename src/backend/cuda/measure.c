@@ -104,11 +104,18 @@ static enum status measure_product(struct probe *p, enum element e, const struct
     return n > 0 ? OK : fail(err, ERR_UNSUPPORTED, "cuBLASLt has no product of %d by %d to measure", SIDE, SIDE);
 }
 
+static enum status measure_element(struct probe *p, enum element e, double *flops_per_s, struct error *err) {
+    struct product q = {0};
+    enum status st = describe(&q, e) ? measure_product(p, e, &q, flops_per_s, err)
+                                     : fail(err, ERR_UNSUPPORTED, "cuBLASLt cannot be asked for a product");
+    product_release(&q);
+    return st;
+}
+
 static enum status measure(struct probe *p, struct device_limits *out, struct error *err) {
     static const char *const names[] = {
         [ELEMENT_F32] = "float32", [ELEMENT_F16] = "float16", [ELEMENT_BF16] = "bfloat16", [ELEMENT_E4M3] = "e4m3"};
     struct backend *b = p->b;
-    struct product q = {0};
     struct cudaDeviceProp prop;
     enum element e = main_element(b);
     DEVICE_TRY(b, err, cudaGetDeviceProperties(&prop, b->device), "its properties");
@@ -122,10 +129,8 @@ static enum status measure(struct probe *p, struct device_limits *out, struct er
         return fail(err, ERR_MEMORY, "no %zu MiB of the GPU are free to measure it with", READ_BYTES >> 20);
     }
     TRY(measure_read(p, &out->read_bytes_per_s, err));
-    enum status st = describe(&q, e) ? measure_product(p, e, &q, &out->flops_per_s, err)
-                                     : fail(err, ERR_UNSUPPORTED, "cuBLASLt cannot be asked for a product");
-    product_release(&q);
-    return st;
+    TRY(measure_element(p, e, &out->flops_per_s, err));
+    return measure_element(p, b->product, &out->wide_flops_per_s, err);
 }
 
 enum status cuda_measure(struct backend *b, struct device_limits *out, struct error *err) {
