@@ -8,7 +8,6 @@
  * programmatic launches. */
 #include "backend/cuda/norm.cu"
 
-#include <cooperative_groups.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -109,6 +108,20 @@ static struct launch step_of(int n_rows) {
     return l;
 }
 
+/* As a LINEAR leaves them: m's elements are raw products with scales that bring them back to about their size. */
+struct raw_scales {
+    rows of_row, of_column;
+    raw_scales(rows &products) : of_row(1, products.n, ELEMENT_F32), of_column(1, products.m.width, ELEMENT_F32) {
+        of_row.fill(1 / RAW_UNIT);
+        of_column.fill(1);
+        products.m.row_scale = static_cast<const float *>(of_row.m.at);
+        products.m.col_scale = static_cast<const float *>(of_column.m.at);
+        for (int t = 0; t < products.n; t++)
+            for (int i = 0; i < products.m.width; i++)
+                products.values[(size_t)t * products.m.width + i] *= RAW_UNIT * of_row.row(0)[t] * of_column.row(0)[i];
+    }
+};
+
 static dweight vector_of(rows &w) { return dweight{w.m.at, w.m.width, 1, ELEMENT_F32, nullptr}; }
 
 // ---- checks -----------------------------------------------------------------------------------------------------
@@ -139,7 +152,10 @@ static void expect(const char *what, rows &got, const std::vector<double> &want,
 }
 
 static double bound_of(element e) {
-    return e == ELEMENT_F32 ? 2e-6 : e == ELEMENT_F16 ? 6e-4 : e == ELEMENT_BF16 ? 4.5e-3 : 0.034; // e4m3: half of 1/16, and a bit
+    return e == ELEMENT_F32    ? 2e-6
+           : e == ELEMENT_F16  ? 6e-4
+           : e == ELEMENT_BF16 ? 4.5e-3
+                               : 0.0361; // e4m3: half of the last step, 32 of 448, and a bit
 }
 
 static void norm_double(const double *x, const float *w, bool plus_one, int n, double eps, double *y) {
@@ -152,12 +168,13 @@ static void norm_double(const double *x, const float *w, bool plus_one, int n, d
 }
 
 static void check_add_norm(int n_rows, int width, element d_element, element y_element, bool given, bool normed, bool scaled, bool plus_one,
-                           int extra) {
+                           int extra, bool raw = false) {
     rows x(n_rows, width, ELEMENT_F32, extra), d(n_rows, width, d_element, extra), r(n_rows, width, ELEMENT_F32, extra);
     rows y(n_rows, width, y_element, extra), only(n_rows, width, y_element, extra), w(1, width, ELEMENT_F32), v(1, width, ELEMENT_F32),
         scale(1, 1, ELEMENT_F32), both(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3), twin(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
     x.fill(3), d.fill(40), w.fill(2), v.fill(2), scale.fill(1.5f);
     both.m.width = twin.m.width = width;
+    raw_scales *scales = raw ? new raw_scales(d) : nullptr;
     struct dadd_norm a = {vector_of(w), scaled ? vector_of(scale) : dweight{}, 1e-5f, plus_one, normed ? vector_of(v) : dweight{}, 1e-6f,
                           plus_one};
     dmat none = {}, given_d = given ? d.m : none;
@@ -178,13 +195,14 @@ static void check_add_norm(int n_rows, int width, element d_element, element y_e
         norm_double(want_r.data() + (size_t)t * width, w.row(0), plus_one, width, 1e-5, want_y.data() + (size_t)t * width);
     }
     char what[200];
-    snprintf(what, sizeof what, "add_norm %d x %d+%d d %s%d y %d%s%s", n_rows, width, extra, given ? "" : "none ", d_element, y_element,
-             normed ? " normed" : "", scaled ? " scaled" : "");
+    snprintf(what, sizeof what, "add_norm %d x %d+%d d %s%d%s y %d%s%s", n_rows, width, extra, given ? "" : "none ", d_element,
+             raw ? " raw" : "", y_element, normed ? " normed" : "", scaled ? " scaled" : "");
     expect((std::string(what) + " r").c_str(), r, want_r, 2e-6);
     expect((std::string(what) + " y").c_str(), y, want_y, bound_of(y_element));
     expect((std::string(what) + " y alone").c_str(), only, want_y, bound_of(y_element));
     expect((std::string(what) + " twin").c_str(), both, want_y, bound_of(ELEMENT_E4M3));
     expect((std::string(what) + " twin alone").c_str(), twin, want_y, bound_of(ELEMENT_E4M3));
+    delete scales;
 }
 
 static void check_norm(int n_rows, int width, int group, element x_element, element y_element, bool gated) {
@@ -220,15 +238,17 @@ static double act_double(int act, double limit, double g, double u) {
     }
 }
 
-static void check_act(int act, int n_rows, int width, element in, element out) {
+static void check_act(int act, int n_rows, int width, element in, element out, bool raw = false) {
     rows both(n_rows, 2 * width, in), y(n_rows, width, out), only(n_rows, width, out), twin(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
     both.fill(9);
     twin.m.width = width;
+    raw_scales *scales = raw ? new raw_scales(both) : nullptr;
     dmat gate = both.m, up = both.m, none = {};
     gate.width = up.width = width;
+    up.col_scale = raw ? up.col_scale + width : nullptr;
     up.at = static_cast<char *>(up.at) + width * bytes_of(in);
     struct launch l = step_of(n_rows);
-    bool twins = gated_act_takes_twin(gate, up, y.m);
+    bool twins = gated_act_takes_twin(act, gate, up, y.m);
     launch_gated_act(&l, n_rows, act, 7, gate, up, only.m, none);
     if (twins)
         launch_gated_act(&l, n_rows, act, 7, gate, up, y.m, twin.m);
@@ -239,7 +259,8 @@ static void check_act(int act, int n_rows, int width, element in, element out) {
         for (int i = 0; i < width; i++)
             want.push_back(act_double(act, 7, both.row(t)[i], both.row(t)[width + i]));
     char what[200];
-    snprintf(what, sizeof what, "gated_act %d %d x %d in %d out %d", act, n_rows, width, in, out);
+    delete scales;
+    snprintf(what, sizeof what, "gated_act %d %d x %d in %d%s out %d", act, n_rows, width, in, raw ? " raw" : "", out);
     expect((std::string(what) + " alone").c_str(), only, want, bound_of(out));
     if (!twins)
         return;
@@ -252,12 +273,11 @@ static void check_all() {
     static const int widths[] = {4, 64, 128, 896, 1536, 3584, 4096, 5120, 5376, 8192, 8196, 33, 16384};
     for (int width : widths)
         for (element d : all)
-            for (int variant = 0; variant < 6; variant++) {
-                bool fits = width % 4 == 0 && width <= WIDEST, normed = variant >= 4 && fits;
-                check_add_norm(1 + variant * 3, width, d, all[(variant + width) % 3], variant != 3, normed, variant % 2, variant & 2,
-                               variant == 2   ? 4
-                               : variant == 1 ? 1
-                                              : 0);
+            for (int variant = 0; variant < 9; variant++) {
+                static const int n_rows[] = {1, 4, 7, 10, 13, 16, 17, 65, 161};
+                bool fits = width % 4 == 0 && width <= WIDEST, normed = variant >= 5 && fits;
+                check_add_norm(n_rows[variant], width, d, all[(variant + width) % 3], variant != 3, normed, variant % 2, variant & 2,
+                               variant == 2 ? 4 : variant == 1, d == ELEMENT_F16 && variant >= 4 && variant != 6);
             }
     for (element in : all)
         for (element out : all) {
@@ -267,7 +287,13 @@ static void check_all() {
                 check_norm(5, s[0], s[1], in, out, s[0] % 8 == 0);
             for (int act = 0; act < 5; act++)
                 for (int width : {16, 37, 1000, 9216, 18944, 21504, 28672})
-                    check_act(act, 3, width, in, out);
+                    for (int n_rows : {3, 33, 70}) {
+                        if (act > 1 && n_rows > 3)
+                            continue;
+                        check_act(act, n_rows, width, in, out);
+                        if (in == ELEMENT_F16 && n_rows != 3)
+                            check_act(act, n_rows, width, in, out, true);
+                    }
         }
     printf("%d wrong\n", n_wrong);
 }
@@ -317,48 +343,23 @@ static void time_nothing(int n_blocks) {
     tell(what, 0, 0, 0, time_us([&](int i) { launch_node(nothing, n_blocks, 256, 0, stream, i); }));
 }
 
-template <int FOURS> static void time_threads(int n_rows, const add_norm_args &a, double n_bytes) {
-    int n = a.x.width / 4, threads = ((n + FOURS - 1) / FOURS + 31) / 32 * 32;
-    if (threads > (FOURS < 4 ? 1024 / FOURS : THREADS))
+template <int C, int FOURS, bool NORMED> static void time_blocks(int n_rows, const add_norm_args &a, double n_bytes) {
+    int threads = threads_of(a.x.width / 4, C, FOURS);
+    if (threads > MOST_THREADS || C * threads / 32 > MAX_ROW_WARPS)
         return;
     char what[80];
-    snprintf(what, sizeof what, "add_norm %d threads of %d fours", threads, FOURS);
+    snprintf(what, sizeof what, "  %d x %d threads of %d fours%s", C, threads, FOURS, NORMED ? ", normed" : "");
     tell(what, n_rows, a.x.width, n_bytes,
-         time_us([&](int) { launch_node(add_norm<ELEMENT_F32, FOURS, false>, n_rows, threads, 0, stream, a); }));
+         time_us([&](int) { launch_node(add_norm<ELEMENT_F32, false, NORMED, C, FOURS>, C * n_rows, threads, 0, stream, a); }));
 }
 
-/* A row over a cluster of C blocks, whose shares of the sum go through distributed shared memory. */
-template <int C> static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(1024) add_norm_spread(add_norm_args a) {
-    __shared__ float2 of_warps[32], of_blocks[C];
-    let_next_start();
-    auto cluster = cooperative_groups::this_cluster();
-    auto here = cluster.barrier_arrive();
-    int t = blockIdx.x / C, rank = blockIdx.x % C, i = rank * blockDim.x + threadIdx.x;
-    bool mine = i < a.x.width / 4;
-    float4 w = mine ? weights_at(a.n, 4 * i) : float4{};
-    wait_for_previous();
-    float4 x = mine ? load_four<ELEMENT_F32>(a.x, t, 4 * i) : float4{}, d = mine ? load_four<ELEMENT_F32>(a.d, t, 4 * i) : float4{};
-    x = x + d;
-    w = w * x;
-    if (mine)
-        store_four(a.r, t, 4 * i, x);
-    float2 both = block_sum_max(make_float2(dot(x, x), largest(w)), of_warps);
-    cluster.barrier_wait(std::move(here)); // every block runs
-    if (threadIdx.x < C)
-        *cluster.map_shared_rank(&of_blocks[rank], threadIdx.x) = both;
-    cluster.sync(); // every block's share is here
-    both = make_float2(0, 0);
-    for (int k = 0; k < C; k++)
-        both = make_float2(both.x + of_blocks[k].x, fmaxf(both.y, of_blocks[k].y));
-    if (mine)
-        store_four(a.y, t, 4 * i, w * factor_of(a.n, both.x));
-}
-
-template <int C> static void time_spread(int n_rows, const add_norm_args &a, double n_bytes) {
-    int threads = ((a.x.width / 4 + C - 1) / C + 31) / 32 * 32;
-    char what[80];
-    snprintf(what, sizeof what, "add_norm %d blocks of %d threads", C, threads);
-    tell(what, n_rows, a.x.width, n_bytes, time_us([&](int) { launch_node(add_norm_spread<C>, n_rows * C, threads, 0, stream, a); }));
+template <bool NORMED> static void time_spreads(int n_rows, const add_norm_args &a, double n_bytes) {
+    time_blocks<8, 1, NORMED>(n_rows, a, n_bytes);
+    time_blocks<4, 1, NORMED>(n_rows, a, n_bytes);
+    time_blocks<4, 2, NORMED>(n_rows, a, n_bytes);
+    time_blocks<2, 2, NORMED>(n_rows, a, n_bytes);
+    time_blocks<1, 3, NORMED>(n_rows, a, n_bytes);
+    time_blocks<1, 4, NORMED>(n_rows, a, n_bytes);
 }
 
 static void time_add_norm(int n_rows, int width) {
@@ -376,28 +377,27 @@ static void time_add_norm(int n_rows, int width) {
     tell("add_norm twin alone", n_rows, width, size * 13, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, no_y, twin.m); }));
     tell("add_norm d 16 bit, twin alone", n_rows, width, size * 11,
          time_us([&](int) { launch_add_norm(&l, &a, x.m, half.m, x.m, no_y, twin.m); }));
+    rows products(n_rows, width, ELEMENT_F16);
+    products.fill(1);
+    raw_scales scales(products);
+    tell("add_norm d raw, twin alone", n_rows, width, size * 11,
+         time_us([&](int) { launch_add_norm(&l, &a, x.m, products.m, x.m, no_y, twin.m); }));
     tell("add_norm y and twin", n_rows, width, size * 15, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, twin.m); }));
     tell("add_norm, d normed", n_rows, width, size * 14, time_us([&](int) { launch_add_norm(&l, &normed, x.m, d.m, x.m, y.m, none); }));
     tell("norm", n_rows, width, size * 8, time_us([&](int i) {
              launch_norm(&l, n_rows, i % 2 ? d.m : x.m, none, vector_of(w), 1e-6f, false, width, 1, i % 2 ? x.m : d.m, none);
          }));
-    if (n_rows > 32)
-        return;
-    add_norm_args args = {x.m, d.m, norm_by(a.w, 1e-6f, false, width), {}, nullptr, x.m, y.m, none};
-    time_threads<1>(n_rows, args, size * 14);
-    time_threads<2>(n_rows, args, size * 14);
-    time_threads<4>(n_rows, args, size * 14);
-    time_threads<6>(n_rows, args, size * 14);
-    time_threads<8>(n_rows, args, size * 14);
-    time_spread<2>(n_rows, args, size * 14);
-    time_spread<4>(n_rows, args, size * 14);
-    time_spread<8>(n_rows, args, size * 14);
+    add_norm_args args = {x.m, d.m, norm_by(a.w, 1e-6f, false, width), norm_by(normed.d_norm, 1e-6f, false, width), nullptr, x.m,
+                          y.m, none};
+    time_spreads<false>(n_rows, args, size * 14);
+    time_spreads<true>(n_rows, args, size * 14);
 }
 
 static void time_act(int n_rows, int width) {
     rows wide(n_rows, 2 * width, ELEMENT_F32), half(n_rows, 2 * width, ELEMENT_F16), y(n_rows, width, ELEMENT_F16),
         twin(n_rows, width, ELEMENT_E4M3);
-    wide.fill(4), half.fill(4);
+    rows ones(1, 2 * width, ELEMENT_F32);
+    wide.fill(4), half.fill(4), ones.fill(0.001f);
     dmat none = {}, no_y = {nullptr, width, width, ELEMENT_F16, nullptr}, g32 = wide.m, g16 = half.m;
     g32.width = g16.width = width;
     dmat u32 = g32, u16 = g16;
@@ -412,6 +412,11 @@ static void time_act(int n_rows, int width) {
              time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g16, u16, y.m, none); }));
         tell("gated_act of float32, twin", n_rows, width, size * 9,
              time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g32, u32, no_y, twin.m); }));
+        dmat graw = g16, uraw = u16;
+        graw.row_scale = uraw.row_scale = static_cast<const float *>(ones.m.at);
+        graw.col_scale = uraw.col_scale = static_cast<const float *>(ones.m.at);
+        tell("gated_act of raw, twin", n_rows, width, size * 5,
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, graw, uraw, no_y, twin.m); }));
         tell("gated_act of 16 bit, twin", n_rows, width, size * 5,
              time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g16, u16, no_y, twin.m); }));
     }

@@ -97,11 +97,11 @@ static void list_step(const char *folder, struct listing *l, int *n_layers) {
     EXPECT_OK(backend_cuda.place_weights(b, m->program, &err), err);
     struct cache_config config = {.block_size = 16, .n_states = 2};
     for (int g = 0; g < m->program->n_groups; g++) {
-        config.n_blocks[g] = 4;
+        config.n_blocks[g] = 64;
         config.table_width[g] = 2;
     }
     EXPECT_OK(backend_cuda.alloc_cache(b, m->program, &config, &err), err);
-    EXPECT_OK(backend_cuda.compile(b, m->program, (struct bucket){16, 2, 2}, &exe, &err), err);
+    EXPECT_OK(backend_cuda.compile(b, m->program, (struct bucket){64, 32, 32}, &exe, &err), err);
     struct launch launch = {b->stream, ROWS, ROWS, ROWS, exe->plan_view, b->block_size, true};
     cudaGraph_t graph;
     EXPECT_EQ(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
@@ -135,7 +135,14 @@ static void a_dense_layer_has_six_nodes_beside_its_products(void **state) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        struct listing l;
+        int n_layers;
+        list_step(argv[1], &l, &n_layers);
+        printf("%s: %d nodes\n", argv[1], l.n_nodes);
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dense_layer_has_six_nodes_beside_its_products),
     };

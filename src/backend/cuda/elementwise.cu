@@ -1,16 +1,19 @@
 /* elementwise.cu - GATED_ACT, GATED_ADD, SOFTCAP, DIFF_HEADS: no sum over more than two elements.
  *
- * GATED_ACT   y = act(gate) * up. Without a twin a thread makes four neighbours and a block 1,024 columns of a row. With one a
- *             block makes a row, which stays in its registers (up to 28,672 columns) between the largest element and the
- *             rounding. Bytes a row of W: 4 W of half precision (gate, up) or 8 W, and 2 W or W. The exponential is the hardware's,
- *             good to 2 units in the last place of float32; where y is float32 the plain kernel has the exact one.
+ * GATED_ACT   y = act(gate) * up. Without a twin a thread makes eight neighbours and a block 2,048 columns of a row. With one a
+ *             row belongs to a cluster (row_join.cuh), and lies in its registers, rounded to half precision, between the largest
+ *             element and the rounding to e4m3. Bytes a row of W: 4 W of half precision (gate, up) or 8 W, and 2 W or W. The
+ *             hardware's exponential and reciprocal are good to some units in the last place of float32: two of them an element are
+ *             as much as a multiprocessor does while it loads what they need, so no instruction more than needed. Where y is
+ *             float32, and for other activations than silu and gelu_tanh, the plain kernel has the exact ones.
  * Gates that a half precision product left infinite count as its largest number, as to_half has it.
  *
- * The others: a block 1,024 columns of a row. Rows that do not lie in fours take the plain kernels. Padding rows are computed
- * too, since nothing reads them. */
+ * The others: a block 1,024 columns of a row. Rows that do not lie in fours (GATED_ACT: eights) take the plain kernels. Padding rows
+ * are computed too, since nothing reads them. */
 #include "backend/cuda/fours.cuh"
+#include "backend/cuda/row_join.cuh"
 
-enum { THREADS = 256, COLUMNS = 1024, ROW_THREADS = 1024, ROW_FOURS = 7, WIDEST = ROW_THREADS * ROW_FOURS * 4 };
+enum { THREADS = 256, COLUMNS = 1024, ACT_COLUMNS = 8 * THREADS, MOST_THREADS = 512, WIDEST = 8 * 8 * MOST_THREADS };
 
 static dim3 grid_of(int n_rows, int width) { return dim3((width + COLUMNS - 1) / COLUMNS, n_rows); }
 
@@ -24,79 +27,101 @@ struct act_args {
     dmat gate, up, y, twin;
 };
 
-static __device__ float finite(float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; }
-static __device__ float4 finite(float4 x) { return make_float4(finite(x.x), finite(x.y), finite(x.z), finite(x.w)); }
-
-static __device__ float fast_sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(x < -80.0f ? 80.0f : -x)); }
-
-/* `activate` with the hardware's exponential; tanh(u) = 2 sigmoid(2 u) - 1. */
-template <int ACT> static __device__ float act(float limit, float gate, float up) {
-    if constexpr (ACT == 2)
-        return activate(ACT, limit, gate, up);
-    else if constexpr (ACT == 0)
-        return gate * fast_sigmoid(gate) * up;
-    else if constexpr (ACT == 1)
-        return gate * fast_sigmoid(1.5957691216057308f * (gate + 0.044715f * gate * gate * gate)) * up;
-    else if constexpr (ACT == 3)
-        return fast_sigmoid(gate) * up;
-    else {
-        float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
-        return (u + 1.0f) * g * fast_sigmoid(1.702f * g);
-    }
+/* 1 / (1 + 2^-x); NaN stays NaN. */
+static __device__ float sigmoid_of_2(float x) {
+    float e, r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-x));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
+    return r;
 }
 
-template <int ACT, element E> static __device__ float4 act_four(float limit, float4 gate, float4 up) {
-    if constexpr (E == ELEMENT_F16) {
-        gate = finite(gate);
-        up = finite(up);
-    }
-    return make_float4(act<ACT>(limit, gate.x, up.x), act<ACT>(limit, gate.y, up.y), act<ACT>(limit, gate.z, up.z),
-                       act<ACT>(limit, gate.w, up.w));
+/* `activate` for silu and gelu_tanh with the hardware's exponential; tanh(u) = 2 sigmoid(2 u) - 1. */
+template <int ACT> static __device__ float act(float gate, float up) {
+    constexpr float LOG2E = 1.4426950408889634f, ROOT = 0.7978845608028654f; // sqrt(2 / pi)
+    return gate * sigmoid_of_2(ACT == 0 ? LOG2E * gate : gate * (2 * ROOT * LOG2E + 2 * ROOT * 0.044715f * LOG2E * gate * gate)) * up;
 }
 
-/* E: of gate and up. */
-template <int ACT, element E> static __global__ void __launch_bounds__(THREADS) gated_act(act_args a) {
+/* Infinities become the largest numbers of half precision. */
+template <element E> static __device__ typename four_of<E>::stored finite(typename four_of<E>::stored x) {
+    if constexpr (E == ELEMENT_F16)
+        return make_uint2(finite_halves(reinterpret_cast<__half2 &>(x.x)), finite_halves(reinterpret_cast<__half2 &>(x.y)));
+    return x;
+}
+
+template <int ACT> static __device__ float4 act_four(float4 gate, float4 up) {
+    return make_float4(act<ACT>(gate.x, up.x), act<ACT>(gate.y, up.y), act<ACT>(gate.z, up.z), act<ACT>(gate.w, up.w));
+}
+
+/* Four at col as values, infinities made finite. unit: of raw products, RAW_UNIT times the row's scale. */
+template <element E, bool RAW> static __device__ float4 value_of(const dmat &m, int col, float unit, typename four_of<E>::stored x) {
+    float4 v = floats_of<E>(finite<E>(x));
+    if constexpr (RAW) {
+        v = v * (__ldg(reinterpret_cast<const float4 *>(m.col_scale + col)) * unit);
+        if (m.bias)
+            v = v + __ldg(reinterpret_cast<const float4 *>(m.bias + col));
+    }
+    return v;
+}
+
+/* E: of gate and up, RAW: they are raw products, Y: of what is made of them. */
+template <int ACT, element E, bool RAW, element Y> static __device__ eight_of<Y> act_eight(const act_args &a, int t, int col, float unit) {
+    eight_of<E> gate = load_eight<E>(a.gate, t, col), up = load_eight<E>(a.up, t, col);
+    float4 low = act_four<ACT>(value_of<E, RAW>(a.gate, col, unit, gate.low), value_of<E, RAW>(a.up, col, unit, up.low));
+    float4 high = act_four<ACT>(value_of<E, RAW>(a.gate, col + 4, unit, gate.high), value_of<E, RAW>(a.up, col + 4, unit, up.high));
+    return {stored_of<Y>(low), stored_of<Y>(high)};
+}
+
+/* Y: of y. */
+template <int ACT, element E, bool RAW, element Y> static __global__ void __launch_bounds__(THREADS) gated_act(act_args a) {
     let_next_start();
     wait_for_previous();
-    int t = blockIdx.y, col = blockIdx.x * COLUMNS + 4 * threadIdx.x;
-    if (col >= a.y.width)
-        return;
-    auto gate = load_four<E>(a.gate, t, col), up = load_four<E>(a.up, t, col);
-    store_four(a.y, t, col, act_four<ACT, E>(a.limit, values_of<E>(a.gate, t, col, gate), values_of<E>(a.up, t, col, up)));
+    int t = blockIdx.y, col = 8 * (blockIdx.x * THREADS + threadIdx.x);
+    float unit = RAW ? RAW_UNIT * a.gate.row_scale[t] : 1.0f;
+    if (col < a.y.width)
+        store_eight<Y>(a.y, t, col, act_eight<ACT, E, RAW, Y>(a, t, col, unit));
 }
 
-/* The same with a twin, and y where it is wanted: a block a row. FOURS: that a thread holds. */
-template <int ACT, element E, int FOURS> static __global__ void __launch_bounds__(ROW_THREADS) gated_act_row(act_args a) {
-    __shared__ float2 shared[32];
+/* The same with a twin, and y where it is wanted. C: blocks a row, EIGHTS: that a thread holds. */
+template <int ACT, element E, bool RAW, int C, int EIGHTS>
+static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS) gated_act_row(act_args a) {
+    __shared__ row_meeting<C> meeting;
+    constexpr element H = ELEMENT_F16; // finer than any y, and e4m3 all the more
     let_next_start();
+    row_open(meeting);
+    row_place<C> at;
+    int t = at.row, n = a.gate.width / 8;
+    row_opened<C>();
     wait_for_previous();
-    int t = blockIdx.x, n = a.gate.width / 4;
-    float4 y[FOURS];
+    float unit = RAW ? RAW_UNIT * a.gate.row_scale[t] : 1.0f;
+    eight_of<H> held[EIGHTS];
     float2 both = {0, 0};
 #pragma unroll
-    for (int k = 0; k < FOURS; k++) {
-        int i = threadIdx.x + k * ROW_THREADS;
-        typename four_of<E>::stored gate = {}, up = {};
-        if (i < n) {
-            gate = load_four<E>(a.gate, t, 4 * i);
-            up = load_four<E>(a.up, t, 4 * i);
-        }
-        y[k] = i < n ? act_four<ACT, E>(a.limit, values_of<E>(a.gate, t, 4 * i, gate), values_of<E>(a.up, t, 4 * i, up)) : float4{};
-        both.y = fmaxf(both.y, largest(y[k]));
+    for (int k = 0; k < EIGHTS; k++) {
+        int i = at.thread + k * at.n_threads;
+        held[k] = {};
+        if (i < n)
+            held[k] = act_eight<ACT, E, RAW, H>(a, t, 8 * i, unit);
+        both.y = fmaxf(both.y, fmaxf(largest(floats_of<H>(held[k].low)), largest(floats_of<H>(held[k].high))));
     }
-    both = block_sum_max(both, shared);
+    both = row_join(both, meeting);
     float inverse = e4m3_inverse(both.y);
-    if (threadIdx.x == 0)
+    if (at.thread == 0)
         a.twin.scale[t] = e4m3_scale(both.y);
 #pragma unroll
-    for (int k = 0; k < FOURS; k++) {
-        int i = threadIdx.x + k * ROW_THREADS;
-        if (i < n && a.y.at)
-            store_four(a.y, t, 4 * i, y[k]);
-        if (i < n)
-            store_e4m3(a.twin, t, 4 * i, y[k] * inverse);
+    for (int k = 0; k < EIGHTS; k++) {
+        int i = at.thread + k * at.n_threads;
+        if (i >= n)
+            continue;
+        float4 low = floats_of<H>(held[k].low), high = floats_of<H>(held[k].high);
+        store_e4m3(a.twin, t, 8 * i, low * inverse, high * inverse);
+        if (a.y.at) {
+            store_four(a.y, t, 8 * i, low);
+            store_four(a.y, t, 8 * i + 4, high);
+        }
     }
 }
+
+static __device__ float finite(float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; }
 
 static __global__ void plain_gated_act(int act, act_args a) {
     let_next_start();
@@ -109,43 +134,50 @@ static __global__ void plain_gated_act(int act, act_args a) {
     }
 }
 
-template <int ACT, element E> static void launch_act(const struct launch *l, int n_rows, const act_args &a) {
-    dim3 grid = grid_of(n_rows, a.gate.width);
-    if (!a.twin.at)
-        launch_node(gated_act<ACT, E>, grid, THREADS, 0, l->stream, a);
-    else if (a.gate.width <= 4 * 4 * ROW_THREADS)
-        launch_node(gated_act_row<ACT, E, 4>, n_rows, ROW_THREADS, 0, l->stream, a);
+/* Threads a block where C blocks hold a row of n eights. */
+static int threads_of(int n, int C, int eights) { return (n + C * eights * 32 - 1) / (C * eights * 32) * 32; }
+
+template <int ACT, element E, bool RAW> static void launch_act(const struct launch *l, int n_rows, const act_args &a) {
+    dim3 grid((a.gate.width + ACT_COLUMNS - 1) / ACT_COLUMNS, n_rows);
+    int n = a.gate.width / 8;
+    if (!a.twin.at && a.y.element == ELEMENT_F16)
+        launch_node(gated_act<ACT, E, RAW, ELEMENT_F16>, grid, THREADS, 0, l->stream, a);
+    else if (!a.twin.at)
+        launch_node(gated_act<ACT, E, RAW, ELEMENT_BF16>, grid, THREADS, 0, l->stream, a);
+    else if (n_rows <= 16)
+        launch_node(gated_act_row<ACT, E, RAW, 8, 1>, 8 * n_rows, threads_of(n, 8, 1), 0, l->stream, a);
+    else if (n_rows <= 64)
+        launch_node(gated_act_row<ACT, E, RAW, 4, 2>, 4 * n_rows, threads_of(n, 4, 2), 0, l->stream, a);
     else
-        launch_node(gated_act_row<ACT, E, ROW_FOURS>, n_rows, ROW_THREADS, 0, l->stream, a);
+        launch_node(gated_act_row<ACT, E, RAW, 2, 4>, 2 * n_rows, threads_of(n, 2, 4), 0, l->stream, a);
 }
 
 template <int ACT> static void launch_act(const struct launch *l, int n_rows, const act_args &a) {
-    switch (a.gate.element) {
-    case ELEMENT_F16: launch_act<ACT, ELEMENT_F16>(l, n_rows, a); break;
-    case ELEMENT_BF16: launch_act<ACT, ELEMENT_BF16>(l, n_rows, a); break;
-    default: launch_act<ACT, ELEMENT_F32>(l, n_rows, a);
-    }
+    if (a.gate.col_scale)
+        launch_act<ACT, ELEMENT_F16, true>(l, n_rows, a);
+    else if (a.gate.element == ELEMENT_F16)
+        launch_act<ACT, ELEMENT_F16, false>(l, n_rows, a);
+    else if (a.gate.element == ELEMENT_BF16)
+        launch_act<ACT, ELEMENT_BF16, false>(l, n_rows, a);
+    else
+        launch_act<ACT, ELEMENT_F32, false>(l, n_rows, a);
 }
 
-bool gated_act_takes_twin(struct dmat gate, struct dmat up, struct dmat y) {
-    return y.element != ELEMENT_F32 && gate.element == up.element && gate.width <= WIDEST && lies_in_fours(gate) && lies_in_fours(up) &&
-           lies_in_fours(y);
+/* The two that feed-forward networks have; the others take the plain kernel. */
+bool gated_act_takes_twin(int act, struct dmat gate, struct dmat up, struct dmat y) {
+    return act <= 1 && y.element != ELEMENT_F32 && gate.element == up.element && gate.width <= WIDEST && lies_in_eights(gate) &&
+           lies_in_eights(up) && lies_in_eights(y);
 }
 
 void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y,
                       struct dmat twin) {
     act_args a = {limit, gate, up, y, twin};
-    if (!gated_act_takes_twin(gate, up, y)) {
+    if (!gated_act_takes_twin(act, gate, up, y))
         launch_node(plain_gated_act, grid_of(n_rows, y.width), THREADS, 0, l->stream, act, a);
-        return;
-    }
-    switch (act) { // core/ops.h activation
-    case 0: launch_act<0>(l, n_rows, a); break;
-    case 1: launch_act<1>(l, n_rows, a); break;
-    case 2: launch_act<2>(l, n_rows, a); break;
-    case 3: launch_act<3>(l, n_rows, a); break;
-    default: launch_act<4>(l, n_rows, a);
-    }
+    else if (act == 0)
+        launch_act<0>(l, n_rows, a);
+    else
+        launch_act<1>(l, n_rows, a);
 }
 
 // ---- the others -------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 /* fours.cuh - four neighbouring columns at a time: 16 bytes of float32, 8 of half precision, 4 of e4m3, and a row's e4m3 twin.
  *
  * A twin is what ELEMENT_E4M3 says in kernels.h: scale[row] = the row's largest size / 448, elements value / scale[row], rounded to
- * nearest. A row of zeros has scale 0. NaN stays NaN, in the element and in nothing else. */
+ * nearest. NaN stays NaN, in the element and in nothing else. */
 #pragma once
 
 #include "backend/cuda/device.cuh"
@@ -38,18 +38,6 @@ template <element E> __device__ inline float4 floats_of(typename four_of<E>::sto
     }
 }
 
-/* Eight at once, in 16 bytes of half precision or twice that of float32. */
-template <element E> struct eight_of { typename four_of<E>::stored low, high; };
-template <element E> __device__ inline eight_of<E> load_eight(const dmat &m, int64_t row, int col) {
-    if constexpr (E == ELEMENT_F32)
-        return {load_four<E>(m, row, col), load_four<E>(m, row, col + 4)};
-    uint4 all = *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(m.at) + row * m.stride + col);
-    eight_of<E> out;
-    reinterpret_cast<uint2 &>(out.low) = make_uint2(all.x, all.y);
-    reinterpret_cast<uint2 &>(out.high) = make_uint2(all.z, all.w);
-    return out;
-}
-
 /* The same where the element is known at run time alone. */
 __device__ inline float4 load_four(const dmat &m, int64_t row, int col) {
     switch (m.element) {
@@ -59,31 +47,51 @@ __device__ inline float4 load_four(const dmat &m, int64_t row, int col) {
     }
 }
 
-__device__ inline void store_four(const dmat &m, int64_t row, int col, float4 x) {
-    int64_t i = row * m.stride + col;
-    if (m.element == ELEMENT_F32) {
-        *reinterpret_cast<float4 *>(static_cast<float *>(m.at) + i) = x;
-    } else if (m.element == ELEMENT_F16) {
-        __half2 pair[2] = {__halves2half2(to_half(x.x), to_half(x.y)), __halves2half2(to_half(x.z), to_half(x.w))};
-        *reinterpret_cast<uint2 *>(static_cast<__half *>(m.at) + i) = reinterpret_cast<uint2 &>(pair);
+/* Half precision ends at 65504, as in to_half, but what is not a number stays so. */
+__device__ inline uint32_t finite_halves(__half2 x) {
+    x = __hmax2_nan(__hmin2_nan(x, __float2half2_rn(65504.0f)), __float2half2_rn(-65504.0f));
+    return reinterpret_cast<uint32_t &>(x);
+}
+
+template <element E> __device__ inline typename four_of<E>::stored stored_of(float4 x) {
+    if constexpr (E == ELEMENT_F32) {
+        return x;
+    } else if constexpr (E == ELEMENT_F16) {
+        return make_uint2(finite_halves(__floats2half2_rn(x.x, x.y)), finite_halves(__floats2half2_rn(x.z, x.w)));
     } else {
-        __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(x.x, x.y), __floats2bfloat162_rn(x.z, x.w)};
-        *reinterpret_cast<uint2 *>(static_cast<__nv_bfloat16 *>(m.at) + i) = reinterpret_cast<uint2 &>(pair);
+        __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y), high = __floats2bfloat162_rn(x.z, x.w);
+        return make_uint2(reinterpret_cast<uint32_t &>(low), reinterpret_cast<uint32_t &>(high));
     }
 }
 
-/* Four raw products as values; `factor` is RAW_UNIT times the row's scale. */
-__device__ inline float4 scaled_four(const dmat &raw, int col, float factor, float4 x) {
-    x = x * (*reinterpret_cast<const float4 *>(raw.col_scale + col) * factor);
-    return raw.bias ? x + *reinterpret_cast<const float4 *>(raw.bias + col) : x;
+template <element E> __device__ inline void store_four(const dmat &m, int64_t row, int col, float4 x) {
+    char *at = static_cast<char *>(m.at) + (row * m.stride + col) * (E == ELEMENT_F32 ? 4 : 2);
+    *reinterpret_cast<typename four_of<E>::stored *>(at) = stored_of<E>(x);
 }
 
-/* Four as they were loaded, as values. */
-template <element E> __device__ inline float4 values_of(const dmat &m, int64_t row, int col, typename four_of<E>::stored x) {
-    float4 v = floats_of<E>(x);
-    if constexpr (E == ELEMENT_F16)
-        return m.col_scale ? scaled_four(m, col, RAW_UNIT * m.row_scale[row], v) : v;
-    return v;
+__device__ inline void store_four(const dmat &m, int64_t row, int col, float4 x) {
+    switch (m.element) {
+    case ELEMENT_F32: store_four<ELEMENT_F32>(m, row, col, x); break;
+    case ELEMENT_F16: store_four<ELEMENT_F16>(m, row, col, x); break;
+    default: store_four<ELEMENT_BF16>(m, row, col, x);
+    }
+}
+
+/* Eight at once, in 16 bytes of half precision or twice that of float32. */
+template <element E> struct eight_of { typename four_of<E>::stored low, high; };
+
+template <element E> __device__ inline eight_of<E> load_eight(const dmat &m, int64_t row, int col) {
+    if constexpr (E == ELEMENT_F32) {
+        return {load_four<E>(m, row, col), load_four<E>(m, row, col + 4)};
+    } else {
+        uint4 all = *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(m.at) + row * m.stride + col);
+        return {make_uint2(all.x, all.y), make_uint2(all.z, all.w)};
+    }
+}
+
+/* Of half precision. */
+template <element E> __device__ inline void store_eight(const dmat &m, int64_t row, int col, const eight_of<E> &x) {
+    *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(m.at) + row * m.stride + col) = make_uint4(x.low.x, x.low.y, x.high.x, x.high.y);
 }
 
 /* Whether fours of a value lie as their loads want them. */
@@ -96,37 +104,23 @@ inline bool lies_in_eights(const dmat &m) { return !m.at || (m.width % 8 == 0 &&
 
 // ---- twins ------------------------------------------------------------------------------------------------------
 
-__device__ inline float e4m3_scale(float largest) { return largest / 448.0f; }
-__device__ inline float e4m3_inverse(float largest) { return largest > 0 ? 448.0f / largest : 0.0f; }
+/* As quantise.cu has it: a row of zeros has the smallest scale. */
+__device__ inline float e4m3_scale(float largest) { return fmaxf(largest, 1e-30f) * (1.0f / 448.0f); }
+__device__ inline float e4m3_inverse(float largest) { return __fdividef(448.0f, fmaxf(largest, 1e-30f)); }
+
+__device__ inline uint32_t e4m3_of(float4 x) {
+    uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(x.x, x.y), __NV_SATFINITE, __NV_E4M3);
+    uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(x.z, x.w), __NV_SATFINITE, __NV_E4M3);
+    return low | high << 16;
+}
 
 /* x: values times the row's e4m3_inverse. */
 __device__ inline void store_e4m3(const dmat &twin, int64_t row, int col, float4 x) {
-    uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(x.x, x.y), __NV_SATFINITE, __NV_E4M3);
-    uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(x.z, x.w), __NV_SATFINITE, __NV_E4M3);
-    *reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(twin.at) + row * twin.stride + col) = low | high << 16;
+    *reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(twin.at) + row * twin.stride + col) = e4m3_of(x);
+}
+__device__ inline void store_e4m3(const dmat &twin, int64_t row, int col, float4 low, float4 high) {
+    *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(twin.at) + row * twin.stride + col) = make_uint2(e4m3_of(low), e4m3_of(high));
 }
 __device__ inline void store_e4m3(const dmat &twin, int64_t row, int col, float x) {
     static_cast<uint8_t *>(twin.at)[row * twin.stride + col] = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
-}
-
-// ---- reductions with one barrier --------------------------------------------------------------------------------
-
-__device__ inline float2 join_sum_max(float2 a, int lanes) {
-    for (int step = lanes / 2; step > 0; step /= 2) {
-        a.x += __shfl_xor_sync(0xffffffffu, a.x, step);
-        a.y = fmaxf(a.y, __shfl_xor_sync(0xffffffffu, a.y, step));
-    }
-    return a;
-}
-
-/* Sum of x and largest of y (>= 0) over the block, known to every thread. `shared` is used once. */
-__device__ inline float2 block_sum_max(float2 mine, float2 *shared) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = (blockDim.x + 31) / 32;
-    mine = join_sum_max(mine, 32);
-    if (lane == 0)
-        shared[warp] = mine;
-    __syncthreads(); // every warp's share is there
-    if (n_warps <= 8)
-        return join_sum_max(lane % 8 < n_warps ? shared[lane % 8] : make_float2(0, 0), 8);
-    return join_sum_max(lane < n_warps ? shared[lane] : make_float2(0, 0), 32);
 }

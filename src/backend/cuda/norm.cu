@@ -1,34 +1,38 @@
 /* norm.cu - ADD_NORM, NORM: root mean square norms, with the element that products read, its e4m3 twin, or both.
  *
- *     r = (x + d) * r_scale;  y = r / sqrt(mean(r^2) + eps) * w        a block a row (ADD_NORM), a block or warp a group (NORM)
+ *     r = (x + d) * r_scale;  y = r / sqrt(mean(r^2) + eps) * w        a cluster a row (ADD_NORM), a block or warp a group (NORM)
  *     d may be a product's output, normed first: d / sqrt(mean(d^2) + eps) * v   (the sandwich of Gemma: one node for two ops)
  *
  * What is fast holds its columns in registers, four neighbours at a time: each of x, d, r and y crosses memory once, in 16 or 8
- * bytes a thread. A row is all latency, so there is one barrier: the sum of squares and the largest |r w| go through it together,
+ * bytes a thread. A row is all latency, so there is one wait: the sum of squares and the largest |r w| go through it together,
  * and the row's factor, being positive, changes neither which element is largest nor what e4m3 makes of r w / largest. Norm weights
- * are loaded before the wait. Bytes a row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y).
+ * are loaded before the wait. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond. Bytes a
+ * row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda_nodes.cu): a row of 3,584 1.2 us, of
+ * 5,376 1.3 us (1.7 with d normed), 128 of them 2.7 and 2.9, 512 4.8 and 6.1 us (6.3 TB/s, from L2).
  *
  * Rows that are not a multiple of four columns, or lie off 16 bytes, or are wider than 8,192 take the plain kernels, which read a
  * row again where they need it again: the oracle of the others. Padding rows are computed too; nobody reads them. */
 #include "backend/cuda/fours.cuh"
+#include "backend/cuda/row_join.cuh"
 
-enum { THREADS = 256, WIDEST = THREADS * 4 * 8 };
+enum { THREADS = 256, MOST_THREADS = 512, WIDEST = MOST_THREADS * 4 * 4 };
 
 struct norm_of {
     const float *w; // NULL: 1
     float eps, plus;
     int width;
+    float one_of_width; // 1 / width
 };
 
 static norm_of norm_by(const dweight &w, float eps, bool plus_one, int width) {
-    return norm_of{static_cast<const float *>(w.at), eps, w.at && plus_one ? 1.0f : 0.0f, width};
+    return norm_of{static_cast<const float *>(w.at), eps, w.at && plus_one ? 1.0f : 0.0f, width, 1.0f / (float)width};
 }
 
 static __device__ float weight_at(const norm_of &n, int i) { return n.w ? n.w[i] + n.plus : 1.0f; }
 static __device__ float4 weights_at(const norm_of &n, int col) {
     return n.w ? *reinterpret_cast<const float4 *>(n.w + col) + n.plus : make_float4(1, 1, 1, 1);
 }
-static __device__ float factor_of(const norm_of &n, float sum_of_squares) { return 1.0f / sqrtf(sum_of_squares / n.width + n.eps); }
+static __device__ float factor_of(const norm_of &n, float sum_of_squares) { return rsqrtf(sum_of_squares * n.one_of_width + n.eps); }
 
 struct add_norm_args {
     dmat x, d; // d.at NULL: r = x
@@ -39,65 +43,75 @@ struct add_norm_args {
 
 // ---- ADD_NORM ---------------------------------------------------------------------------------------------------
 
-/* D: how d lies, NORMED: it is normed first. Thread i holds the fours i, i + blockDim.x, ... */
-template <element D, int FOURS, bool NORMED>
-static __global__ void __launch_bounds__(FOURS < 4 ? 1024 / FOURS : THREADS) add_norm(add_norm_args a) {
-    __shared__ float2 of_d[32], of_r[32];
+/* D: how d lies, RAW: as raw products, NORMED: d is normed first, C: blocks a row. Thread i of a row holds the fours i,
+ * i + n_threads, ... of it. */
+template <element D, bool RAW, bool NORMED, int C, int FOURS>
+static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS) add_norm(add_norm_args a) {
+    __shared__ row_meeting<C> of_d, of_r;
+    typedef typename four_of<D>::stored stored;
     let_next_start();
-    int t = blockIdx.x, n = a.x.width / 4;
-    float4 w[FOURS], v[FOURS], x[FOURS];
-    typename four_of<D>::stored d[FOURS];
+    row_open(of_r, NORMED ? &of_d : nullptr);
+    row_place<C> at;
+    int t = at.row, n = a.x.width / 4;
+    const float4 *xs = reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + t * a.x.stride) + at.thread;
+    const stored *ds =
+        reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) + t * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) + at.thread;
+    float4 w[FOURS], v[FOURS], x[FOURS], column[FOURS];
+    stored d[FOURS];
 #pragma unroll
     for (int k = 0; k < FOURS; k++) {
-        int i = threadIdx.x + k * blockDim.x;
+        int i = at.thread + k * at.n_threads;
         w[k] = i < n ? weights_at(a.n, 4 * i) : float4{};
         v[k] = NORMED && i < n ? weights_at(a.d_norm, 4 * i) : float4{};
+        column[k] = RAW && i < n ? reinterpret_cast<const float4 *>(a.d.col_scale)[i] : float4{};
     }
     float scale = a.r_scale ? *a.r_scale : 1.0f;
+    row_opened<C>();
     wait_for_previous();
 #pragma unroll
     for (int k = 0; k < FOURS; k++) {
-        int i = threadIdx.x + k * blockDim.x;
-        x[k] = i < n ? load_four<ELEMENT_F32>(a.x, t, 4 * i) : float4{};
-        d[k] = i < n && a.d.at ? load_four<D>(a.d, t, 4 * i) : typename four_of<D>::stored{};
+        bool mine = at.thread + k * at.n_threads < n;
+        x[k] = mine ? xs[k * at.n_threads] : float4{};
+        d[k] = mine && a.d.at ? ds[k * at.n_threads] : stored{};
     }
-    auto d_of = [&](int k) {
-        int i = threadIdx.x + k * blockDim.x;
-        return i < n ? values_of<D>(a.d, t, 4 * i, d[k]) : float4{};
+    float factor = 1, unit = RAW ? RAW_UNIT * a.d.row_scale[t] : 1.0f;
+    auto added = [&](int k) {
+        float4 v = floats_of<D>(d[k]);
+        int i = at.thread + k * at.n_threads;
+        if constexpr (RAW) {
+            v = v * (column[k] * unit);
+            if (a.d.bias && i < n)
+                v = v + reinterpret_cast<const float4 *>(a.d.bias)[i];
+        }
+        return v;
     };
     if (NORMED) {
         float sum = 0;
 #pragma unroll
         for (int k = 0; k < FOURS; k++) {
-            float4 di = d_of(k);
-            sum += dot(di, di);
+            float4 v = added(k);
+            sum += dot(v, v);
         }
-        float factor = factor_of(a.d_norm, block_sum_max(make_float2(sum, 0), of_d).x);
-#pragma unroll
-        for (int k = 0; k < FOURS; k++)
-            x[k] = (x[k] + d_of(k) * (v[k] * factor)) * scale;
-    } else {
-#pragma unroll
-        for (int k = 0; k < FOURS; k++)
-            x[k] = (x[k] + d_of(k)) * scale;
+        factor = factor_of(a.d_norm, row_join(make_float2(sum, 0), of_d).x);
     }
     float2 both = {0, 0};
 #pragma unroll
     for (int k = 0; k < FOURS; k++) {
-        int i = threadIdx.x + k * blockDim.x;
-        both.x += dot(x[k], x[k]);
+        int i = at.thread + k * at.n_threads;
+        x[k] = (x[k] + (NORMED ? added(k) * (v[k] * factor) : added(k))) * scale;
         w[k] = x[k] * w[k];
-        both.y = fmaxf(both.y, largest(w[k]));
+        both = join(both, make_float2(dot(x[k], x[k]), largest(w[k])));
         if (i < n)
-            store_four(a.r, t, 4 * i, x[k]);
+            store_four<ELEMENT_F32>(a.r, t, 4 * i, x[k]);
     }
-    both = block_sum_max(both, of_r);
-    float factor = factor_of(a.n, both.x), inverse = e4m3_inverse(both.y);
-    if (a.twin.at && threadIdx.x == 0)
+    both = row_join(both, of_r);
+    factor = factor_of(a.n, both.x);
+    float inverse = e4m3_inverse(both.y);
+    if (a.twin.at && at.thread == 0)
         a.twin.scale[t] = e4m3_scale(both.y * factor);
 #pragma unroll
     for (int k = 0; k < FOURS; k++) {
-        int i = threadIdx.x + k * blockDim.x;
+        int i = at.thread + k * at.n_threads;
         if (i < n && a.y.at)
             store_four(a.y, t, 4 * i, w[k] * factor);
         if (i < n && a.twin.at)
@@ -106,7 +120,7 @@ static __global__ void __launch_bounds__(FOURS < 4 ? 1024 / FOURS : THREADS) add
 }
 
 static __global__ void plain_add_norm(add_norm_args a) {
-    __shared__ float2 of_r[32];
+    __shared__ row_meeting<1> of_r;
     let_next_start();
     wait_for_previous();
     int t = blockIdx.x;
@@ -118,7 +132,7 @@ static __global__ void plain_add_norm(add_norm_args a) {
         both.x += v * v;
         both.y = fmaxf(both.y, fabsf(v * weight_at(a.n, i)));
     }
-    both = block_sum_max(both, of_r);
+    both = row_join(both, of_r);
     float factor = factor_of(a.n, both.x), inverse = e4m3_inverse(both.y);
     if (a.twin.at && threadIdx.x == 0)
         a.twin.scale[t] = e4m3_scale(both.y * factor);
@@ -131,26 +145,33 @@ static __global__ void plain_add_norm(add_norm_args a) {
     }
 }
 
-template <element D, bool NORMED> static void launch_fours(const struct launch *l, const add_norm_args &a) {
-    int n = a.x.width / 4;
-    if (n <= THREADS)
-        launch_node(add_norm<D, 1, NORMED>, l->n_tokens, (n + 31) / 32 * 32, 0, l->stream, a);
-    else if (n <= 2 * THREADS)
-        launch_node(add_norm<D, 2, NORMED>, l->n_tokens, THREADS, 0, l->stream, a);
-    else if (n <= 4 * THREADS)
-        launch_node(add_norm<D, 4, NORMED>, l->n_tokens, THREADS, 0, l->stream, a);
-    else if (n <= 6 * THREADS)
-        launch_node(add_norm<D, 6, NORMED>, l->n_tokens, THREADS, 0, l->stream, a);
+/* Threads a block where C blocks hold a row of so many fours. */
+static int threads_of(int n, int C, int fours) { return (n + C * fours * 32 - 1) / (C * fours * 32) * 32; }
+
+/* A few rows are spread over as many multiprocessors as there are, many have enough with one each. */
+template <element D, bool RAW, bool NORMED> static void launch_fours(const struct launch *l, const add_norm_args &a) {
+    int n = a.x.width / 4, rows = l->n_tokens;
+    if (rows <= 16)
+        launch_node(add_norm<D, RAW, NORMED, 8, 1>, 8 * rows, threads_of(n, 8, 1), 0, l->stream, a);
+    else if (rows <= 64 && !NORMED)
+        launch_node(add_norm<D, RAW, NORMED, 4, 2>, 4 * rows, threads_of(n, 4, 2), 0, l->stream, a);
+    else if (rows <= 64)
+        launch_node(add_norm<D, RAW, NORMED, 2, 2>, 2 * rows, threads_of(n, 2, 2), 0, l->stream, a);
+    else if (n <= 3 * MOST_THREADS)
+        launch_node(add_norm<D, RAW, NORMED, 1, 3>, rows, threads_of(n, 1, 3), 0, l->stream, a);
     else
-        launch_node(add_norm<D, 8, NORMED>, l->n_tokens, THREADS, 0, l->stream, a);
+        launch_node(add_norm<D, RAW, NORMED, 1, 4>, rows, threads_of(n, 1, 4), 0, l->stream, a);
 }
 
 template <bool NORMED> static void launch_by_element(const struct launch *l, const add_norm_args &a) {
-    switch (a.d.element) {
-    case ELEMENT_F16: launch_fours<ELEMENT_F16, NORMED>(l, a); break;
-    case ELEMENT_BF16: launch_fours<ELEMENT_BF16, NORMED>(l, a); break;
-    default: launch_fours<ELEMENT_F32, NORMED>(l, a); // and where there is none
-    }
+    if (a.d.col_scale)
+        launch_fours<ELEMENT_F16, true, NORMED>(l, a);
+    else if (a.d.element == ELEMENT_F16)
+        launch_fours<ELEMENT_F16, false, NORMED>(l, a);
+    else if (a.d.element == ELEMENT_BF16)
+        launch_fours<ELEMENT_BF16, false, NORMED>(l, a);
+    else
+        launch_fours<ELEMENT_F32, false, NORMED>(l, a); // and where there is none
 }
 
 static bool fits_registers(const add_norm_args &a) {
@@ -187,7 +208,7 @@ struct norm_args {
 
 /* WARP: a warp a group, else a block. Thread i of them holds the fours i, i + threads, ... of its group. */
 template <bool WARP, int FOURS> static __global__ void __launch_bounds__(THREADS) norm(norm_args a) {
-    __shared__ float2 shared[32];
+    __shared__ row_meeting<1> shared;
     let_next_start();
     int threads = WARP ? 32 : blockDim.x, thread = WARP ? threadIdx.x % 32 : threadIdx.x, t = blockIdx.y, n = a.n.width / 4;
     int group = WARP ? blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32 : blockIdx.x, col = group * a.n.width;
@@ -213,7 +234,7 @@ template <bool WARP, int FOURS> static __global__ void __launch_bounds__(THREADS
             x[k] = x[k] * silu(load_four(a.gate, t, col + 4 * i));
         both.y = fmaxf(both.y, largest(x[k]));
     }
-    both = WARP ? join_sum_max(both, 32) : block_sum_max(both, shared);
+    both = WARP ? warp_join(both) : row_join(both, shared);
     float factor = factor_of(a.n, both.x), inverse = e4m3_inverse(both.y);
     if (a.twin.at && thread == 0)
         a.twin.scale[t] = e4m3_scale(both.y * factor);
@@ -228,7 +249,7 @@ template <bool WARP, int FOURS> static __global__ void __launch_bounds__(THREADS
 }
 
 static __global__ void plain_norm(norm_args a) {
-    __shared__ float2 shared[32];
+    __shared__ row_meeting<1> shared;
     let_next_start();
     wait_for_previous();
     int t = blockIdx.y, col = blockIdx.x * a.n.width;
@@ -238,7 +259,7 @@ static __global__ void plain_norm(norm_args a) {
         both.x += v * v;
         both.y = fmaxf(both.y, fabsf(v * weight_at(a.n, i) * a.scale * gate));
     }
-    both = block_sum_max(both, shared);
+    both = row_join(both, shared);
     float factor = factor_of(a.n, both.x), inverse = e4m3_inverse(both.y);
     if (a.twin.at && threadIdx.x == 0)
         a.twin.scale[t] = e4m3_scale(both.y * factor);
@@ -257,7 +278,8 @@ void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat 
     norm_args a = {x, gate, norm_by(w, eps, plus_one, group), scale, y, twin};
     int n_groups = x.width / group, n = group / 4;
     dim3 warps((n_groups + 7) / 8, n_rows), blocks(n_groups, n_rows);
-    bool in_fours = group % 4 == 0 && group <= WIDEST && lies_in_fours(x) && lies_in_fours(gate) && lies_in_fours(y) && lies_in_fours(twin);
+    bool in_fours =
+        group % 4 == 0 && group <= 4 * 8 * THREADS && lies_in_fours(x) && lies_in_fours(gate) && lies_in_fours(y) && lies_in_fours(twin);
     if (!in_fours)
         launch_node(plain_norm, blocks, group >= THREADS ? (int)THREADS : (group + 31) / 32 * 32, 0, l->stream, a);
     else if (n <= 32)

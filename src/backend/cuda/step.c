@@ -107,7 +107,7 @@ static void run_gated_act(const struct executable *exe, const struct compiled_op
     const struct act_args *a = &c->op->args.gated_act;
     struct dmat gate = input_of(exe, c, 0, n_rows), up = input_of(exe, c, 1, n_rows);
     struct made m = {.y = c->out[0]};
-    if (gated_act_takes_twin(gate, up, c->out[0]))
+    if (gated_act_takes_twin((int)a->act, gate, up, c->out[0]))
         m = made_for(exe, c, 0, n_rows);
     launch_gated_act(l, n_rows, (int)a->act, a->limit, gate, up, m.y, m.twin);
 }
