@@ -139,8 +139,8 @@ struct backend_options rig_backend_options(const char *kernels, int n_threads);
  * happens. */
 #define RIG_F8_BOUND 0.15
 #define RIG_F8_COSINE 0.999
-/* What keys and values of 8 bits with a scale a row leave: of 3 bits of fraction half a unit is 1/16, of int8 1/254 of the row's
- * largest; a weighted mean of values keeps less of that the more of them it is made of. */
+/* What keys and values of 8 bits with a scale a row leave. Half a unit of e4m3's 3 bits of fraction is 1/16 of a value, of int8 1/254
+ * of the row's largest, and keys bring about as much again through the scores. */
 #define RIG_FP8_CACHE_BOUND 0.2
 #define RIG_INT8_CACHE_BOUND 0.04
 

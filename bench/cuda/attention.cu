@@ -3,6 +3,7 @@
  *   bench_attention check            every shape and element against the plain kernel, over a poisoned cache; a sequence alone
  *                                    gives the bits that it gives among others; exit status 1 where one differs
  *   bench_attention decode [ELEMENT] one token a sequence: us, GB/s of keys and values, per cent of READ_RATE
+ *   bench_attention prefill [ELEMENT] prompts, whole and in chunks: us, TFLOP/s
  *
  * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
 #include "backend/cuda/kv.cuh"
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -47,9 +49,9 @@ static __device__ float random_float(uint64_t i, uint32_t seed) { // about norma
     return sum * 1.7f;
 }
 
-static __global__ void fill_queries(float *q, int64_t n, uint32_t seed) {
+static __global__ void fill_queries(dmat q, int64_t n, uint32_t seed) {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        q[i] = random_float(i, seed);
+        store(q.at, i, q.element, random_float(i, seed));
 }
 
 /* Keys and values of positions [from, to) of each sequence; a block a slot of a sequence and head. */
@@ -82,14 +84,14 @@ struct setup {
     element e;
     int n_slots;
     std::vector<int> lens, queries; // seq_len with this step's tokens, of which there are so many
-    int columns;
+    int columns, most_decode = 8;   // of the decode kernel: columns of a part, tokens of a sequence
 };
 
 struct world {
     setup s;
     launch l;
     dattention a;
-    dparts parts;
+    dparts parts, long_parts;
     std::vector<dcache> caches;
     dmat q, out, plain;
     dweight sinks;
@@ -165,10 +167,11 @@ static world build(const setup &s, int n_caches) {
     }
     int64_t n = (int64_t)T * s.n_heads * s.dim;
     int row = s.n_heads * s.dim;
-    w.q = {own(device<float>(n)), row, row, ELEMENT_F32, nullptr};
+    // Queries come in 32 bits, or as the kernels round them.
+    w.q = {own(device<float>(n)), row, row, s.columns == 8 ? ELEMENT_F32 : s.e == ELEMENT_BF16 ? ELEMENT_BF16 : ELEMENT_F16, nullptr};
     w.out = {own(device<float>(n)), row, row, ELEMENT_F32, nullptr};
     w.plain = {own(device<float>(n)), row, row, ELEMENT_F32, nullptr};
-    fill_queries<<<256, 256>>>((float *)w.q.at, n, 99);
+    fill_queries<<<256, 256>>>(w.q, n, 99);
     TRY_CUDA(cudaMemset(w.out.at, 0xFF, n * 4));
     TRY_CUDA(cudaMemset(w.plain.at, 0xFF, n * 4));
     std::vector<float> sinks(s.n_heads);
@@ -181,12 +184,21 @@ static world build(const setup &s, int n_caches) {
                s.chunk,
                per_kv,
                s.columns,
+               1,
+               s.most_decode,
                max_parts,
                64,
                own(device<int>(1)),
                own(device<dpart>(max_parts)),
                own(device<float>(partial)),
                own(device<int>((size_t)max_parts * s.n_kv))};
+    w.long_parts = w.parts;
+    w.long_parts.columns = attention_prefill_rows(&w.a);
+    w.long_parts.least_tokens = s.most_decode + 1;
+    w.long_parts.most_tokens = 1 << 30;
+    w.long_parts.max_split = 1;
+    w.long_parts.n = own(device<int>(1));
+    w.long_parts.part = own(device<dpart>(max_parts));
     TRY_CUDA(cudaMemset(w.parts.partial, 0xFF, partial * 4));
     TRY_CUDA(cudaMemset(w.parts.arrived, 0, (size_t)max_parts * s.n_kv * 4));
     TRY_CUDA(cudaDeviceSynchronize());
@@ -206,7 +218,9 @@ static std::vector<float> fetch(const world &w, const dmat &m) {
 }
 
 static void run(world &w, int cache = 0) {
-    launch_attention_parts(&w.l, &w.parts);
+    launch_attention_parts(&w.l, &w.parts, 1, 1);
+    launch_attention_parts(&w.l, &w.long_parts, 1, 1);
+    launch_attention_prefill(&w.l, &w.a, &w.long_parts, w.q, w.sinks, w.caches[cache], w.out);
     launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[cache], w.out);
 }
 
@@ -297,8 +311,36 @@ static int check_all() {
                                   columns});
                 failed += !check(
                     {"window, sinks, blocks of 32", 12, 2, dim, 129, 0, 0, true, e, 32, {1000, 130, 400, 129}, {1, 2, 8, 8}, columns});
-                failed += !check({"blocks of 256, prefill", 6, 2, dim, 0, 0, 0, false, e, 256, {200, 500}, {200, 100}, columns});
-                n += 6;
+                failed += !check({"blocks of 256, prefill", 6, 2, dim, 0, 0, 0, false, e, 256, {200, 500}, {200, 100}, columns, 1000});
+                failed +=
+                    !check({"prefill", 14, 2, dim, 0, 0, 0, false, e, 64, {700, 129, 64, 1, 1000, 9}, {700, 65, 64, 1, 300, 9}, columns});
+                failed += !check({"prefill, window, sinks",
+                                  4,
+                                  4,
+                                  dim,
+                                  100,
+                                  0,
+                                  15,
+                                  true,
+                                  e,
+                                  columns == 8 ? 64 : 16,
+                                  {600, 129, 1000},
+                                  {600, 40, 500},
+                                  columns});
+                failed += !check({"prefill, chunks",
+                                  8,
+                                  1,
+                                  dim,
+                                  0,
+                                  200,
+                                  0,
+                                  false,
+                                  e,
+                                  columns == 8 ? 32 : 128,
+                                  {600, 129, 1000},
+                                  {600, 40, 500},
+                                  columns});
+                n += 9;
             }
     for (int dim : {64, 128, 256, 512})
         for (element e : {ELEMENT_F16, ELEMENT_E4M3}) {
@@ -316,6 +358,35 @@ struct shape_row {
     const char *name;
     int n_heads, n_kv, dim, window;
 };
+
+static std::vector<float> time_graph(cudaStream_t stream, int n, const std::function<void(int)> &launch_one) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    TRY_CUDA(cudaStreamSynchronize(stream));
+    TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < n; i++)
+        launch_one(i);
+    TRY_CUDA(cudaStreamEndCapture(stream, &graph));
+    TRY_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    cudaEvent_t begin, end;
+    TRY_CUDA(cudaEventCreate(&begin));
+    TRY_CUDA(cudaEventCreate(&end));
+    std::vector<float> times;
+    for (int i = 0; i < 10; i++) {
+        TRY_CUDA(cudaEventRecord(begin, stream));
+        TRY_CUDA(cudaGraphLaunch(exec, stream));
+        TRY_CUDA(cudaEventRecord(end, stream));
+        TRY_CUDA(cudaEventSynchronize(end));
+        float ms;
+        TRY_CUDA(cudaEventElapsedTime(&ms, begin, end));
+        if (i >= 3)
+            times.push_back(ms * 1000 / n);
+    }
+    std::sort(times.begin(), times.end());
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    return times;
+}
 
 static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
     setup s = {m.name,
@@ -335,37 +406,34 @@ static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
     double one = (double)n_seqs * seen * m.n_kv * (2.0 * m.dim * kv_element_bytes(e));
     int n_caches = (int)std::min(20.0, std::max(1.0, ceil(200e6 / one)));
     world w = build(s, n_caches);
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    launch_attention_parts(&w.l, &w.parts);
-    launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[0], w.out); // its attributes are set before the capture
-    TRY_CUDA(cudaStreamSynchronize(w.l.stream));
-    TRY_CUDA(cudaStreamBeginCapture(w.l.stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < 20; i++)
-        launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[i % n_caches], w.out);
-    TRY_CUDA(cudaStreamEndCapture(w.l.stream, &graph));
-    TRY_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    cudaEvent_t begin, end;
-    TRY_CUDA(cudaEventCreate(&begin));
-    TRY_CUDA(cudaEventCreate(&end));
-    std::vector<float> times;
-    for (int i = 0; i < 12; i++) {
-        TRY_CUDA(cudaEventRecord(begin, w.l.stream));
-        TRY_CUDA(cudaGraphLaunch(exec, w.l.stream));
-        TRY_CUDA(cudaEventRecord(end, w.l.stream));
-        TRY_CUDA(cudaEventSynchronize(end));
-        float ms;
-        TRY_CUDA(cudaEventElapsedTime(&ms, begin, end));
-        if (i >= 3)
-            times.push_back(ms * 1000 / 20);
-    }
-    std::sort(times.begin(), times.end());
+    launch_attention_parts(&w.l, &w.parts, 1, 1);
+    auto one_launch = [&](int i) { launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[i % n_caches], w.out); };
+    one_launch(0); // sets the kernel's attributes, before the capture
+    std::vector<float> times = time_graph(w.l.stream, 20, one_launch);
     double us = times[times.size() / 2], target = std::max(5.0, w.bytes / (0.85 * READ_RATE) * 1e6);
     printf("%-14s %-4s %4d x %-6d  %8.2f us  %7.1f GB/s  %5.1f %%  target %8.2f us  %.2f of it\n", m.name, element_name(e), n_seqs, len, us,
            w.bytes / us * 1e-3, w.bytes / us * 1e6 / READ_RATE * 100, target, us / target);
     fflush(stdout);
-    cudaGraphExecDestroy(exec);
-    cudaGraphDestroy(graph);
+    release(w);
+}
+
+/* n_seqs prompts of len tokens, of which `queries` are computed in this step. FLOPs are of the keys that are seen. */
+static void time_prefill(const shape_row &m, element e, int n_seqs, int len, int queries) {
+    setup s = {
+        m.name, m.n_heads, m.n_kv, m.dim, m.window, 0, 0, false, e, 64, std::vector<int>(n_seqs, len), std::vector<int>(n_seqs, queries),
+        8};
+    world w = build(s, 1);
+    double seen = 0;
+    for (int i = len - queries; i < len; i++)
+        seen += m.window ? std::min(m.window, i + 1) : i + 1;
+    launch_attention_parts(&w.l, &w.long_parts, 1, 1);
+    auto one_launch = [&](int) { launch_attention_prefill(&w.l, &w.a, &w.long_parts, w.q, w.sinks, w.caches[0], w.out); };
+    one_launch(0);
+    std::vector<float> times = time_graph(w.l.stream, 4, one_launch);
+    double us = times[times.size() / 2];
+    printf("%-14s %-4s %4d x %d of %-6d  %9.1f us  %6.1f TFLOP/s\n", m.name, element_name(e), n_seqs, queries, len, us,
+           4.0 * seen * n_seqs * m.n_heads * m.dim / us * 1e-6);
+    fflush(stdout);
     release(w);
 }
 
@@ -380,6 +448,17 @@ static int decode_all(element e) {
     return 0;
 }
 
+static int prefill_all(element e) {
+    for (const shape_row &m : {qwen, llama, sliding, global}) {
+        time_prefill(m, e, 1, 2048, 2048);
+        time_prefill(m, e, 1, 8192, 8192);
+        time_prefill(m, e, 1, 8192, 1024);
+        time_prefill(m, e, 128, 16, 16);
+        time_prefill(m, e, 8, 1024, 1024);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "check", *name = argc > 2 ? argv[2] : "f16";
     element e = strcmp(name, "bf16") == 0   ? ELEMENT_BF16
@@ -390,6 +469,8 @@ int main(int argc, char **argv) {
         return check_all();
     if (strcmp(what, "decode") == 0)
         return decode_all(e);
-    fprintf(stderr, "usage: bench_attention check | decode [f16|bf16|e4m3|int8]\n");
+    if (strcmp(what, "prefill") == 0)
+        return prefill_all(e);
+    fprintf(stderr, "usage: bench_attention check | decode | prefill [f16|bf16|e4m3|int8]\n");
     return 2;
 }

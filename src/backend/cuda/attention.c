@@ -4,8 +4,10 @@
  * other lies in one piece of memory that all layers use in turn. */
 #include "backend/cuda/cuda.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
+enum { DECODE_TOKENS = 8 };                     // sequences with more in a step go to the prefill kernel
 enum { MOST_SPLIT = 64, LEAST_SPLIT = 4 };      // parts of a sequence; see attention_parts.cu
 static const int64_t PARTIAL_BYTES = 256 << 20; // of sums that wait to be joined, while that leaves LEAST_SPLIT
 
@@ -15,21 +17,47 @@ static struct dattention shape_of(const struct op *op) {
                                a->softcap, a->window,     a->chunk,    a->paired_values};
 }
 
-static bool is_fast(const struct executable *exe, const struct op *op) {
+/* Before the caches are there, when a step is only sized, blocks count as large enough. */
+static bool is_fast(const struct backend *b, const struct op *op) {
     if (op->code != OP_ATTENTION)
         return false;
     struct dattention a = shape_of(op);
-    return attention_decode_takes(&a, kv_element(exe->backend), exe->backend->block_size);
+    return attention_decode_takes(&a, kv_element(b), b->block_size ? b->block_size : 64);
 }
 
+enum element attention_query_element(const struct backend *b, const struct op *op) {
+    if (b->product == ELEMENT_F32 || !is_fast(b, op))
+        return ELEMENT_F32;
+    return kv_element(b) == ELEMENT_BF16 ? ELEMENT_BF16 : ELEMENT_F16;
+}
+
+/* Of sequences with few tokens; those with many have the list behind it. */
 static struct dparts *list_of(struct executable *exe, const struct op *op) {
     const struct attention_args *a = &op->args.attention;
-    for (int i = 0; i < exe->n_parts; i++) {
+    struct dattention shape = shape_of(op);
+    for (int i = 0; i < exe->n_parts; i += 2) {
         struct dparts *p = &exe->parts[i];
-        if (p->window == a->window && p->chunk == a->chunk && p->per_kv == a->n_heads / a->n_kv_heads)
+        if (p->window == a->window && p->chunk == a->chunk && p->per_kv == a->n_heads / a->n_kv_heads &&
+            p[1].columns == attention_prefill_rows(&shape))
             return p;
     }
     return NULL;
+}
+
+static struct dparts *add_lists(struct executable *exe, const struct op *op) {
+    const struct attention_args *a = &op->args.attention;
+    struct dattention shape = shape_of(op);
+    int per_kv = a->n_heads / a->n_kv_heads;
+    struct dparts *p = &exe->parts[exe->n_parts];
+    exe->n_parts += 2;
+    p[0] = p[1] = (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv};
+    p[0].columns = per_kv > 8 ? 16 : 8;
+    p[0].least_tokens = 1;
+    p[0].most_tokens = DECODE_TOKENS;
+    p[1].columns = attention_prefill_rows(&shape);
+    p[1].least_tokens = DECODE_TOKENS + 1;
+    p[1].most_tokens = INT_MAX;
+    return p;
 }
 
 static int64_t partial_bytes(const struct op *op, const struct dparts *p) { // of a part
@@ -37,41 +65,41 @@ static int64_t partial_bytes(const struct op *op, const struct dparts *p) { // o
     return (int64_t)a->n_kv_heads * p->columns * (a->v_head_dim + 2) * (int64_t)sizeof(float);
 }
 
+/* Room for every part that a step of the bucket can have; a list of sequences with many tokens cuts them by columns alone. */
+static enum status place_list(struct executable *exe, struct dparts *p, int64_t split, struct error *err) {
+    int64_t seqs = MIN(exe->bucket.max_seqs, exe->bucket.max_tokens / p->least_tokens + 1), tokens = exe->bucket.max_tokens;
+    int64_t n = seqs * (split + 1) + tokens * p->per_kv / p->columns + 1;
+    p->max_parts = (int)n;
+    p->max_split = (int)split;
+    p->partial = exe->partial;
+    p->arrived = exe->arrived;
+    TRY(device_alloc(exe, &p->n, sizeof(int32_t), "lists of attention", err));
+    return device_alloc(exe, &p->part, n * (int64_t)sizeof(struct dpart), "lists of attention", err);
+}
+
 enum status attention_plan(struct executable *exe, struct error *err) {
     const struct program *p = exe->program;
-    int64_t most_bytes = 1, most_heads = 1, seqs = exe->bucket.max_seqs, tokens = exe->bucket.max_tokens;
-    exe->parts = xcalloc((size_t)p->n_ops + 1, sizeof *exe->parts);
+    int64_t most_bytes = 1, most_heads = 1, seqs = MAX(exe->bucket.max_seqs, 1);
+    exe->parts = xcalloc(2 * (size_t)p->n_ops + 1, sizeof *exe->parts);
     for (int i = 0; i < p->n_ops; i++) {
-        if (!is_fast(exe, &p->ops[i]))
+        if (!is_fast(exe->backend, &p->ops[i]))
             continue;
-        const struct attention_args *a = &p->ops[i].args.attention;
-        int per_kv = a->n_heads / a->n_kv_heads;
         struct dparts *list = list_of(exe, &p->ops[i]);
-        if (!list) {
-            list = &exe->parts[exe->n_parts++];
-            *list = (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv, .columns = per_kv > 8 ? 16 : 8};
-        }
+        if (!list)
+            list = add_lists(exe, &p->ops[i]);
         most_bytes = MAX(most_bytes, partial_bytes(&p->ops[i], list));
-        most_heads = MAX(most_heads, a->n_kv_heads);
+        most_heads = MAX(most_heads, p->ops[i].args.attention.n_kv_heads);
     }
-    int64_t split = PARTIAL_BYTES / most_bytes / MAX(seqs, 1);
-    split = split > MOST_SPLIT ? MOST_SPLIT : MAX(split, LEAST_SPLIT);
     if (exe->n_parts == 0)
         return OK;
+    int64_t split = PARTIAL_BYTES / most_bytes / seqs;
+    split = split > MOST_SPLIT ? MOST_SPLIT : MAX(split, LEAST_SPLIT);
     TRY(device_alloc(exe, &exe->partial, seqs * split * most_bytes, "sums of attention", err));
     TRY(device_alloc(exe, &exe->arrived, seqs * split * most_heads * (int64_t)sizeof(int32_t), "counters of attention", err));
     if (!exe->only_sized)
         DEVICE_TRY(exe->backend, err, cudaMemset(exe->arrived, 0, (size_t)(seqs * split * most_heads) * sizeof(int32_t)), "counters");
-    for (int i = 0; i < exe->n_parts; i++) {
-        struct dparts *list = &exe->parts[i];
-        int64_t n = seqs * (split + 1) + tokens * list->per_kv / list->columns;
-        list->max_parts = (int)n;
-        list->max_split = (int)split;
-        list->partial = exe->partial;
-        list->arrived = exe->arrived;
-        TRY(device_alloc(exe, &list->n, sizeof(int32_t), "lists of attention", err));
-        TRY(device_alloc(exe, &list->part, n * (int64_t)sizeof(struct dpart), "lists of attention", err));
-    }
+    for (int i = 0; i < exe->n_parts; i++)
+        TRY(place_list(exe, &exe->parts[i], i % 2 ? 1 : split, err));
     return OK;
 }
 
@@ -85,17 +113,22 @@ void attention_free(struct executable *exe) {
     free(exe->parts);
 }
 
+/* Whether a sequence of the step can have more than one token; graphs are of steps where none has. */
+static bool has_long(const struct launch *l) { return l->n_tokens > l->n_seqs; }
+
 void attention_lists_launch(const struct executable *exe, const struct launch *l) {
-    for (int i = 0; i < exe->n_parts; i++)
-        launch_attention_parts(l, &exe->parts[i]);
+    launch_attention_parts(l, exe->parts, has_long(l) ? exe->n_parts : exe->n_parts / 2, has_long(l) ? 1 : 2);
 }
 
 void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l) {
     struct dattention a = shape_of(c->op);
-    if (!is_fast(exe, c->op)) {
+    if (!is_fast(exe->backend, c->op)) {
         launch_attention(l, &a, c->in[0], c->floats[0], c->cache, c->out[0]);
         return;
     }
+    const struct dparts *list = list_of(exe, c->op);
     bool behind_prep = c > exe->ops && c[-1].op->code == OP_QKV_PREP;
-    launch_attention_decode(l, &a, list_of(exe, c->op), behind_prep, c->in[0], c->floats[0], c->cache, c->out[0]);
+    if (has_long(l))
+        launch_attention_prefill(l, &a, list + 1, c->in[0], c->floats[0], c->cache, c->out[0]);
+    launch_attention_decode(l, &a, list, behind_prep, c->in[0], c->floats[0], c->cache, c->out[0]);
 }

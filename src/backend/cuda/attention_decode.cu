@@ -6,9 +6,9 @@
  * (attention_parts.cu makes the list of what to read for whom). Keys are the 16 rows of mma.m16n8k16 and columns its 8, so 7 query
  * heads to a KV head fill the tensor core. The result of the first product, turned by movmatrix, is the second's right operand.
  *
- * A block of threads is one warp that copies and KEY_WARPS * CHANNEL_WARPS that compute. It takes every gridDim-th pair (part, KV
- * head), so the grid is as large as the device whatever the step holds. The copying warp brings tiles of 64 keys, then of their 64
- * values, into a ring of stages by bulk copies, and runs ahead into the next pair. Warp k takes keys 16k .. 16k+15 of each tile
+ * A block of threads takes every gridDim-th pair (part, KV head), so the grid is as large as the device whatever the step holds. One
+ * of its warps brings tiles of 64 keys, then of their 64 values, into a ring of stages by bulk copies, and runs ahead into the next
+ * pair; another brings what is to be known of the next pair, and its queries; KEY_WARPS * CHANNEL_WARPS compute. Warp k takes keys 16k .. 16k+15 of each tile
  * with a softmax of its own, so the computing warps never wait for each other before a pair's end; where a value row is too wide
  * for the registers of one warp, CHANNEL_WARPS of them make the same scores and take their share of the channels. At the end the
  * KEY_WARPS sums are joined in shared memory and, where the sequence was cut, those of its parts by the block that comes last,
@@ -33,14 +33,16 @@ template <int DIM_, int N_TILES_, element E_> struct shape {
     static constexpr int ROW = DIM * (BYTES ? 1 : 2), PANEL = ROW % 128 == 0 ? 128 : 64, N_PANELS = ROW / PANEL;
     static constexpr int CHANNEL_WARPS = DIM * N_TILES > 2048 ? 4 : DIM *N_TILES > 256 ? (DIM == 512 && N_TILES == 2 ? 4 : 2) : 1;
     static constexpr bool QUERY_IN_SHARED = DIM == 512 && N_TILES == 2;
-    static constexpr int COMPUTE = KEY_WARPS * CHANNEL_WARPS * 32, THREADS = COMPUTE + 32;
+    static constexpr int COMPUTE = KEY_WARPS * CHANNEL_WARPS * 32, THREADS = COMPUTE + 64;
     static constexpr int CHANNELS = DIM / CHANNEL_WARPS, M_TILES = CHANNELS / 16, K_STEPS = DIM / 16;
     static constexpr int STAGE = ROW * TILE + (BYTES ? TILE * 4 : 0);
     static constexpr int ROUND = N_TILES == 1 ? 64 : 32; // channels of a warp that are joined at a time
     static constexpr int MERGE_ROW = ROUND + 4;          // floats; 4 keep the stores of a warp in different banks
     static constexpr int MERGE = KEY_WARPS * CHANNEL_WARPS * COLUMNS * MERGE_ROW * 4;
     static constexpr int QUERY = QUERY_IN_SHARED ? K_STEPS * N_TILES * 32 * 8 : 0;
-    static constexpr int FIXED = MERGE + QUERY + (2 * KEY_WARPS + 3) * COLUMNS * 4 + 2 * MAX_STAGES * 8;
+    static constexpr int MAX_ROW = DIM * 4 + 32; // of a query as it comes; 32 keep the reads of a warp in different banks
+    static constexpr int FIXED =
+        MERGE + QUERY + COLUMNS * MAX_ROW + (2 * KEY_WARPS + 3) * COLUMNS * 4 + 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 4) * 8;
     static constexpr int BLOCKS = CHANNEL_WARPS > 1 ? 1 : 2; // an SM: registers decide
     static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 112) * 1024 - FIXED;
     static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES;
@@ -59,10 +61,21 @@ struct arguments {
     bool prefetch;
 };
 
+/* What the computing warps are told of a pair. */
+template <class S> struct task {
+    dpart part;
+    int n_columns, low;                      // low: the first key that any column sees
+    int inside_from, inside_to;              // keys that every column sees
+    int64_t out[S::COLUMNS];                 // where a column's result goes, in elements
+    int first[S::COLUMNS], last[S::COLUMNS]; // keys that it sees
+    float sink[S::COLUMNS];                  // in powers of two
+};
+
 template <class S> struct memory {
-    uint32_t ring, full, empty; // addresses in shared memory
-    char *stages;
-    float *merge, *largest, *sum, *factor; // [KEY_WARPS][COLUMNS] largest and sum; [3][COLUMNS] factor
+    uint32_t ring, full, empty, queries_full, queries_empty, task_empty; // addresses in shared memory
+    char *stages, *queries;                                              // queries as they come, COLUMNS rows
+    task<S> *tasks;                                                      // [2]
+    float *merge, *largest, *sum, *factor;                               // [KEY_WARPS][COLUMNS] largest and sum; [3][COLUMNS] factor
     uint2 *query;
 
     __device__ explicit memory(char *base) {
@@ -74,12 +87,18 @@ template <class S> struct memory {
         at += S::MERGE;
         query = reinterpret_cast<uint2 *>(at);
         at += S::QUERY;
-        largest = reinterpret_cast<float *>(at);
-        sum = largest + KEY_WARPS * S::COLUMNS;
-        factor = sum + KEY_WARPS * S::COLUMNS;
-        at = reinterpret_cast<char *>(factor + 3 * S::COLUMNS);
+        queries = at;
+        at += S::COLUMNS * S::MAX_ROW;
+        tasks = reinterpret_cast<task<S> *>(at);
+        at += 2 * sizeof(task<S>);
         full = shared_address(at);
         empty = full + MAX_STAGES * 8;
+        queries_full = empty + MAX_STAGES * 8;
+        queries_empty = queries_full + 8;
+        task_empty = queries_empty + 8;
+        largest = reinterpret_cast<float *>(at + (2 * MAX_STAGES + 4) * 8);
+        sum = largest + KEY_WARPS * S::COLUMNS;
+        factor = sum + KEY_WARPS * S::COLUMNS;
     }
 };
 
@@ -181,6 +200,50 @@ template <class S> __device__ void copy_all(const arguments &p, const memory<S> 
         wait_for_previous();
 }
 
+// ---- what comes next --------------------------------------------------------------------------------------------
+
+template <class S> __device__ void describe(const arguments &p, const dpart &part, int kv, task<S> &t) {
+    int lane = threadIdx.x % 32, per_kv = p.a.n_heads / p.a.n_kv_heads, n = min(S::COLUMNS, part.columns - part.first_column);
+    int column = part.first_column + min(lane, n - 1), head = kv * per_kv + column % per_kv, position = part.position + column / per_kv;
+    if (lane < S::COLUMNS) {
+        t.out[lane] = (part.row + column / per_kv) * p.out.stride + (int64_t)head * S::DIM;
+        t.first[lane] = first_visible(p.a, position);
+        t.last[lane] = min(position, part.end - 1);
+        t.sink[lane] = p.sinks.at ? load(p.sinks, head) * 1.4426950408889634f : -INFINITY;
+    }
+    int first = __shfl_sync(0xffffffffu, position, 0), last = __shfl_sync(0xffffffffu, position, n - 1);
+    if (lane == 0) {
+        t.part = part;
+        t.n_columns = n;
+        t.low = first_visible(p.a, first);
+        t.inside_from = first_visible(p.a, last);
+        t.inside_to = min(first + 1, part.end);
+    }
+    __syncwarp();
+}
+
+/* A warp: the next pair is described and its queries come while the pair before is computed. */
+template <class S> __device__ void tell_all(const arguments &p, const memory<S> &m) {
+    int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, per_kv = p.a.n_heads / n_kv, element = p.q.element == ELEMENT_F32 ? 4 : 2;
+    wait_for_previous();
+    int n = __ldcg(p.parts.n) * n_kv;
+    for (int item = blockIdx.x, i = 0; item < n; item += gridDim.x, i++) {
+        dpart part = load_part(p, item / n_kv);
+        int kv = item % n_kv, column = part.first_column + lane, n_columns = min(S::COLUMNS, part.columns - part.first_column);
+        barrier_wait(m.task_empty + i % 2 * 8, (i / 2 & 1) ^ 1);
+        describe<S>(p, part, kv, m.tasks[i % 2]);
+        barrier_wait(m.queries_empty, (i & 1) ^ 1);
+        if (lane == 0)
+            barrier_expect(m.queries_full, n_columns * S::DIM * element);
+        __syncwarp();
+        if (lane < n_columns) {
+            int64_t from = (part.row + column / per_kv) * p.q.stride + (int64_t)(kv * per_kv + column % per_kv) * S::DIM;
+            bulk_copy(shared_address(m.queries) + lane * (S::DIM * element + 32), static_cast<const char *>(p.q.at) + from * element,
+                      S::DIM * element, m.queries_full);
+        }
+    }
+}
+
 // ---- computing --------------------------------------------------------------------------------------------------
 
 /* Where a computing thread stands. */
@@ -207,39 +270,55 @@ template <class S> struct sums {
     }
 };
 
-__device__ float2 load_two(const dmat &q, int64_t i) {
-    if (q.element == ELEMENT_F32)
-        return *reinterpret_cast<const float2 *>(static_cast<const float *>(q.at) + i);
-    if (q.element == ELEMENT_F16)
-        return __half22float2(*reinterpret_cast<const __half2 *>(static_cast<const __half *>(q.at) + i));
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(static_cast<const __nv_bfloat16 *>(q.at) + i));
+/* The right operand of step k: channels of the query of column 8n + group. Which channels a lane holds is free as long as the keys'
+ * side agrees: of bytes, a lane's word has four in a row. Columns that nobody has are zero. */
+template <class S> __device__ uint2 take_query_f32(const memory<S> &m, int n_columns, int k, int n, int lane) {
+    int column = 8 * n + lane / 4, t = lane % 4;
+    const float *from = reinterpret_cast<const float *>(m.queries + column * (S::DIM * 4 + 32)) + 16 * k;
+    float2 x = *reinterpret_cast<const float2 *>(from + (S::BYTES ? 4 * t : 2 * t));
+    float2 y = *reinterpret_cast<const float2 *>(from + (S::BYTES ? 4 * t + 2 : 2 * t + 8));
+    return column < n_columns ? uint2{to_pair<S::BF16>(x.x, x.y), to_pair<S::BF16>(y.x, y.y)} : uint2{0, 0};
 }
 
-/* The right operand of step k: channels of the query of column 8n + group. Which channels a lane holds is free as long as the keys'
- * side agrees: of bytes, a lane's word has four in a row. */
-template <class S> __device__ uint2 load_query(const arguments &p, const dpart &part, int kv, int k, int n, int lane) {
-    int per_kv = p.a.n_heads / p.a.n_kv_heads, column = part.first_column + 8 * n + lane / 4, t = lane % 4;
-    if (column >= part.columns)
-        return {0, 0};
-    int64_t at = (part.row + column / per_kv) * p.q.stride + (int64_t)(kv * per_kv + column % per_kv) * S::DIM + 16 * k;
-    float2 x = load_two(p.q, at + (S::BYTES ? 4 * t : 2 * t)), y = load_two(p.q, at + (S::BYTES ? 4 * t + 2 : 2 * t + 8));
-    return {to_pair<S::BF16>(x.x, x.y), to_pair<S::BF16>(y.x, y.y)};
+template <bool BF16> __device__ uint32_t convert_pair(uint32_t pair, element e) {
+    if (e == (BF16 ? ELEMENT_BF16 : ELEMENT_F16))
+        return pair;
+    float2 x = e == ELEMENT_F16 ? __half22float2(*reinterpret_cast<__half2 *>(&pair))
+                                : __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&pair));
+    return to_pair<BF16>(x.x, x.y);
+}
+
+template <class S> __device__ uint2 take_query_16(const memory<S> &m, element e, int n_columns, int k, int n, int lane) {
+    int column = 8 * n + lane / 4, t = lane % 4;
+    const uint32_t *from = reinterpret_cast<const uint32_t *>(m.queries + column * (S::DIM * 2 + 32)) + 8 * k;
+    uint32_t x = from[S::BYTES ? 2 * t : t], y = from[S::BYTES ? 2 * t + 1 : t + 4];
+    return column < n_columns ? uint2{convert_pair<S::BF16>(x, e), convert_pair<S::BF16>(y, e)} : uint2{0, 0};
 }
 
 template <class S> struct queries {
     uint2 own[S::QUERY_IN_SHARED ? 1 : S::K_STEPS][S::N_TILES];
 
-    __device__ void load(const arguments &p, const memory<S> &m, const dpart &part, int kv, const place &at) {
+    __device__ void take(const arguments &p, const memory<S> &m, int n_columns, const place &at) {
+        element e = p.q.element;
         if constexpr (S::QUERY_IN_SHARED) {
-            for (int i = threadIdx.x; i < S::K_STEPS * S::N_TILES * 32; i += S::COMPUTE)
-                m.query[i] = load_query<S>(p, part, kv, i / 32 / S::N_TILES, i / 32 % S::N_TILES, i % 32);
+            for (int i = threadIdx.x; i < S::K_STEPS * S::N_TILES * 32; i += S::COMPUTE) {
+                int k = i / 32 / S::N_TILES, n = i / 32 % S::N_TILES;
+                m.query[i] =
+                    e == ELEMENT_F32 ? take_query_f32<S>(m, n_columns, k, n, i % 32) : take_query_16<S>(m, e, n_columns, k, n, i % 32);
+            }
             threads_sync(1, S::COMPUTE); // the queries are there
+        } else if (e == ELEMENT_F32) {
+#pragma unroll
+            for (int k = 0; k < S::K_STEPS; k++)
+#pragma unroll
+                for (int n = 0; n < S::N_TILES; n++)
+                    own[k][n] = take_query_f32<S>(m, n_columns, k, n, at.lane);
         } else {
 #pragma unroll
             for (int k = 0; k < S::K_STEPS; k++)
 #pragma unroll
                 for (int n = 0; n < S::N_TILES; n++)
-                    own[k][n] = load_query<S>(p, part, kv, k, n, at.lane);
+                    own[k][n] = take_query_16<S>(m, e, n_columns, k, n, at.lane);
         }
     }
     __device__ uint2 get(const memory<S> &m, int k, int n, int lane) const {
@@ -297,32 +376,33 @@ __device__ void scores(const memory<S> &m, uint32_t stage, const queries<S> &q, 
             s[n][k] += odd[n][k];
 }
 
-/* Scores of the two keys of this lane, times scale and log2 e, through the softcap, and -inf where the column does not see the key. */
-template <class S>
-__device__ void finish_scores(const arguments &p, const dpart &part, int key, bool edge, float scale0, float scale1, const place &at,
-                              float (&s)[S::N_TILES][4]) {
+/* Scores of the two keys of this lane, times scale and log2 e, through the softcap. */
+template <class S> __device__ void scale_scores(const arguments &p, float scale0, float scale1, float (&s)[S::N_TILES][4]) {
     constexpr float LOG2_E = 1.4426950408889634f;
-    int per_kv = p.a.n_heads / p.a.n_kv_heads;
+    if (p.a.softcap > 0) { // cap * tanh(x / cap), as 1 - 2 / (1 + e^2x)
+        float by = 2 * LOG2_E / p.a.softcap, cap = p.a.softcap * LOG2_E;
 #pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
+        for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float x = s[n][k] * (k < 2 ? scale0 : scale1);
-            if (p.a.softcap > 0) { // cap * tanh(x / cap), as 1 - 2 / (1 + e^2x)
-                float e = exp2_fast(x * (2 * LOG2_E / p.a.softcap));
-                x = p.a.softcap * (1.0f - __fdividef(2.0f, 1.0f + e));
-            }
-            s[n][k] = x * LOG2_E;
-        }
-    if (!edge)
+            for (int k = 0; k < 4; k++)
+                s[n][k] = cap * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast(s[n][k] * (k < 2 ? scale0 : scale1) * by)));
         return;
+    }
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            s[n][k] *= (k < 2 ? scale0 : scale1) * LOG2_E;
+}
+
+/* -inf where the column does not see the key. */
+template <class S> __device__ void hide(const task<S> &t, int key, const place &at, float (&s)[S::N_TILES][4]) {
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            int column = part.first_column + 8 * n + 2 * at.quarter + k % 2, position = part.position + column / per_kv;
-            int j = key + 8 * (k / 2);
-            if (j >= part.end || j > position || j < first_visible(p.a, position))
+            int column = 8 * n + 2 * at.quarter + k % 2, j = key + 8 * (k / 2);
+            if (j < t.first[column] || j > t.last[column])
                 s[n][k] = -INFINITY;
         }
 }
@@ -452,13 +532,10 @@ template <class S> __device__ void clear_rows(const memory<S> &m, int stage, int
 }
 
 template <class S>
-__device__ void take_tile(const arguments &p, const memory<S> &m, const dpart &part, int low, int tile, const queries<S> &q,
-                          const place &at, ring_place &r, sums<S> &o) {
-    int per_kv = p.a.n_heads / p.a.n_kv_heads, last = min(part.first_column + S::COLUMNS, part.columns) - 1;
-    int first_position = part.position + part.first_column / per_kv, last_position = part.position + last / per_kv;
-    bool inside = tile >= first_visible(p.a, last_position) && tile + TILE <= min(part.end, first_position + 1);
-    int key = tile + 16 * at.key_warp;
-    bool seen = key < part.end && key + 16 > low;
+__device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> &t, int tile, const queries<S> &q, const place &at,
+                          ring_place &r, sums<S> &o) {
+    int key = tile + 16 * at.key_warp, end = t.part.end;
+    bool inside = tile >= t.inside_from && tile + TILE <= t.inside_to, seen = key < end && key + 16 > t.low;
     float s[S::N_TILES][4], key_scale[2] = {p.a.scale, p.a.scale};
     barrier_wait(m.full + r.stage * 8, r.parity);
     if (seen) {
@@ -474,19 +551,21 @@ __device__ void take_tile(const arguments &p, const memory<S> &m, const dpart &p
         barrier_arrive(m.empty + r.stage * 8);
     r.next(S::N_STAGES);
     if (seen) {
-        finish_scores<S>(p, part, key + at.group, !inside, key_scale[0], key_scale[1], at, s);
+        scale_scores<S>(p, key_scale[0], key_scale[1], s);
+        if (!inside)
+            hide<S>(t, key + at.group, at, s);
         raise<S>(o, s);
         exponentials<S>(o, s);
     }
     barrier_wait(m.full + r.stage * 8, r.parity);
     if (seen) {
-        if (!inside)
-            clear_rows<S>(m, r.stage, tile, low, part.end, at);
+        if (key < t.low || key + 16 > end)
+            clear_rows<S>(m, r.stage, tile, t.low, end, at);
         if constexpr (S::BYTES) {
             const float *scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::ROW * TILE) + 16 * at.key_warp;
             int j = key + at.group;
-            scale_values<S>(o, j >= low && j < part.end ? scale[at.group] : 0.0f,
-                            j + 8 >= low && j + 8 < part.end ? scale[at.group + 8] : 0.0f, s);
+            scale_values<S>(o, j >= t.low && j < end ? scale[at.group] : 0.0f, j + 8 >= t.low && j + 8 < end ? scale[at.group + 8] : 0.0f,
+                            s);
         }
         add_values<S>(m.ring + r.stage * S::STAGE, at, s, o);
     }
@@ -498,20 +577,15 @@ __device__ void take_tile(const arguments &p, const memory<S> &m, const dpart &p
 
 // ---- joining ----------------------------------------------------------------------------------------------------
 
-/* What a column of a part leaves behind its DIM sums: the largest score and the sum of P. */
+/* What a part leaves: [COLUMNS][DIM] sums, then the largest score and the sum of P of each column. */
 template <class S> __device__ float *partial_of(const arguments &p, int part, int kv) {
     return p.parts.partial + ((int64_t)part * p.a.n_kv_heads + kv) * S::COLUMNS * (S::DIM + 2);
-}
-
-__device__ float sink_of(const arguments &p, int kv, int column) {
-    int per_kv = p.a.n_heads / p.a.n_kv_heads;
-    return p.sinks.at ? load(p.sinks, kv * per_kv + column % per_kv) * 1.4426950408889634f : -INFINITY;
 }
 
 __device__ float weight_of(float m, float most) { return m == -INFINITY ? 0.0f : exp2_fast(m - most); }
 
 /* factor[column]: what the sums over all keys are multiplied by; of a sequence in one piece the softmax's whole denominator. */
-template <class S> __device__ void join_columns(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
+template <class S> __device__ void join_columns(const arguments &p, const memory<S> &m, const task<S> &t, int kv) {
     int c = threadIdx.x;
     if (c >= S::COLUMNS)
         return;
@@ -520,25 +594,30 @@ template <class S> __device__ void join_columns(const arguments &p, const memory
         most = fmaxf(most, m.largest[w * S::COLUMNS + c]);
     for (int w = 0; w < KEY_WARPS; w++)
         total += m.sum[w * S::COLUMNS + c] * weight_of(m.largest[w * S::COLUMNS + c], most);
-    float factor = 1;
-    if (part.n_parts == 1) {
-        float sink = sink_of(p, kv, part.first_column + c), top = fmaxf(most, sink);
-        factor = weight_of(most, top) / (total * weight_of(most, top) + weight_of(sink, top));
+    if (t.part.n_parts == 1) {
+        float top = fmaxf(most, t.sink[c]);
+        m.factor[c] = weight_of(most, top) / (total * weight_of(most, top) + weight_of(t.sink[c], top));
+    } else {
+        float *left = partial_of<S>(p, t.part.at + t.part.part_of, kv) + S::COLUMNS * S::DIM + 2 * c;
+        __stcg(reinterpret_cast<float2 *>(left), float2{most, total});
     }
-    m.factor[c] = factor;
-    m.factor[S::COLUMNS + c] = most;
-    m.factor[2 * S::COLUMNS + c] = total;
 }
 
-template <class S> __device__ void store_out(const arguments &p, const dpart &part, int kv, int column, int channel, float x) {
-    int per_kv = p.a.n_heads / p.a.n_kv_heads, c = part.first_column + column;
-    store(p.out, part.row + c / per_kv, (kv * per_kv + c % per_kv) * S::DIM + channel, x);
+template <class S> __device__ void store_four(const arguments &p, int64_t at, float4 x, float by) {
+    x = {x.x * by, x.y * by, x.z * by, x.w * by};
+    if (p.out.element == ELEMENT_F32)
+        *reinterpret_cast<float4 *>(static_cast<float *>(p.out.at) + at) = x;
+    else if (p.out.element == ELEMENT_F16)
+        *reinterpret_cast<uint2 *>(static_cast<char *>(p.out.at) + at * 2) = {to_pair<false>(x.x, x.y), to_pair<false>(x.z, x.w)};
+    else
+        *reinterpret_cast<uint2 *>(static_cast<char *>(p.out.at) + at * 2) = {to_pair<true>(x.x, x.y), to_pair<true>(x.z, x.w)};
 }
+
+__device__ float4 plus(float4 a, float4 b, float by) { return {a.x + b.x * by, a.y + b.y * by, a.z + b.z * by, a.w + b.w * by}; }
 
 /* The sums of the KEY_WARPS, ROUND channels of each channel warp at a time. */
 template <class S>
-__device__ void join_warps(const arguments &p, const memory<S> &m, const dpart &part, int kv, const place &at, sums<S> &o) {
-    int n_columns = min(S::COLUMNS, part.columns - part.first_column);
+__device__ void join_warps(const arguments &p, const memory<S> &m, const task<S> &t, int kv, const place &at, sums<S> &o) {
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
@@ -550,7 +629,7 @@ __device__ void join_warps(const arguments &p, const memory<S> &m, const dpart &
             }
         }
     threads_sync(1, S::COMPUTE); // largest and sum of every warp are there
-    join_columns<S>(p, m, part, kv);
+    join_columns<S>(p, m, t, kv);
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
         float by[2];
@@ -563,7 +642,9 @@ __device__ void join_warps(const arguments &p, const memory<S> &m, const dpart &
         }
         shrink<S>(o, n, by[0], by[1]);
     }
+    bool whole = t.part.n_parts == 1;
     float *mine = m.merge + (at.key_warp * S::CHANNEL_WARPS + at.channel_warp) * S::COLUMNS * S::MERGE_ROW;
+    float *left = whole ? nullptr : partial_of<S>(p, t.part.at + t.part.part_of, kv);
 #pragma unroll
     for (int first = 0; first < S::M_TILES; first += S::ROUND / 16) {
 #pragma unroll
@@ -576,68 +657,70 @@ __device__ void join_warps(const arguments &p, const memory<S> &m, const dpart &
                     mine[(8 * n + 2 * at.quarter + k % 2) * S::MERGE_ROW + channel] = o.o[first + i][n][k];
                 }
         threads_sync(1, S::COMPUTE); // the sums of every warp are there, and the factors
-        for (int i = threadIdx.x; i < S::CHANNEL_WARPS * n_columns * S::ROUND; i += S::COMPUTE) {
-            int d = i % S::ROUND, w = i / S::ROUND % S::CHANNEL_WARPS, c = i / S::ROUND / S::CHANNEL_WARPS;
+        constexpr int FOURS = S::ROUND / 4;
+        for (int i = threadIdx.x; i < S::CHANNEL_WARPS * t.n_columns * FOURS; i += S::COMPUTE) {
+            int d = i % FOURS * 4, w = i / FOURS % S::CHANNEL_WARPS, c = i / FOURS / S::CHANNEL_WARPS;
             int channel = w * S::CHANNELS + first * 16 + d;
-            float x = 0;
+            float4 x = {0, 0, 0, 0};
+#pragma unroll
             for (int k = 0; k < KEY_WARPS; k++)
-                x += m.merge[((k * S::CHANNEL_WARPS + w) * S::COLUMNS + c) * S::MERGE_ROW + d];
-            if (part.n_parts == 1)
-                store_out<S>(p, part, kv, c, channel, x * m.factor[c]);
+                x = plus(x, *reinterpret_cast<const float4 *>(m.merge + ((k * S::CHANNEL_WARPS + w) * S::COLUMNS + c) * S::MERGE_ROW + d),
+                         1);
+            if (whole)
+                store_four<S>(p, t.out[c] + channel, x, m.factor[c]);
             else
-                partial_of<S>(p, part.at + part.part_of, kv)[c * (S::DIM + 2) + channel] = x;
+                __stcg(reinterpret_cast<float4 *>(left + c * S::DIM + channel), x);
         }
         threads_sync(1, S::COMPUTE); // the sums may be written over
-    }
-    if (part.n_parts > 1 && (int)threadIdx.x < n_columns) {
-        float *end = partial_of<S>(p, part.at + part.part_of, kv) + threadIdx.x * (S::DIM + 2) + S::DIM;
-        end[0] = m.factor[S::COLUMNS + threadIdx.x];
-        end[1] = m.factor[2 * S::COLUMNS + threadIdx.x];
     }
 }
 
 /* The parts of a sequence, by the block that ends last, in their order. */
-template <class S> __device__ void join_parts(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
-    int n_columns = min(S::COLUMNS, part.columns - part.first_column);
-    int32_t *arrived = p.parts.arrived + (int64_t)part.at * p.a.n_kv_heads + kv;
-    __threadfence(); // this part's sums are seen before its arrival
-    threads_sync(1, S::COMPUTE);
-    if (threadIdx.x == 0)
-        m.factor[0] = atomicAdd(arrived, 1) == part.n_parts - 1 ? 1.0f : 0.0f;
+template <class S> __device__ void join_parts(const arguments &p, const memory<S> &m, const task<S> &t, int kv) {
+    int n_parts = t.part.n_parts, n_columns = t.n_columns, stride = p.a.n_kv_heads * S::COLUMNS * (S::DIM + 2);
+    const float *base = partial_of<S>(p, t.part.at, kv);
+    float *weight = m.merge; // [n_parts][COLUMNS]: at most 64 * 16
+    if (threadIdx.x == 0) {  // behind join_warps's last barrier: what this block left is seen by who sees its arrival
+        int32_t *arrived = p.parts.arrived + (int64_t)t.part.at * p.a.n_kv_heads + kv;
+        int n;
+        asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(n) : "l"(arrived) : "memory");
+        if (n == n_parts - 1)
+            *arrived = 0;
+        m.factor[0] = n == n_parts - 1 ? 1.0f : 0.0f;
+    }
     threads_sync(1, S::COMPUTE); // who is last is known
     bool last = m.factor[0] != 0.0f;
-    threads_sync(1, S::COMPUTE); // and read by all
     if (!last)
         return;
-    __threadfence(); // the other parts' sums are seen after their arrivals
-    if (threadIdx.x == 0)
-        *arrived = 0;
-    int stride = p.a.n_kv_heads * S::COLUMNS * (S::DIM + 2);
-    const float *base = partial_of<S>(p, part.at, kv);
-    for (int i = threadIdx.x; i < part.n_parts * n_columns; i += S::COMPUTE)
-        m.merge[i] = __ldcg(base + (int64_t)(i / n_columns) * stride + i % n_columns * (S::DIM + 2) + S::DIM);
+    for (int i = threadIdx.x; i < n_parts * S::COLUMNS; i += S::COMPUTE) {
+        float2 left =
+            __ldcg(reinterpret_cast<const float2 *>(base + (int64_t)(i / S::COLUMNS) * stride + S::COLUMNS * S::DIM) + i % S::COLUMNS);
+        weight[i] = left.x;
+        weight[i + 64 * S::COLUMNS] = left.y;
+    }
     threads_sync(1, S::COMPUTE); // the largest scores of all parts are there
     if ((int)threadIdx.x < n_columns) {
         int c = threadIdx.x;
-        float sink = sink_of(p, kv, part.first_column + c), most = sink, total;
-        for (int i = 0; i < part.n_parts; i++)
-            most = fmaxf(most, m.merge[i * n_columns + c]);
-        total = weight_of(sink, most);
-        for (int i = 0; i < part.n_parts; i++) {
-            float w = weight_of(m.merge[i * n_columns + c], most);
-            total += w * __ldcg(base + (int64_t)i * stride + c * (S::DIM + 2) + S::DIM + 1);
-            m.merge[i * n_columns + c] = w;
+        float most = t.sink[c], total;
+        for (int i = 0; i < n_parts; i++)
+            most = fmaxf(most, weight[i * S::COLUMNS + c]);
+        total = weight_of(t.sink[c], most);
+        for (int i = 0; i < n_parts; i++) {
+            float w = weight_of(weight[i * S::COLUMNS + c], most);
+            total += w * weight[(64 + i) * S::COLUMNS + c];
+            weight[i * S::COLUMNS + c] = w;
         }
         m.factor[c] = 1.0f / total;
     }
     threads_sync(1, S::COMPUTE); // the parts' weights are there
-    for (int i = threadIdx.x; i < n_columns * S::DIM; i += S::COMPUTE) {
-        int c = i / S::DIM, channel = i % S::DIM;
-        float x = 0;
+    for (int i = threadIdx.x; i < n_columns * (S::DIM / 4); i += S::COMPUTE) {
+        int c = i / (S::DIM / 4), channel = i % (S::DIM / 4) * 4;
+        float4 x = {0, 0, 0, 0};
 #pragma unroll 8
-        for (int k = 0; k < part.n_parts; k++)
-            x += m.merge[k * n_columns + c] * __ldcg(base + (int64_t)k * stride + c * (S::DIM + 2) + channel);
-        store_out<S>(p, part, kv, c, channel, x * m.factor[c]);
+        for (int k = 0; k < n_parts; k++)
+            x = plus(x, __ldcg(reinterpret_cast<const float4 *>(base + (int64_t)k * stride + c * S::DIM + channel)),
+                     weight[k * S::COLUMNS + c]);
+        store_four<S>(p, t.out[c] + channel, x, m.factor[c]);
     }
     threads_sync(1, S::COMPUTE); // weights and factors may be written over
 }
@@ -649,18 +732,24 @@ template <class S> __device__ void compute_all(const arguments &p, const memory<
     wait_for_previous();
     let_next_start();
     int n = __ldcg(p.parts.n) * n_kv;
-    for (int item = blockIdx.x; item < n; item += gridDim.x) {
-        dpart part = load_part(p, item / n_kv);
-        int kv = item % n_kv, low = first_visible(p.a, part.position + part.first_column / (p.a.n_heads / n_kv));
+    for (int item = blockIdx.x, i = 0; item < n; item += gridDim.x, i++) {
+        const task<S> &t = m.tasks[i % 2];
         queries<S> q;
         sums<S> o;
-        q.load(p, m, part, kv, at);
+        barrier_wait(m.queries_full, i & 1);
+        q.take(p, m, t.n_columns, at);
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(m.queries_empty);
         o.clear();
-        for (int tile = part.first; tile < part.end; tile += TILE)
-            take_tile<S>(p, m, part, low, tile, q, at, r, o);
-        join_warps<S>(p, m, part, kv, at, o);
-        if (part.n_parts > 1)
-            join_parts<S>(p, m, part, kv);
+        for (int tile = t.part.first; tile < t.part.end; tile += TILE)
+            take_tile<S>(p, m, t, tile, q, at, r, o);
+        join_warps<S>(p, m, t, item % n_kv, at, o);
+        if (t.part.n_parts > 1)
+            join_parts<S>(p, m, t, item % n_kv);
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(m.task_empty + i % 2 * 8);
     }
 }
 
@@ -672,10 +761,16 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
             barrier_init(m.full + i * 8, 1);
             barrier_init(m.empty + i * 8, S::COMPUTE / 32);
         }
+        barrier_init(m.queries_full, 1);
+        barrier_init(m.queries_empty, S::COMPUTE / 32);
+        for (int i = 0; i < 2; i++)
+            barrier_init(m.task_empty + i * 8, S::COMPUTE / 32);
         barrier_init_done();
     }
     __syncthreads(); // the barriers are there
-    if (threadIdx.x >= S::COMPUTE)
+    if (threadIdx.x >= S::COMPUTE + 32)
+        tell_all<S>(p, m);
+    else if (threadIdx.x >= S::COMPUTE)
         copy_all<S>(p, m);
     else
         compute_all<S>(p, m);

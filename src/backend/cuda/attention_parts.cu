@@ -1,14 +1,22 @@
-/* attention_parts.cu - cuts the sequences of a step into parts for the attention kernels: one block, once a step and kind of layer.
+/* attention_parts.cu - cuts the sequences of a step into parts for the attention kernels: once a step, one block a kind of layer.
  *
  * A part is a run of keys (whole tiles of 64) that some columns, query heads of tokens, look at. Where a sequence is cut depends on
  * its own length alone, never on what else is in the step: so a sequence gives the same numbers alone and among others. Up to
- * WHOLE tiles stay in one piece, since then joining costs more than it gains; beyond, there are about sqrt(2 tiles) parts, so that
- * parts grow with the length as their number does (2,048 keys: 8 parts; 131,072: 64), and joining them stays cheap.
+ * WHOLE tiles stay in one piece, since then joining costs more than it gains; beyond, a part has PART tiles, until there are
+ * max_split of them.
+ *
+ * A list is of sequences with few tokens in this step, or with many: least_tokens to most_tokens. The groups of columns of a sequence
+ * stand last first, as the last see most keys and had better not be begun at the end.
  *
  * Thread s plans sequence s (and s + 1024, ...); a scan over the block gives each its place in the list. */
 #include "backend/cuda/device.cuh"
 
-enum { THREADS = 1024, TILE = 64, WHOLE = 5 };
+enum { THREADS = 1024, TILE = 64, WHOLE = 5, PART = 4 };
+
+enum { AT_ONCE = 16 };
+struct lists {
+    dparts list[AT_ONCE];
+};
 
 /* How the columns and keys of a sequence are cut: n_groups groups of columns, each into n_parts. */
 struct cut {
@@ -18,7 +26,7 @@ struct cut {
 static __device__ int n_parts_of(int n_tiles, int most) {
     if (n_tiles <= WHOLE)
         return 1;
-    return max(1, min(min(most, n_tiles), (int)ceilf(sqrtf(2.0f * n_tiles))));
+    return max(1, min(most, (n_tiles + PART - 1) / PART));
 }
 
 /* The first key that a token sees. */
@@ -55,7 +63,7 @@ static __device__ void write_parts(const dparts &p, const cut &c, int seq, int r
         int first_column = g * p.columns, last_column = min(first_column + p.columns, c.columns) - 1;
         int low = first_key(p, position + first_column / p.per_kv) / TILE, high = (position + last_column / p.per_kv) / TILE + 1;
         int end = position + last_column / p.per_kv + 1;
-        int base = at + g * c.n_parts, first_sum = sums + g * c.n_parts;
+        int base = at + (c.n_groups - 1 - g) * c.n_parts, first_sum = sums + g * c.n_parts;
         for (int i = 0; i < c.n_parts; i++) {
             int from = low + (int)((int64_t)(high - low) * i / c.n_parts), to = low + (int)((int64_t)(high - low) * (i + 1) / c.n_parts);
             p.part[base + i] = {seq, row, position, c.columns, first_column, from * TILE, min(to * TILE, end), i, c.n_parts, first_sum};
@@ -63,9 +71,10 @@ static __device__ void write_parts(const dparts &p, const cut &c, int seq, int r
     }
 }
 
-static __global__ void attention_parts(device_plan plan, dparts p) {
+static __global__ void attention_parts(device_plan plan, const __grid_constant__ lists all) {
     let_next_start();
     wait_for_previous();
+    const dparts &p = all.list[blockIdx.x];
     __shared__ int shared[32];
     __shared__ int total, total_sums;
     int n_seqs = step_seqs(plan), base = 0, base_sums = 0;
@@ -73,10 +82,11 @@ static __global__ void attention_parts(device_plan plan, dparts p) {
         int s = first + threadIdx.x;
         cut c = {};
         int row = 0, position = 0;
-        if (s < n_seqs && plan.query_start[s + 1] > plan.query_start[s]) {
+        int n_tokens = s < n_seqs ? plan.query_start[s + 1] - plan.query_start[s] : 0;
+        if (n_tokens >= p.least_tokens && n_tokens <= p.most_tokens) {
             row = plan.query_start[s];
             position = plan.position[row];
-            c = cut_sequence(p, plan.query_start[s + 1] - row, position);
+            c = cut_sequence(p, n_tokens, position);
         }
         int n = c.n_groups * c.n_parts, end = base + scan(n, shared), n_sums = c.n_parts > 1 ? n : 0;
         int end_sums = base_sums + scan(n_sums, shared);
@@ -95,6 +105,12 @@ static __global__ void attention_parts(device_plan plan, dparts p) {
         *p.n = min(base, p.max_parts);
 }
 
-void launch_attention_parts(const struct launch *l, const struct dparts *parts) {
-    launch_node(attention_parts, 1, THREADS, 0, l->stream, l->plan, *parts);
+void launch_attention_parts(const launch *l, const dparts *parts, int n, int stride) {
+    for (int first = 0; first < n; first += AT_ONCE) {
+        lists some;
+        int k = 0;
+        for (; k < AT_ONCE && first + k < n; k++)
+            some.list[k] = parts[(first + k) * stride];
+        launch_node(attention_parts, k, THREADS, 0, l->stream, l->plan, some);
+    }
 }

@@ -231,7 +231,8 @@ static bool is_gate_up(const struct backend *b, const struct program *p, int id)
 
 /* What products read has their element. Of what they make, gates and ups have it if the weights are e4m3, which leaves 4 of its bits
  * right: a step of many rows is bound by their bytes. All else is float32: sums of products go to the norm, the rotation, the
- * softmax and the activation as they were made, and are rounded once, on the way into the next product. */
+ * softmax and the activation as they were made, and are rounded once, on the way into the next product. Queries are where ATTENTION
+ * rounds them anyway. */
 static void choose_elements(const struct backend *b, const struct program *p, enum element *element) {
     enum element product = b->product;
     for (int i = 0; i < p->n_values; i++)
@@ -242,6 +243,9 @@ static void choose_elements(const struct backend *b, const struct program *p, en
     for (int i = 0; i < p->n_values; i++)
         if (is_gate_up(b, p, i))
             element[i] = product;
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_ATTENTION)
+            element[p->ops[i].in[0].id] = attention_query_element(b, &p->ops[i]);
     for (int i = 0; i < p->n_ops; i++)
         if (fold_of(p, &p->ops[i]) == FOLD_IN_ORDER) { // either can be read
             enum element *rows = &element[p->ops[i].in[0].id], *taken = &element[p->ops[i].out[0].id];

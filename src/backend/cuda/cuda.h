@@ -237,6 +237,7 @@ enum status cuda_measure(struct backend *b, struct device_limits *out, struct er
 int64_t cuda_weight_bytes(const struct backend *b, const struct weight *w);
 
 /* ---- attention.c ---- */
+enum element attention_query_element(const struct backend *b, const struct op *op); // what an ATTENTION rounds its queries to
 enum status attention_plan(struct executable *exe, struct error *err);
 void attention_free(struct executable *exe);
 void attention_lists_launch(const struct executable *exe, const struct launch *l); // once a step, before its ops

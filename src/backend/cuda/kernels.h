@@ -4,8 +4,8 @@
  * rows of a step is no launch parameter: grids are made for the rows that a step was launched for (struct launch), and a
  * kernel reads how many there are from the plan on the device, so that a captured graph serves any step that fits.
  *
- * These are the plain kernels: each is the mathematics of core/ops.def with coalesced reads, and the oracle on the device of
- * faster ones. Sums are in float32. */
+ * Most are plain kernels: the mathematics of core/ops.def with coalesced reads, and the oracle on the device of faster ones. Sums
+ * are in float32. */
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -223,13 +223,14 @@ struct dpart {
 /* A list of parts for layers that share a window, a chunk and the number of query heads to a KV head. */
 struct dparts {
     int window, chunk, per_kv, columns; // columns: of a part, at most
+    int least_tokens, most_tokens;      // of this step, of the sequences that the list is of
     int max_parts, max_split;           // entries of the list; parts that a sequence is cut into at most
     int32_t *n;                         // [1]
     struct dpart *part;                 // [max_parts]
     float *partial;                     // [n_seqs * max_split][n_kv_heads][columns][v_head_dim + 2] of the layer with the most
     int32_t *arrived;                   // [n_seqs * max_split][n_kv_heads], zero between launches
 };
-void launch_attention_parts(const struct launch *l, const struct dparts *parts);
+void launch_attention_parts(const struct launch *l, const struct dparts *parts, int n, int stride); // parts[0], parts[stride] ... n of them
 
 /* ---- attention_decode.cu ---- */
 /* Whether the kernel takes the shape; `columns` it wants of a part. */
@@ -237,6 +238,11 @@ bool attention_decode_takes(const struct dattention *a, enum element cache, int 
 /* prefetch: the node before is the layer's QKV_PREP, so that keys of earlier steps may be read before it ends. */
 void launch_attention_decode(const struct launch *l, const struct dattention *a, const struct dparts *parts, bool prefetch, struct dmat q,
                              struct dweight sinks, struct dcache cache, struct dmat out);
+
+/* ---- attention_prefill.cu: the same shapes ---- */
+int attention_prefill_rows(const struct dattention *a); // what it wants as `columns` of a part
+void launch_attention_prefill(const struct launch *l, const struct dattention *a, const struct dparts *parts, struct dmat q,
+                              struct dweight sinks, struct dcache cache, struct dmat out);
 
 /* ---- mla.cu ---- */
 struct dmla {
