@@ -124,7 +124,7 @@ static void linear_by_e4m3_is_near_the_product_of_the_numbers_stored(void **stat
             }
 }
 
-enum reader { READ_BY_GATED_ACT, READ_BY_ADD_NORM, READ_BY_NORMED_ADD_NORM, READ_BY_TWO, N_READERS };
+enum reader { READ_BY_GATED_ACT, READ_BY_ADD_NORM, READ_BY_NORMED_ADD_NORM, READ_BY_TWO, READ_BY_QKV_PREP, N_READERS };
 
 /* What the reader of y = x W^T + b makes of it; of ADD_NORM the norm of x + y, or of x + norm(y). */
 static val record_reader(struct rig *rig, enum reader reader, val x, val y, double **w) {
@@ -132,6 +132,11 @@ static val record_reader(struct rig *rig, enum reader reader, val x, val y, doub
     struct norm_args norm = {.eps = 1e-5f};
     if (reader == READ_BY_GATED_ACT)
         return op_glu(p, y, (struct act_args){ACT_SILU, 0});
+    if (reader == READ_BY_QKV_PREP) {
+        struct qkv_args a = {.rope = -1, .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .v_head_dim = 64, .eps = 1e-5f};
+        a.cache = program_cache_kv(p, a.n_kv_heads, a.head_dim, a.v_head_dim, 0);
+        return op_qkv_prep(p, y, rig_vector(rig, a.head_dim, 0.5, 1.5, &w[0]), NULL, a);
+    }
     if (reader == READ_BY_NORMED_ADD_NORM)
         y = op_norm(p, y, NO_VAL, rig_vector(rig, y.width, 0.5, 1.5, &w[1]),
                     (struct norm_args){.eps = 1e-5f, .group = y.width, .scale = 1});
@@ -145,6 +150,10 @@ static void want_of_reader(enum reader reader, const double *x, double *y, int n
             want[i] = y[i] * rig_sigmoid(y[i]) * y[n / 2 + i];
         return;
     }
+    for (int h = 0; reader == READ_BY_QKV_PREP && h < 4; h++)
+        rig_rms_norm(y + 64 * h, w[0], 64, 1e-5, false, want + 64 * h);
+    if (reader == READ_BY_QKV_PREP)
+        return;
     double r[512], d[512];
     memcpy(d, y, (size_t)n * sizeof *d);
     if (reader == READ_BY_NORMED_ADD_NORM)

@@ -25,6 +25,7 @@ template <int V> __device__ int channel(int i) { return (i / V * 32 + threadIdx.
 
 template <int V> __device__ void load_head(const dmat &x, int t, int col, int n, float (&head)[PER_LANE]) {
     int64_t row = t * x.stride + col;
+    float factor = x.col_scale ? RAW_UNIT * x.row_scale[t] : 0;
 #pragma unroll
     for (int i = 0; i < PER_LANE; i += V) {
         int c = channel<V>(i);
@@ -34,9 +35,15 @@ template <int V> __device__ void load_head(const dmat &x, int t, int col, int n,
         } else if (V == 4 && x.element == ELEMENT_F32) {
             float4 four = *reinterpret_cast<const float4 *>(static_cast<const float *>(x.at) + row + c);
             head[i] = four.x, head[i + V / 2 - 1] = four.y, head[i + V / 2] = four.z, head[i + V - 1] = four.w;
+        } else if (V == 4 && x.element == ELEMENT_F16) {
+            uint2 four = *reinterpret_cast<const uint2 *>(static_cast<const __half *>(x.at) + row + c);
+            float2 low = __half22float2(reinterpret_cast<__half2 &>(four.x)), high = __half22float2(reinterpret_cast<__half2 &>(four.y));
+            head[i] = low.x, head[i + V / 2 - 1] = low.y, head[i + V / 2] = high.x, head[i + V - 1] = high.y;
+            for (int j = 0; j < V && x.col_scale; j++)
+                head[i + j] = raw_value(x, factor, col + c + j, head[i + j]);
         } else {
             for (int j = 0; j < V; j++)
-                head[i + j] = load(x.at, row + c + j, x.element);
+                head[i + j] = load(x, t, col + c + j);
         }
     }
 }

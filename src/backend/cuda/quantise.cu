@@ -136,7 +136,7 @@ static __global__ void __launch_bounds__(256) rescale(dmat raw, dmat y) {
     float factor = RAW_UNIT * raw.row_scale[row];
 #pragma unroll
     for (int i = 0; i < PIECE; i++)
-        p.v[i] = p.v[i] * (factor * raw.col_scale[col + i]) + (raw.bias ? raw.bias[col + i] : 0.0f);
+        p.v[i] = raw_value(raw, factor, col + i, p.v[i]);
     if (y.element == ELEMENT_F32) {
         float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(y.at) + row * y.stride + col);
         to[0] = make_float4(p.v[0], p.v[1], p.v[2], p.v[3]);

@@ -124,10 +124,10 @@ static void run_experts(const struct executable *exe, const struct compiled_op *
     launch_moe_ffn(l, &d, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1], c->floats[2], c->floats[3], c->out[0]);
 }
 
-static void run_qkv_prep(const struct compiled_op *c, const struct launch *l) {
+static void run_qkv_prep(const struct executable *exe, const struct compiled_op *c, const struct launch *l) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     struct dqkv d = {a->n_heads, a->n_kv_heads, a->head_dim, a->v_head_dim, a->eps, a->plus_one, a->v_norm, a->v_from_k, a->k_absent};
-    launch_qkv_prep(l, &d, c->rope, c->in[0], c->floats[0], c->floats[1], c->cache, c->out[0]);
+    launch_qkv_prep(l, &d, c->rope, input_of(exe, c, 0, l->n_tokens), c->floats[0], c->floats[1], c->cache, c->out[0]);
 }
 
 static struct dmla mla_of(const struct mla_args *a) {
@@ -153,7 +153,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
     case OP_ADD_NORM: run_add_norm(exe, c, l); break;
     case OP_NORM: run_norm(exe, c, l, n_rows); break;
     case OP_LINEAR: TRY(run_linear(c, l, n_rows, err)); break;
-    case OP_QKV_PREP: run_qkv_prep(c, l); break;
+    case OP_QKV_PREP: run_qkv_prep(exe, c, l); break;
     case OP_ATTENTION: attention_launch(exe, c, l); break;
     case OP_MLA_PREP: {
         struct dmla d = mla_of(&a->mla);

@@ -34,6 +34,7 @@ static bool takes_raw(const struct program *p, const struct op *op, int k) {
     switch (op->code) {
     case OP_ADD_NORM: return k == 1;
     case OP_NORM: return fold_of(p, op) == FOLD_ALWAYS; // by the ADD_NORM that it went into
+    case OP_QKV_PREP:
     case OP_GATED_ACT: return true;
     default: return false;
     }
