@@ -123,12 +123,16 @@ void server_close_listeners(struct http_server *s) {
 
 /* ---- accepting --------------------------------------------------------------------------------------------------- */
 
-static struct io *least_busy(struct http_server *s, int *n_all) {
+/* The first threads get a few connections each before the rest is spread: what a step brings to a few streams then wakes one
+ * thread instead of all, which costs less than it takes to serve them one after the other. */
+static struct io *thread_for_newcomer(struct http_server *s, int *n_all) {
+    enum { FEW = 16 };
     struct io *best = &s->io[0];
     *n_all = 0;
     for (int i = 0; i < s->n_io; i++) {
-        *n_all += atomic_load(&s->io[i].n_conns);
-        if (atomic_load(&s->io[i].n_conns) < atomic_load(&best->n_conns))
+        int n = atomic_load(&s->io[i].n_conns), least = atomic_load(&best->n_conns);
+        *n_all += n;
+        if (least >= FEW && n < least)
             best = &s->io[i];
     }
     return best;
@@ -154,7 +158,7 @@ void server_accept(struct http_server *s, struct listener *l) {
             turn_away(s, l->fd);
         if (fd < 0)
             break;
-        struct io *io = least_busy(s, &n_all);
+        struct io *io = thread_for_newcomer(s, &n_all);
         if (n_all >= s->options.max_connections) {
             COUNT(s, refused_full, 1);
             if (!s->tls)
