@@ -40,7 +40,8 @@ class Clients:
 
     def start(self, prompt, max_tokens):
         """Returns the list to which the time of each event will be appended."""
-        body = json.dumps({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True, "seed": 1}).encode()
+        body = json.dumps({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True, "seed": 1,
+                           "return_token_ids": True}).encode()  # so that a token without text, such as a part of a character, is an event too
         c = socket.create_connection(("127.0.0.1", self.port))
         c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         times = []

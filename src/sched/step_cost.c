@@ -5,8 +5,10 @@
 #include <string.h>
 
 enum { N = 3, ENOUGH = 4, FIRST_REACH = 32 };
-enum { LARGE_COPY = 1 << 20 };         // bytes
-static const double forgetting = 0.98; // half of what is known is some 35 steps old
+enum { LARGE_COPY = 1 << 20 }; // bytes
+/* The fit follows a prompt whose steps grow dearer by a third as its context leaves one cache after the other, with a lag of as
+ * many steps as it remembers; half of what it knows along a direction is some 7 steps old. Largest and scattered steps are remembered longer. */
+static const double fit_forgetting = 0.9, forgetting = 0.98;
 
 /* Scaled to the same order, so that the equations stay well conditioned. */
 static void features(struct step_work work, double x[N]) {
@@ -28,12 +30,12 @@ static double dot(const double a[N], const double b[N]) {
     return s;
 }
 
-/* R = R - (1 - forgetting) R x x^T R / (x^T R x) + x x^T: forgets along x alone, as much as x then says anew. */
+/* R = R - (1 - fit_forgetting) R x x^T R / (x^T R x) + x x^T: forgets along x alone, as much as x then says anew. */
 static void update_information(double r[N][N], const double x[N]) {
     double rx[N];
     for (int i = 0; i < N; i++)
         rx[i] = dot(r[i], x);
-    double along = (1 - forgetting) / dot(x, rx);
+    double along = (1 - fit_forgetting) / dot(x, rx);
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++)
             r[i][j] += x[i] * x[j] - along * rx[i] * rx[j];
