@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What batching gives, and what the server costs: the story model's tokens a second for one stream and for eight, from the engine alone and through gyre serve.
 
-    GYRE=build/release/gyre bench/load.py [ROUNDS]            5; the four are measured in turn, each figure is a median
+    GYRE=build/release/gyre bench/load.py [ROUNDS]            5; all are measured in turn, each figure is a median
 
-One thread computes, so that a machine of two leaves the other to sockets and clients. Beside tokens a second by the clock stand tokens a second of
+The engine is measured with all processors and with one thread, the server with one, so that a machine of two leaves the other to sockets and clients. Beside tokens a second by the clock stand tokens a second of
 processor time, of all threads of the engine's process without its start: what others do on the machine hardly touches those.
 """
 import json
@@ -35,12 +35,12 @@ def figures(*command):
             return json.load(f)
 
 
-def offline(streams):
+def offline(streams, threads=1):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([GYRE, "bench", "throughput", MODEL, "-t", "1", *workload(streams)[:3], "1", "--random-input-len", "1", "--random-output-len", "1"],
+    subprocess.run([GYRE, "bench", "throughput", MODEL, "-t", str(threads), *workload(streams)[:3], "1", "--random-input-len", "1", "--random-output-len", "1"],
                    capture_output=True, check=True)
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
-    r = figures(GYRE, "bench", "throughput", MODEL, "-t", "1", "--max-num-seqs", str(streams), *workload(streams))
+    r = figures(GYRE, "bench", "throughput", MODEL, "-t", str(threads), "--max-num-seqs", str(streams), *workload(streams))
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = (end.ru_utime + end.ru_stime) - (start.ru_utime + start.ru_stime)
     start_up = (start.ru_utime + start.ru_stime) - (before.ru_utime + before.ru_stime)
@@ -68,20 +68,23 @@ def served(streams):
 
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    what = {"engine, 1 stream": (offline, 1), "engine, 8 streams": (offline, 8), "server, 1 stream": (served, 1), "server, 8 streams": (served, 8)}
-    got = {name: [] for name in what}
+    all_threads = len(os.sched_getaffinity(0))
+    everywhere = "engine, %d threads" % all_threads
+    what = {everywhere: lambda n: offline(n, all_threads), "engine, 1 thread": offline, "server, 1 thread": served}
+    got = {(name, n): [] for name in what for n in (1, 8)}
     for _ in range(rounds):
-        for name, (measure, streams) in what.items():
-            got[name].append(measure(streams))
-    median = {name: [statistics.median(column) for column in zip(*rows)] for name, rows in got.items()}
-    for name, rows in got.items():
+        for name, streams in got:
+            got[name, streams].append(what[name](streams))
+    median = {key: [statistics.median(column) for column in zip(*rows)] for key, rows in got.items()}
+    for (name, streams), rows in got.items():
         wall, busy = zip(*rows)
-        print("%-18s %7.0f tokens/s (%.0f to %.0f), %7.0f a second of processor time (%.0f to %.0f)" % (
-            name, median[name][0], min(wall), max(wall), median[name][1], min(busy), max(busy)))
+        print("%-17s %d stream%s %7.0f tokens/s (%.0f to %.0f), %7.0f a second of processor time (%.0f to %.0f)" % (
+            name + ",", streams, " " if streams == 1 else "s", median[name, streams][0], min(wall), max(wall), median[name, streams][1], min(busy), max(busy)))
+    for name in what:
+        print("%-17s eight streams give %.2f times the tokens of one by the clock" % (name + ",", median[name, 8][0] / median[name, 1][0]))
     for i, clock in enumerate(("by the clock", "by processor time")):
-        print("%s eight streams give %.1f times the tokens of one in the engine and %.1f times in the server; the server gives %.0f %% of the engine" % (
-            clock, median["engine, 8 streams"][i] / median["engine, 1 stream"][i], median["server, 8 streams"][i] / median["server, 1 stream"][i],
-            100 * median["server, 8 streams"][i] / median["engine, 8 streams"][i]))
+        print("%s the server gives %.0f %% of the engine with one stream, %.0f %% with eight" % (
+            clock, *(100 * median["server, 1 thread", n][i] / median["engine, 1 thread", n][i] for n in (1, 8))))
 
 
 if __name__ == "__main__":

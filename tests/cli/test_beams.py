@@ -151,7 +151,8 @@ class Fields(unittest.TestCase):
         got = []
         t = threading.Thread(target=lambda: got.append(own.post("/v1/completions", prompt="Once", max_tokens=150, use_beam_search=True, beam_width=3, ignore_eos=True)))
         t.start()
-        time.sleep(0.15)
+        while own.request("GET", "/server_info")[1]["running"] == 0 and t.is_alive():
+            time.sleep(0.01)
         self.assertEqual(own.stop(), 0)
         t.join()
         self.assertEqual((got[0][0], got[0][1]["usage"]["completion_tokens"]), (200, 150))

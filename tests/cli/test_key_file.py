@@ -17,7 +17,7 @@ from serving import GYRE, ROOT, Server  # noqa: E402
 FILE = """# who      key                 limits
 alice      sk-alice-secret     requests=3
 bob        sha256:%s           # no limits
-  carol    sk-carol-secret     tokens=60 requests=600
+  carol    sk-carol-secret     tokens=600 requests=600
 dave       sk-dave-secret      concurrency=1 priority=5
 """ % hashlib.sha256(b"sk-bob-secret").hexdigest()
 
@@ -69,7 +69,7 @@ def reload(text, told):
 
 class Limits(unittest.TestCase):
     def setUp(self):
-        reload(FILE.replace("requests=3", "requests=4").replace("tokens=60", "tokens=1k"), "taken over")
+        reload(FILE.replace("requests=3", "requests=4").replace("tokens=600", "tokens=1k"), "taken over")
         reload(FILE, "taken over")  # limits have changed, so buckets are full
 
     def test_a_digest_lets_its_key_in_and_is_none_itself(self):
@@ -95,14 +95,14 @@ class Limits(unittest.TestCase):
     def test_tokens_a_minute_are_paid_at_first_and_settled_at_the_end(self):
         began = time.time()
         status, fields, r = ask("carol", max_tokens=10)
-        self.assertEqual((status, fields["x-ratelimit-limit-tokens"], fields["x-ratelimit-remaining-tokens"]), (200, "60", "60"))
-        left = 60 - r["usage"]["total_tokens"]
+        self.assertEqual((status, fields["x-ratelimit-limit-tokens"], fields["x-ratelimit-remaining-tokens"]), (200, "600", "600"))
+        left = 600 - r["usage"]["total_tokens"]
         status, fields, r = ask("carol", prompt="Once", max_tokens=900, stop=[" "], ignore_eos=False)
-        self.assertTrue(left <= int(fields["x-ratelimit-remaining-tokens"]) <= left + time.time() - began + 1, fields)  # one a second comes back
+        self.assertTrue(left <= int(fields["x-ratelimit-remaining-tokens"]) <= left + 10 * (time.time() - began) + 1, fields)  # ten a second come back
         left -= r["usage"]["total_tokens"]
-        status, fields, _ = ask("carol", max_tokens=200)  # what the stop string spared was given back, but for tokens that came after it
-        self.assertEqual(status, 200)
-        self.assertTrue(left - 16 <= int(fields["x-ratelimit-remaining-tokens"]) <= left + time.time() - began + 1, fields)
+        status, fields, _ = ask("carol", max_tokens=900)
+        self.assertEqual(status, 200)  # what the stop string spared was given back, but for tokens that came after it, which may be many on a busy machine
+        self.assertTrue(left - 500 <= int(fields["x-ratelimit-remaining-tokens"]) <= left + 10 * (time.time() - began) + 1, fields)
         status, fields, r = ask("carol", max_tokens=1)
         self.assertEqual((status, fields["x-ratelimit-remaining-tokens"]), (429, "0"))
         self.assertIn("tokens a minute", r["error"]["message"])
@@ -113,7 +113,7 @@ class Limits(unittest.TestCase):
         for _ in range(3):
             self.assertEqual(ask("carol", prompt="", max_tokens=900)[0], 400)
             self.assertEqual(ask("carol", n=100, max_tokens=2 ** 62)[0], 400)
-        self.assertEqual(ask("carol", max_tokens=1)[1]["x-ratelimit-remaining-tokens"], "60")
+        self.assertEqual(ask("carol", max_tokens=1)[1]["x-ratelimit-remaining-tokens"], "600")
 
     def test_concurrency(self):
         got = []
