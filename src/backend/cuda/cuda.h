@@ -47,7 +47,7 @@ struct backend {
     bool quantise;       // matrices of LINEAR to e4m3 when they are loaded
     bool dummies;        // weights without data are made here
     struct load_progress progress;
-    enum element kv;     // of KV caches, if kv_is_set: by backend_options.kv_dtype; else that of the products
+    enum element kv; // of KV caches, if kv_is_set: by backend_options.kv_dtype; else that of the products
     bool kv_is_set;
     struct placed *placed; // [n_slots], open addressing by the weight's address
     int n_slots;
@@ -261,6 +261,7 @@ enum status cuda_trace(struct executable *exe, int n_rows, double *op_us, struct
 
 /* ---- graphs.c ---- */
 struct launch launch_of(const struct executable *exe, int rows); // a step that decodes in so many rows
+struct launch launch_for(const struct executable *exe, const struct batch_plan *plan);
 enum status graphs_capture(struct executable *exe, struct error *err);
 bool graphs_have(const struct executable *exe, const struct batch_plan *plan); // one for this step
 enum status graphs_run(struct executable *exe, int n_rows, struct error *err);

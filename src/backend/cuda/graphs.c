@@ -54,6 +54,13 @@ static bool decodes_only(const struct batch_plan *p) {
     return is;
 }
 
+/* A step that could be a graph is started as one would have been captured, so that without graphs it computes the same. */
+struct launch launch_for(const struct executable *exe, const struct batch_plan *p) {
+    if (decodes_only(p) && p->n_tokens > 0 && p->n_tokens <= MOST_GRAPH_ROWS)
+        return launch_of(exe, padded_rows(p->n_tokens));
+    return (struct launch){exe->backend->stream, p->n_tokens, p->n_seqs, p->n_rows, exe->plan_view, exe->backend->block_size, false};
+}
+
 bool graphs_have(const struct executable *exe, const struct batch_plan *p) {
     return decodes_only(p) && p->n_tokens > 0 && padded_index(padded_rows(p->n_tokens)) < exe->n_graphs;
 }

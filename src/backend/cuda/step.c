@@ -209,7 +209,7 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, stru
     slot->plan = plan;
     TRY(copy_cache(exe, plan, err));
     TRY(plan_send(exe, slot, plan, err));
-    struct launch l = {b->stream, plan->n_tokens, plan->n_seqs, plan->n_rows, exe->plan_view, b->block_size, false};
+    struct launch l = launch_for(exe, plan);
     TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
     DEVICE_TRY(b, err, cudaEventRecord(slot->done, b->stream), "a step of %d tokens", plan->n_tokens);
     exe->n_started++;
