@@ -146,6 +146,72 @@ static void a_cache_that_no_memory_holds_is_refused_with_its_size(void **state) 
     rig_free(rig);
 }
 
+/* ---- what an element of a device cannot hold ---- */
+
+static void one_too_large(uint16_t *row, int64_t n) { row[n / 2] = f32_to_bf16(1e5f); }
+static void one_not_finite(uint16_t *row, int64_t n) { row[n / 3] = 0x7f80; }
+static void many_too_small(uint16_t *row, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        row[i] = f32_to_bf16(i == 5 ? 1e4f : 1e-3f);
+}
+static void all_too_small(uint16_t *row, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        row[i] = f32_to_bf16(1e-12f);
+}
+static void nothing(uint16_t *row, int64_t n) { (void)row, (void)n; }
+
+static const struct {
+    const char *dtype, *quantization;
+    void (*spoil)(uint16_t *row, int64_t n); // each row of the matrix
+    const char *words[2];                    // of the refusal; NULL: it is taken
+} holds[] = {
+    {NULL, NULL, nothing, {NULL}},
+    {NULL, NULL, one_too_large, {"65504", "--dtype bfloat16"}},
+    {"float16", NULL, one_too_large, {"65504", "--dtype bfloat16"}},
+    {"bfloat16", NULL, one_too_large, {NULL}},
+    {NULL, NULL, all_too_small, {"too small", "--dtype bfloat16"}},
+    {NULL, "fp8", nothing, {NULL}},
+    {NULL, "fp8", one_too_large, {NULL}},                       // a scale a row holds it ...
+    {"bfloat16", "fp8", many_too_small, {"zero", "one in 64"}}, // ... but not what stands beside it
+    {NULL, "fp8", one_not_finite, {"not finite", "FP8"}},
+    {"float32", "fp8", nothing, {"16 bits", "--dtype"}},
+};
+
+static void what_an_element_cannot_hold_is_refused_by_the_matrix(void **state) {
+    (void)state;
+    if (rig_backend() == &backend_cpu)
+        skip(); // computes in float32
+    for (size_t i = 0; i < ARRAY_LEN(holds); i++) {
+        struct rig *rig = rig_new((struct rig_options){.n_seqs = 1, .lens = {3}, .widths = {64}});
+        const struct weight *w = rig_weight(rig, FORMAT_BF16, 48, 64, NULL);
+        for (int64_t r = 0; r < w->out; r++)
+            holds[i].spoil((uint16_t *)(uintptr_t)w->parts[0].data + r * w->in, w->in);
+        op_sample(rig->p, op_take_rows(rig->p, op_linear(rig->p, rig->in[0], w, NULL)));
+        struct backend *b;
+        struct error err = {0};
+        struct backend_options options = {.dtype = holds[i].dtype, .quantization = holds[i].quantization};
+        EXPECT_OK(rig->ops->open(&options, &b, &err), err);
+        enum status st = rig->ops->place_weights(b, rig->p, &err);
+        if (st != (holds[i].words[0] ? ERR_UNSUPPORTED : OK))
+            fail_msg("case %zu: status %d, \"%s\"", i, (int)st, err.text);
+        for (int k = 0; k < 2 && holds[i].words[0]; k++)
+            expect_word(err.text, holds[i].words[k]);
+        if (holds[i].words[0] && strcmp(holds[i].words[0], "16 bits") != 0)
+            expect_word(err.text, w->name);
+        rig->ops->free(b);
+        rig_free(rig);
+    }
+}
+
+static void weights_of_a_type_that_nobody_makes_are_refused(void **state) {
+    (void)state;
+    struct backend *b;
+    struct error err = {0};
+    EXPECT_EQ(rig_backend()->open(&(struct backend_options){.n_threads = 1, .quantization = "int3"}, &b, &err), ERR_UNSUPPORTED);
+    expect_word(err.text, "quantization");
+    expect_word(err.text, "int3");
+}
+
 static void kernels_that_are_not_there_are_refused_by_name(void **state) {
     (void)state;
     struct backend *b;
@@ -180,6 +246,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_weight_of_every_op_is_refused_by_name_in_a_format_that_nobody_computes),
         cmocka_unit_test(a_cache_that_no_memory_holds_is_refused_with_its_size),
+        cmocka_unit_test(what_an_element_cannot_hold_is_refused_by_the_matrix),
+        cmocka_unit_test(weights_of_a_type_that_nobody_makes_are_refused),
         cmocka_unit_test(kernels_that_are_not_there_are_refused_by_name),
         cmocka_unit_test(every_set_of_kernels_takes_every_op),
     };
