@@ -184,12 +184,17 @@ build/cuda/%.cu.o: src/%.cu src/backend/cuda/kernels.h $(wildcard src/backend/cu
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -Xcompiler -fPIC -c -o $@ $<
 $(CUDA_TESTS): build/cuda/%: $(BUILD)/tests/%.o $(BUILD)/tests/op_rig.o $(CUDA_OBJ) $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
-build/cuda/test_nodes: build/cuda/tests/test_nodes.o $(CUDA_OBJ) $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
+# Tests of kernels alone, and programs that time them.
+CUDA_UNITS := $(patsubst tests/cuda/%.c,build/cuda/%,$(wildcard tests/cuda/test_*.c))
+build/cuda/libbackend.a: $(CUDA_OBJ)
+$(CUDA_UNITS): build/cuda/%: build/cuda/tests/%.o build/cuda/libbackend.a $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka -lm $(ALL_LIBS) $(CUDA_LIBS)
+build/cuda/linear: bench/cuda_linear.cu build/cuda/backend/cuda/stream.cu.o
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $^ -lcublasLt
 build/cuda/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
-cuda-tests: $(CUDA_TESTS) build/cuda/test_nodes build/cuda/bench_attention
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear
 build/cuda/bench_nodes: bench/cuda_nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o

@@ -228,6 +228,44 @@ static void linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled(void 
         }
 }
 
+/* ---- LINEAR and the GATED_ACT behind it: a backend may make one node of them ---- */
+
+static void gated_pair_case(enum rig_format format, int width, int in, int n_rows, bool biased, const char *kernels) {
+    int out = 2 * width;
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
+    double *w, *b = NULL, *made = rig_doubles(rig, out);
+    const struct weight *weight = rig_weight(rig, format, out, in, &w);
+    const struct weight *bias = biased ? rig_vector(rig, out, -1, 1, &b) : NULL;
+    rig_result(rig, op_glu(rig->p, op_linear(rig->p, rig->in[0], weight, bias), (struct act_args){ACT_SILU, 0}));
+    double *want = rig_rows(rig);
+    RIG_EACH_ROW(rig, s, t) {
+        double size = 1 + rig_multiply(w, out, in, rig_wide_input(rig, 0, s, t), made);
+        rig->floor = fmax(rig->floor, size * size);
+        for (int o = 0; b && o < out; o++)
+            made[o] += b[o];
+        for (int i = 0; i < width; i++)
+            rig_at(rig, want, s, t)[i] = made[i] * rig_sigmoid(made[i]) * made[width + i];
+    }
+    char what[100];
+    snprintf(what, sizeof what, "linear and gated_act %s [%d, %d] x %d", rig_format_name(format), out, in, rig->n_rows);
+    rig_expect(rig, want, 8 * sqrt(in) * EPS, SCHEDULE_WHOLE, what);
+    rig_expect(rig, want, 8 * sqrt(in) * EPS, SCHEDULE_RAGGED, what);
+    rig_free(rig);
+}
+
+static void a_gated_projection_is_its_two_halves(void **state) {
+    (void)state;
+    static const enum rig_format formats[] = {FORMAT_BF16, FORMAT_BF16_SPLIT, FORMAT_F8_CHANNEL};
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (size_t f = 0; f < ARRAY_LEN(formats); f++) {
+            gated_pair_case(formats[f], 96, 128, 1, false, *kernels);
+            gated_pair_case(formats[f], 51, 208, 5, true, *kernels);
+            gated_pair_case(formats[f], 34, 64, 21, true, *kernels);
+            gated_pair_case(formats[f], 200, 896, 70, false, *kernels);
+            gated_pair_case(formats[f], 17, 22, 3, true, *kernels);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_gives_the_scaled_row_of_each_token_in_every_format),
@@ -237,6 +275,7 @@ int main(void) {
         cmocka_unit_test(products_are_the_same_to_whoever_reads_them),
         cmocka_unit_test(linear_takes_odd_shapes),
         cmocka_unit_test(linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled),
+        cmocka_unit_test(a_gated_projection_is_its_two_halves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

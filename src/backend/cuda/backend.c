@@ -260,6 +260,7 @@ static enum status place_values(struct executable *exe, enum element *element, i
     for (int i = 0; i < sized.n_values; i++)
         sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
     fold_lives(exe->program, sized.values);
+    fuse_lives(exe->program, sized.values);
     for (int i = 0; i < exe->n_twins; i++)
         sized.values[sized.n_values++] = twin_as_value(exe, sized.values, &exe->twins[i]);
     int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
@@ -376,7 +377,13 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->rope = &exe->ropes[rope_of(op)];
     if (op->code != OP_LINEAR)
         return OK;
+    int max_rows = exe->program->values[op->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1);
     struct dmat x = c->in[0], y = c->out[0];
+    if (x.element != exe->backend->product) {
+        c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->backend->product};
+        x = c->convert;
+    }
+    c->stream_rows = stream_rows(c, x, max_rows);
     if (c->matrix[0].element == ELEMENT_E4M3) {
         c->in_twin = twin_of(exe, op->in[0]);
         c->raw_is_read = raw_will_be_read(exe->program, op);
@@ -390,11 +397,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
                                .bias = c->floats[1].at};
         x = c->in_twin->q;
         y = c->raw;
-    } else if (x.element != exe->backend->product) {
-        c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->backend->product};
-        x = c->convert;
     }
-    int max_rows = exe->program->values[op->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1);
     return gemm_open(exe->backend, op, x, y, max_rows, &c->gemm, err);
 }
 
@@ -468,6 +471,11 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
     for (int i = 0; i < p->n_ops; i++) {
         exe->ops[i].op = &p->ops[i];
+        if (gated_act_follows(p, i)) {
+            exe->ops[i].pair = &exe->ops[i + 1];
+            exe->ops[i + 1] = (struct compiled_op){.op = &p->ops[i + 1], .pair = &exe->ops[i]};
+            exe->ops[i + 1].out[0] = value_of(exe, p->ops[i + 1].out[0], element, offset); // which the LINEAR may write
+        }
         TRY(compile_op(exe, &exe->ops[i], element, offset, err));
     }
     struct error unwritten; // then what was timed is timed again the next time: a start takes longer, and nothing else

@@ -9,6 +9,7 @@
  *     padded.c    the numbers of rows that a step is padded to
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     fold.c      ops that need no node of their own
+ *     fuse.c      which LINEARs stream their weight, and which of them do the GATED_ACT behind them too
  *     attention.c which kernel an ATTENTION runs on, and what it works on
  *     plan.c      the plan's way to the device
  *     step.c      a step: launches or a graph, and its results
@@ -99,10 +100,11 @@ void gemm_free(struct gemm *g);
 
 /* How a LINEAR is computed for a number of rows, and so what it reads. */
 enum linear_path {
-    PATH_VALUE, // from the value, in the element of the products
-    PATH_TWIN,  // from its e4m3 twin
+    PATH_VALUE,  // by cuBLASLt from the value, in the element of the products
+    PATH_TWIN,   // by cuBLASLt from its e4m3 twin
+    PATH_STREAM, // by stream.cu from the value
 };
-enum linear_path gemm_path(const struct gemm *g, int n_rows);
+enum linear_path gemm_path(const struct gemm *g, int n_rows); // of those of cuBLASLt
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err);
 
 /* ---- padded.c ---- */
@@ -139,6 +141,8 @@ struct compiled_op {
     struct dmat in[OP_MAX_IN], out[OP_MAX_OUT];
     struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
     struct gemm *gemm;                 // LINEAR
+    int stream_rows;                   // LINEAR: up to so many rows stream.cu computes it
+    struct compiled_op *pair;          // LINEAR: the GATED_ACT that its node does too on PATH_STREAM, and GATED_ACT: that LINEAR
     struct dmat convert;               // LINEAR: where x goes first, if it has another element
     struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
     struct dmat raw;                   // likewise: its products before their scales
@@ -248,6 +252,16 @@ enum status plan_alloc(struct executable *exe, struct error *err);
 void plan_free(struct executable *exe);
 /* Writes the plan to the slot and puts its way to the device on the stream. */
 enum status plan_send(struct executable *exe, struct step_slot *slot, const struct batch_plan *plan, struct error *err);
+
+/* ---- fuse.c ---- */
+/* Whether op i is a LINEAR that only the next reads, a GATED_ACT of its two halves. */
+bool gated_act_follows(const struct program *p, int i);
+/* Values [p->n_values] live as long as fused nodes need them. */
+void fuse_lives(const struct program *p, struct value *values);
+/* Up to how many rows of x, of max_rows, a LINEAR streams its weight; 0: never. */
+int stream_rows(const struct compiled_op *c, struct dmat x, int max_rows);
+enum linear_path linear_path(const struct compiled_op *c, int n_rows);
+void stream_run(const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -166,6 +166,33 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
 /* y = the value of raw products. y may be raw's memory if its element has 16 bits. */
 void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, struct dmat y);
 
+/* ---- stream.cu: LINEAR of a few rows, bound by reading its weight once ---- */
+enum { STREAM_MAX_ROWS = 16, STREAM_MAX_M_TILES = 3 };
+struct dstream {
+    struct dweight w;  // e4m3, f16 or bf16
+    const float *bias; // [w.out]; NULL: none
+    bool gated;        // y = act(gate) * up of the two halves of w's rows, y.width = w.out / 2; else y.width = w.out
+    int act;           // core/ops.h activation
+    float limit;
+};
+/* Whether it can compute that: x f16 (or bf16 with a weight of that) at addresses that are multiples of 16, whole pieces of 16 bytes
+ * in a row of the weight, and shared memory for so many rows. */
+bool stream_takes(const struct dstream *a, struct dmat x, struct dmat y, int n_rows);
+void launch_stream_linear(const struct launch *l, int n_rows, const struct dstream *a, struct dmat x, struct dmat y);
+
+/* How it is cut into blocks and warps. launch_stream_linear takes what stream_cut_of says; benchmarks try others. */
+struct stream_cut {
+    int m_tiles;                 // of 16 rows that a warp computes at once
+    int row_warps, column_warps; // of a block; the latter a power of two
+    int cluster, n_blocks;       // blocks that share the columns; all blocks
+    bool deep;                   // longer queues, of up to 8 rows without a cluster
+};
+struct stream_cut stream_cut_of(const struct dstream *a, int n_rows); // n_blocks 0: shared memory is not enough
+int stream_blocks(int cluster); // that run at once, one on a multiprocessor
+bool stream_takes_cut(const struct dstream *a, int n_rows, const struct stream_cut *cut); // whether shared memory is enough
+void launch_stream_linear_cut(const struct launch *l, int n_rows, const struct dstream *a, struct dmat x, struct dmat y,
+                              const struct stream_cut *cut);
+
 /* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
 struct dadd_norm {
     struct dweight w, r_scale;

@@ -46,7 +46,8 @@ static enum status copy_cache(struct executable *exe, const struct batch_plan *p
 
 static enum status run_linear(const struct compiled_op *c, const struct launch *l, int n_rows, struct error *err) {
     struct dmat x = l->in_order && c->in_order.at ? c->in_order : c->in[0];
-    if (gemm_path(c->gemm, n_rows) == PATH_TWIN) {
+    enum linear_path path = linear_path(c, n_rows);
+    if (path == PATH_TWIN) {
         if (!c->in_twin->written)
             launch_quantise(l, n_rows, x, c->in_twin->q);
         c->in_twin->written = true;
@@ -59,7 +60,10 @@ static enum status run_linear(const struct compiled_op *c, const struct launch *
         launch_convert(l, n_rows, x, c->convert);
         x = c->convert;
     }
-    return gemm_run(c->gemm, n_rows, x, c->out[0], err);
+    if (path != PATH_STREAM)
+        return gemm_run(c->gemm, n_rows, x, c->out[0], err);
+    stream_run(c, l, n_rows, x);
+    return OK;
 }
 
 /* The first makes the step's angles too. */
@@ -107,6 +111,8 @@ static void run_gated_act(const struct executable *exe, const struct compiled_op
     const struct act_args *a = &c->op->args.gated_act;
     struct dmat gate = input_of(exe, c, 0, n_rows), up = input_of(exe, c, 1, n_rows);
     struct made m = {.y = c->out[0]};
+    if (c->pair && linear_path(c->pair, n_rows) == PATH_STREAM)
+        return; // its LINEAR did it
     if (gated_act_takes_twin((int)a->act, gate, up, c->out[0]))
         m = made_for(exe, c, 0, n_rows);
     launch_gated_act(l, n_rows, (int)a->act, a->limit, gate, up, m.y, m.twin);

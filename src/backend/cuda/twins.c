@@ -56,7 +56,7 @@ struct dmat input_of(const struct executable *exe, const struct compiled_op *c, 
     if (!val_given(v))
         return x;
     const struct compiled_op *maker = &exe->ops[exe->program->values[v.id].first_use];
-    if (!maker->raw_is_read || gemm_path(maker->gemm, n_rows) != PATH_TWIN)
+    if (!maker->raw_is_read || linear_path(maker, n_rows) != PATH_TWIN)
         return x;
     struct dmat raw = maker->raw;
     raw.at = (char *)raw.at + v.col * element_bytes(raw.element);
@@ -95,7 +95,7 @@ void twin_place(struct executable *exe, struct twin *t, void *at) {
 
 /* Whether a LINEAR that reads v, in the columns of the twin, takes the path in a step of so many rows. */
 static bool taken_by(const struct compiled_op *reader, const struct twin *t, int n_rows) {
-    return reader->in_twin == t && gemm_path(reader->gemm, n_rows) == PATH_TWIN;
+    return reader->in_twin == t && linear_path(reader, n_rows) == PATH_TWIN;
 }
 
 struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {

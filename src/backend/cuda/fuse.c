@@ -1,0 +1,70 @@
+/* fuse.c - which LINEARs the weight stream computes, and which of them do the GATED_ACT behind them too; see cuda.h.
+ *
+ *     LINEAR, GATED_ACT      y = act(gate) * up, where gate and up are the two halves of the columns of x W^T + b, read by nobody else
+ *
+ * A pair is one node in steps that take the stream, and two in all others. */
+#include "backend/cuda/cuda.h"
+
+/* The library is as fast with more, on an H200 (bench/cuda_linear.cu). */
+enum { FASTER_UP_TO = 8 };
+_Static_assert((int)FASTER_UP_TO <= (int)STREAM_MAX_ROWS, "what is chosen can be computed");
+
+static bool is_read_by_one(const struct program *p, val v) {
+    int n = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        bool reads = false;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            reads |= p->ops[i].in[k].id == v.id;
+        n += reads;
+    }
+    return n == 1 && p->hidden.id != v.id;
+}
+
+bool gated_act_follows(const struct program *p, int i) {
+    if (p->ops[i].code != OP_LINEAR || i + 1 >= p->n_ops || p->ops[i + 1].code != OP_GATED_ACT)
+        return false;
+    val made = p->ops[i].out[0], gate = p->ops[i + 1].in[0], up = p->ops[i + 1].in[1];
+    bool halves = gate.id == made.id && up.id == made.id && gate.col == 0 && up.col == gate.width && up.width == gate.width &&
+                  made.col == 0 && made.width == 2 * gate.width;
+    return halves && is_read_by_one(p, made);
+}
+
+void fuse_lives(const struct program *p, struct value *values) {
+    for (int i = 0; i < p->n_ops; i++)
+        if (gated_act_follows(p, i)) {
+            struct value *x = &values[p->ops[i].in[0].id];
+            x->last_use = MAX(x->last_use, i + 1);
+        }
+}
+
+/* A LINEAR, with its pair, as a stream, and what that writes. */
+static struct dstream stream_of(const struct compiled_op *c) {
+    struct dstream s = {.w = c->matrix[0], .bias = c->floats[1].at};
+    if (c->pair) {
+        s.gated = true;
+        s.act = (int)c->pair->op->args.gated_act.act;
+        s.limit = c->pair->op->args.gated_act.limit;
+    }
+    return s;
+}
+
+static struct dmat output_of(const struct compiled_op *c) { return c->pair ? c->pair->out[0] : c->out[0]; }
+
+int stream_rows(const struct compiled_op *c, struct dmat x, int max_rows) {
+    struct dstream s = stream_of(c);
+    int most = 0, last = padded_index(max_rows);
+    if (c->in_order.at && !c->convert.at && !stream_takes(&s, c->in_order, output_of(c), 1))
+        return 0;
+    for (int i = 0; i <= last && padded_rows_at(i) <= FASTER_UP_TO && stream_takes(&s, x, output_of(c), padded_rows_at(i)); i++)
+        most = padded_rows_at(i);
+    return most;
+}
+
+enum linear_path linear_path(const struct compiled_op *c, int n_rows) {
+    return padded_rows(n_rows) <= c->stream_rows ? PATH_STREAM : gemm_path(c->gemm, n_rows);
+}
+
+void stream_run(const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x) {
+    struct dstream s = stream_of(c);
+    launch_stream_linear(l, padded_rows(n_rows), &s, x, output_of(c));
+}
