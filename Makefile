@@ -194,7 +194,11 @@ build/cuda/linear: bench/cuda_linear.cu build/cuda/backend/cuda/stream.cu.o
 build/cuda/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
-cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear
+build/cuda/test_tiles: tests/cuda/test_tiles.cu src/backend/cuda/tiles.cu src/backend/cuda/kernels.h
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
+build/cuda/bench_tiles: bench/cuda_tiles.cu src/backend/cuda/tiles.cu src/backend/cuda/kernels.h
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear build/cuda/test_tiles
 build/cuda/bench_nodes: bench/cuda_nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o

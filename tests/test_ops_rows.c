@@ -113,7 +113,7 @@ static void linear_is_x_times_w_transposed_in_every_format(void **state) {
 static void linear_by_e4m3_is_near_the_product_of_the_numbers_stored(void **state) {
     (void)state;
     static const int shapes[][3] = {{16, 16, 1},    {48, 32, 2},     {96, 128, 1},    {208, 896, 70},
-                                    {512, 1024, 5}, {256, 2064, 33}, {1040, 512, 130}};
+                                    {512, 1024, 5}, {256, 2064, 33}, {1040, 512, 130}, {2576, 400, 6}, {320, 640, 85}};
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (enum rig_format f = 0; f < N_FORMATS; f++)
             for (int i = 0; i < (int)ARRAY_LEN(shapes); i++) {

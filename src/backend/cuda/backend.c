@@ -398,7 +398,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         x = c->in_twin->q;
         y = c->raw;
     }
-    return gemm_open(exe->backend, op, x, y, max_rows, &c->gemm, err);
+    return gemm_open(exe->backend, op, c->pair ? c->pair->op : NULL, x, y, max_rows, &c->gemm, err);
 }
 
 /* The widest row that a LINEAR may have to convert, its raw products, and what experts keep between their two nodes. */

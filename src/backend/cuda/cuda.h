@@ -3,7 +3,7 @@
  *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
  *     weights.c   weights on the device: which element and place each gets, and what rounding did
  *     upload.c    how they come there
- *     gemm.c      LINEAR by cuBLASLt, one plan for each shape and number of rows, found when a program is compiled
+ *     gemm.c      LINEAR by cuBLASLt or by tiles.cu, one plan for each shape and number of rows, found when a program is compiled
  *     memory.c    what a step takes of the device, and what is left for caches
  *     gemm_plan.c which of the library's algorithms, found by timing; plan_cache.c keeps what was found
  *     padded.c    the numbers of rows that a step is padded to
@@ -94,17 +94,20 @@ enum element upload_element(enum dtype dtype); // ELEMENT_I32: not one that is s
 /* ---- gemm.c ---- */
 /* x and y are where they lie in a step. With a weight of e4m3, x is a twin and y gets raw products (kernels.h). */
 struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucket
-enum status gemm_open(struct backend *b, const struct op *op, struct dmat x, struct dmat y, int max_rows, struct gemm **out,
-                      struct error *err);
+/* act: the GATED_ACT that PATH_TILES does too, or NULL. */
+enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, int max_rows,
+                      struct gemm **out, struct error *err);
 void gemm_free(struct gemm *g);
 
 /* How a LINEAR is computed for a number of rows, and so what it reads. */
 enum linear_path {
     PATH_VALUE,  // by cuBLASLt from the value, in the element of the products
-    PATH_TWIN,   // by cuBLASLt from its e4m3 twin
-    PATH_STREAM, // by stream.cu from the value
+    PATH_TWIN,   // by cuBLASLt from its e4m3 twin, to raw products
+    PATH_TILES,  // by tiles.cu from its twin, with the GATED_ACT behind it
+    PATH_STREAM, // by stream.cu from the value, likewise
 };
-enum linear_path gemm_path(const struct gemm *g, int n_rows); // of those of cuBLASLt
+static inline bool reads_twin(enum linear_path path) { return path == PATH_TWIN || path == PATH_TILES; }
+enum linear_path gemm_path(const struct gemm *g, int n_rows); // of all but stream.cu's
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err);
 
 /* ---- padded.c ---- */
@@ -142,7 +145,7 @@ struct compiled_op {
     struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
     struct gemm *gemm;                 // LINEAR
     int stream_rows;                   // LINEAR: up to so many rows stream.cu computes it
-    struct compiled_op *pair;          // LINEAR: the GATED_ACT that its node does too on PATH_STREAM, and GATED_ACT: that LINEAR
+    struct compiled_op *pair;          // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR
     struct dmat convert;               // LINEAR: where x goes first, if it has another element
     struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
     struct dmat raw;                   // likewise: its products before their scales
@@ -261,6 +264,8 @@ void fuse_lives(const struct program *p, struct value *values);
 /* Up to how many rows of x, of max_rows, a LINEAR streams its weight; 0: never. */
 int stream_rows(const struct compiled_op *c, struct dmat x, int max_rows);
 enum linear_path linear_path(const struct compiled_op *c, int n_rows);
+bool does_its_pair(const struct compiled_op *linear, int n_rows);        // in one node
+struct dmat linear_output(const struct compiled_op *linear, int n_rows); // which that writes
 void stream_run(const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x);
 
 /* ---- step.c ---- */

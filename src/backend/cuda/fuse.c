@@ -1,8 +1,8 @@
-/* fuse.c - which LINEARs the weight stream computes, and which of them do the GATED_ACT behind them too; see cuda.h.
+/* fuse.c - which LINEARs the weight stream computes, and which do the GATED_ACT behind them too; see cuda.h.
  *
  *     LINEAR, GATED_ACT      y = act(gate) * up, where gate and up are the two halves of the columns of x W^T + b, read by nobody else
  *
- * A pair is one node in steps that take the stream, and two in all others. */
+ * A pair is one node in steps that take the stream or tiles, and two in all others. */
 #include "backend/cuda/cuda.h"
 
 /* The library is as fast with more, on an H200 (bench/cuda_linear.cu). */
@@ -49,6 +49,15 @@ static struct dstream stream_of(const struct compiled_op *c) {
 }
 
 static struct dmat output_of(const struct compiled_op *c) { return c->pair ? c->pair->out[0] : c->out[0]; }
+
+bool does_its_pair(const struct compiled_op *linear, int n_rows) {
+    enum linear_path path = linear_path(linear, n_rows);
+    return linear->pair && (path == PATH_STREAM || path == PATH_TILES);
+}
+
+struct dmat linear_output(const struct compiled_op *linear, int n_rows) {
+    return does_its_pair(linear, n_rows) ? linear->pair->out[0] : linear->out[0];
+}
 
 int stream_rows(const struct compiled_op *c, struct dmat x, int max_rows) {
     struct dstream s = stream_of(c);

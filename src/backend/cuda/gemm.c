@@ -1,4 +1,4 @@
-/* gemm.c - LINEAR by cuBLASLt.
+/* gemm.c - LINEAR by cuBLASLt, and by tiles.cu what that takes.
  *
  *     y [M, out] = x [M, in] W^T + b        as cuBLAS sees it: Y^T [out, M] = W x^T, columns one after another
  *
@@ -63,6 +63,21 @@ static enum status describe(struct gemm *g, struct error *err) {
     return OK;
 }
 
+struct dtiles gemm_tiles(const struct gemm *g) {
+    const struct weight *bias = g->op->weights[1];
+    struct dtiles t = {.w = g->weight, .bias = bias ? weight_on_device(g->backend, bias)->floats.at : NULL, .gated = g->act != NULL};
+    if (g->act) {
+        t.act = (int)g->act->args.gated_act.act;
+        t.limit = g->act->args.gated_act.limit;
+    }
+    return t;
+}
+
+bool gemm_takes_tiles(const struct gemm *g, int rows) {
+    struct dtiles tiles = gemm_tiles(g);
+    return tiles_take(&tiles, g->x, g->y, rows);
+}
+
 static cublasStatus_t lay_out(struct gemm *g) {
     uint64_t in = (uint64_t)g->weight.in, out = (uint64_t)g->weight.out;
     cublasStatus_t code = cublasLtMatrixLayoutCreate(&g->w, type_of(g->weight.element), in, out, (int64_t)in);
@@ -77,11 +92,11 @@ static cublasStatus_t lay_out(struct gemm *g) {
     return code;
 }
 
-enum status gemm_open(struct backend *b, const struct op *op, struct dmat x, struct dmat y, int max_rows, struct gemm **out,
-                      struct error *err) {
+enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, int max_rows,
+                      struct gemm **out, struct error *err) {
     struct gemm *g = xcalloc(1, sizeof *g);
     *out = g;
-    *g = (struct gemm){.backend = b, .op = op, .weight = weight_on_device(b, op->weights[0])->matrix, .x = x, .y = y};
+    *g = (struct gemm){.backend = b, .op = op, .act = act, .weight = weight_on_device(b, op->weights[0])->matrix, .x = x, .y = y};
     g->n_plans = padded_index(max_rows) + 1;
     g->plans = xcalloc((size_t)g->n_plans, sizeof *g->plans);
     TRY(describe(g, err));
@@ -120,6 +135,12 @@ cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, cons
 
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
+    if (p->path == PATH_TILES) {
+        struct dtiles tiles = gemm_tiles(g);
+        DEVICE_TRY(g->backend, err, launch_tiles_linear(g->backend->stream, p->rows, &tiles, x, y),
+                   "%s: the product of %d rows did not start", g->op->weights[0]->name, n_rows);
+        return OK;
+    }
     cublasStatus_t code = gemm_put(g, p, &p->algorithm, g->weight.at, x.at, y.at);
     if (code != CUBLAS_STATUS_SUCCESS)
         return device_fault(g->backend, err, cudaErrorUnknown, "%s: the product of %d rows did not start: %s", g->op->weights[0]->name,

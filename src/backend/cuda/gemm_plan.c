@@ -1,15 +1,19 @@
-/* gemm_plan.c - which of the library's algorithms computes a LINEAR for each number of rows.
+/* gemm_plan.c - how a LINEAR is computed for each number of rows: by which of the library's algorithms, or by tiles.cu.
  *
  * The library's first proposal is up to a quarter slower than its best on some shapes of this card. So the best is found by timing:
- * for powers of two and the most rows that a step can have, each of up to 16 proposals, several times in a graph, with the weights
+ * for powers of two and the most rows that a step can have, each of up to 16 proposals, and tiles.cu, several times in a graph, with the weights
  * of as many layers as have the shape, so that none is in the cache still. The numbers between take the algorithm of the next timed
  * one above where the library says that it can compute them, else its first proposal. What was found is kept
- * (plan_cache.h) and asked for before anything else. A product whose weight is small is not worth timing. */
+ * (plan_cache.h) and asked for before anything else. A product whose weight is small is not worth timing: it is by
+ * tiles.cu where that takes it. */
 #include "backend/cuda/gemm_internal.h"
 
 #include "backend/cuda/plan_cache.h"
 
 enum { MOST_CANDIDATES = 16, MOST_LARGE = 8, LARGE_ROWS = 1024, MOST_WEIGHTS = 16, WORTH_TIMING = 2 << 20 };
+
+/* What a GATED_ACT in the same node spares at least: reading two products of 16 bits. */
+static const double ACT_US = 2;
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == PLAN_WORDS * sizeof(uint64_t), "an algorithm is kept whole");
 
@@ -99,20 +103,29 @@ static int repetitions(const struct gemm *g, int rows) {
     return (int)MIN(MAX(200 / least_us, 2), MOST_WEIGHTS);
 }
 
+/* algorithm NULL: by tiles.cu */
+static bool put(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm, const void *weight) {
+    if (algorithm)
+        return gemm_put(g, p, algorithm, weight, g->x.at, g->y.at) == CUBLAS_STATUS_SUCCESS;
+    struct dtiles tiles = gemm_tiles(g);
+    tiles.w.at = weight;
+    return launch_tiles_linear(g->backend->stream, p->rows, &tiles, g->x, g->y) == cudaSuccess;
+}
+
 /* In microseconds; a negative number if it cannot be put into a graph. */
-static double time_algorithm(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm,
-                             const struct likes *likes) {
+static double time_one(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm,
+                       const struct likes *likes) {
     cudaStream_t stream = g->backend->stream;
     int n = repetitions(g, p->rows);
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
         return -1;
-    bool put = true;
-    for (int i = 0; put && i < n; i++)
-        put = gemm_put(g, p, algorithm, likes->at[i % likes->n], g->x.at, g->y.at) == CUBLAS_STATUS_SUCCESS;
+    bool is_put = true;
+    for (int i = 0; is_put && i < n; i++)
+        is_put = put(g, p, algorithm, likes->at[i % likes->n]);
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
-    if (code != cudaSuccess || !put)
+    if (code != cudaSuccess || !is_put)
         return cudaGetLastError(), -1;
     code = cudaGraphInstantiate(&exec, graph, 0);
     cudaGraphDestroy(graph);
@@ -141,6 +154,13 @@ static void keep(const struct gemm *g, struct plan_of_rows *p, const cublasLtMat
     plan_cache_add(g->backend->plans, &key, &choice);
 }
 
+static void keep_tiles(const struct gemm *g, struct plan_of_rows *p, double us) {
+    struct plan_key key = key_of(g, p->rows);
+    struct plan_choice choice = {.path = PATH_TILES, .us = us, .is_checked = true};
+    p->path = PATH_TILES;
+    plan_cache_add(g->backend->plans, &key, &choice);
+}
+
 static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, struct error *err) {
     struct proposals proposals;
     struct likes likes = likes_of(g);
@@ -149,14 +169,19 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
     TRY(ask_library(g, p, p->rows > LARGE_ROWS ? MOST_LARGE : MOST_CANDIDATES, &proposals, err));
     fill_input(g, p->rows);
     for (int i = 0; i < proposals.n; i++) {
-        double us = time_algorithm(g, p, &proposals.at[i].algo, &likes);
+        double us = time_one(g, p, &proposals.at[i].algo, &likes);
         if (us >= 0 && (best < 0 || us < best_us)) {
             best = i;
             best_us = us;
         }
     }
+    double tiles_us = gemm_takes_tiles(g, p->rows) ? time_one(g, p, NULL, &likes) : -1;
     DEVICE_TRY(g->backend, err, cudaStreamSynchronize(g->backend->stream), "%s: timing products of %d rows", g->op->weights[0]->name,
                p->rows);
+    if (tiles_us >= 0 && (best < 0 || tiles_us < best_us + (g->act ? ACT_US : 0))) {
+        keep_tiles(g, p, MAX(tiles_us, 0.01));
+        return OK;
+    }
     if (best < 0)
         return gemm_refused(g->op, p->rows, CUBLAS_STATUS_EXECUTION_FAILED, err);
     keep(g, p, &proposals.at[best].algo, MAX(best_us, 0.01));
@@ -173,6 +198,10 @@ static bool is_worth_timing(const struct gemm *g) {
 static bool recall(const struct gemm *g, struct plan_of_rows *p) {
     struct plan_key key = key_of(g, p->rows);
     struct plan_choice *found = plan_cache_find(g->backend->plans, &key);
+    if (found && found->path == PATH_TILES && gemm_takes_tiles(g, p->rows)) {
+        p->path = PATH_TILES;
+        return true;
+    }
     if (!found || found->path != (int32_t)p->path)
         return false;
     memcpy(&p->algorithm, found->algorithm, sizeof p->algorithm);
@@ -182,7 +211,12 @@ static bool recall(const struct gemm *g, struct plan_of_rows *p) {
 
 static enum status choose_like(const struct gemm *g, struct plan_of_rows *p, const struct plan_of_rows *above, struct error *err) {
     struct proposals first;
-    if (above && can_compute(g, p, &above->algorithm)) {
+    bool as_above = above ? above->path == PATH_TILES : !is_worth_timing(g);
+    if (as_above && gemm_takes_tiles(g, p->rows)) {
+        keep_tiles(g, p, 0);
+        return OK;
+    }
+    if (above && above->path == p->path && can_compute(g, p, &above->algorithm)) {
         keep(g, p, &above->algorithm, 0);
         return OK;
     }

@@ -193,6 +193,31 @@ bool stream_takes_cut(const struct dstream *a, int n_rows, const struct stream_c
 void launch_stream_linear_cut(const struct launch *l, int n_rows, const struct dstream *a, struct dmat x, struct dmat y,
                               const struct stream_cut *cut);
 
+/* ---- tiles.cu: LINEAR of some tens of rows, e4m3 by e4m3 on the tensor core, bound by reading its weight once ---- */
+enum { TILES_MAX_ROWS = 128 };
+struct dtiles {
+    struct dweight w;  // e4m3
+    const float *bias; // [w.out]; NULL: none
+    bool gated;        // y = act(gate) * up of the two halves of w's rows, y.width = w.out / 2; else y.width = w.out
+    int act;           // core/ops.h activation
+    float limit;
+};
+/* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, y.width of 8, w and x at multiples of 16 bytes. */
+bool tiles_take(const struct dtiles *a, struct dmat x, struct dmat y, int n_rows);
+cudaError_t launch_tiles_linear(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y);
+
+/* How it is cut into blocks. launch_tiles_linear takes what tiles_cut_of says; benchmarks try others. */
+struct tiles_cut {
+    int octets;   // of columns of y in a tile
+    int split;    // blocks that share a tile, each with some of its terms; 1, or all tiles are computed at once
+    int share;    // tiles that share the copying of x; a divisor of the eights of tokens, which are even
+    int n_blocks; // a multiple of both, of which 8 at most
+    int n_stages; // of the ring: 2 at least
+};
+struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows);
+cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y,
+                             const struct tiles_cut *cut);
+
 /* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
 struct dadd_norm {
     struct dweight w, r_scale;

@@ -47,10 +47,12 @@ static enum status copy_cache(struct executable *exe, const struct batch_plan *p
 static enum status run_linear(const struct compiled_op *c, const struct launch *l, int n_rows, struct error *err) {
     struct dmat x = l->in_order && c->in_order.at ? c->in_order : c->in[0];
     enum linear_path path = linear_path(c, n_rows);
-    if (path == PATH_TWIN) {
+    if (reads_twin(path)) {
         if (!c->in_twin->written)
             launch_quantise(l, n_rows, x, c->in_twin->q);
         c->in_twin->written = true;
+        if (path == PATH_TILES)
+            return gemm_run(c->gemm, n_rows, c->in_twin->q, linear_output(c, n_rows), err);
         TRY(gemm_run(c->gemm, n_rows, c->in_twin->q, c->raw, err));
         if (!c->raw_is_read)
             launch_rescale(l, n_rows, c->raw, c->out[0]);
@@ -111,7 +113,7 @@ static void run_gated_act(const struct executable *exe, const struct compiled_op
     const struct act_args *a = &c->op->args.gated_act;
     struct dmat gate = input_of(exe, c, 0, n_rows), up = input_of(exe, c, 1, n_rows);
     struct made m = {.y = c->out[0]};
-    if (c->pair && linear_path(c->pair, n_rows) == PATH_STREAM)
+    if (c->pair && does_its_pair(c->pair, n_rows))
         return; // its LINEAR did it
     if (gated_act_takes_twin((int)a->act, gate, up, c->out[0]))
         m = made_for(exe, c, 0, n_rows);

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-static bool reads_twin(const struct backend *b, const struct op *op) {
+static bool may_read_twin(const struct backend *b, const struct op *op) {
     return op->code == OP_LINEAR && weight_on_device(b, op->weights[0])->matrix.element == ELEMENT_E4M3;
 }
 
@@ -23,7 +23,7 @@ void twins_plan(struct executable *exe) {
     const struct program *p = exe->program;
     exe->twins = xcalloc((size_t)p->n_ops + 1, sizeof *exe->twins);
     for (int i = 0; i < p->n_ops; i++)
-        if (reads_twin(exe->backend, &p->ops[i]) && !twin_of(exe, p->ops[i].in[0]))
+        if (may_read_twin(exe->backend, &p->ops[i]) && !twin_of(exe, p->ops[i].in[0]))
             exe->twins[exe->n_twins++] = (struct twin){.of = p->ops[i].in[0]};
 }
 
@@ -73,7 +73,7 @@ static int last_use_of(const struct executable *exe, const struct value *values,
     const struct program *p = exe->program;
     int last = values[t->of.id].last_use;
     for (int i = 0; i < p->n_ops; i++)
-        if (reads_twin(exe->backend, &p->ops[i]) && twin_of(exe, p->ops[i].in[0]) == t)
+        if (may_read_twin(exe->backend, &p->ops[i]) && twin_of(exe, p->ops[i].in[0]) == t)
             last = MAX(last, values[p->ops[i].out[0].id].last_use);
     return last;
 }
@@ -95,7 +95,7 @@ void twin_place(struct executable *exe, struct twin *t, void *at) {
 
 /* Whether a LINEAR that reads v, in the columns of the twin, takes the path in a step of so many rows. */
 static bool taken_by(const struct compiled_op *reader, const struct twin *t, int n_rows) {
-    return reader->in_twin == t && linear_path(reader, n_rows) == PATH_TWIN;
+    return reader->in_twin == t && reads_twin(linear_path(reader, n_rows));
 }
 
 struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
