@@ -18,7 +18,7 @@ static void features(struct step_work work, double x[N]) {
 }
 
 void step_cost_init(struct step_cost *c) {
-    *c = (struct step_cost){.us_a_copied_mb = 200};
+    *c = (struct step_cost){.us_a_copied_mb = 200, .excess = 1};
     for (int i = 0; i < N; i++)
         c->information[i][i] = 1e-6;
 }
@@ -65,9 +65,13 @@ static void solve(const double r[N][N], const double x[N], double g[N]) {
     }
 }
 
-/* How far above its prediction a step ended, squared, on average. */
-static void learn_scatter(struct step_cost *c, struct step_work work, double us) {
-    double over = c->n_steps < ENOUGH ? 0 : fmax(0, us - step_cost_predict(c, work));
+/* How far above its prediction a step ended: as a factor that those before it had too, and what is beyond that, squared, on average. */
+static void learn_excess(struct step_cost *c, struct step_work work, double us) {
+    double predicted = step_cost_predict(c, work), over = 0;
+    if (predicted > 0) {
+        over = fmax(0, us - predicted * c->excess);
+        c->excess = fmax(1, c->excess + 0.25 * (fmin(us / predicted, 2) - c->excess));
+    }
     c->scatter = forgetting * c->scatter + (1 - forgetting) * over * over;
 }
 
@@ -86,7 +90,7 @@ void step_cost_learn(struct step_cost *c, struct step_work work, double us) {
         return;
     }
     double x[N], gain[N];
-    learn_scatter(c, work, us);
+    learn_excess(c, work, us);
     features(work, x);
     double error = us - (double)work.copied * 1e-6 * c->us_a_copied_mb - dot(c->weight, x);
     update_information(c->information, x);
@@ -115,6 +119,7 @@ int step_cost_chunk(const struct step_cost *c, struct step_work work, int64_t n_
     if (c->n_steps < ENOUGH || max <= 1)
         return max < 1 ? 1 : max;
     target_us -= fmin(fmax(2 * sqrt(c->scatter), target_us / 6), target_us / 2);
+    target_us /= c->excess;
     double reach = fmax(2 * c->reach - (double)work.tokens, FIRST_REACH);
     int low = 1, high = (int)fmin(max, reach) + 1; // [low, high): low fits or is the least there is
     while (high - low > 1) {

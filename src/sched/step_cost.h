@@ -24,7 +24,8 @@ struct step_cost {
     double information[3][3]; // symmetric, positive definite
     int64_t n_steps;          // learned from
     double reach;             // tokens of the largest step lately
-    double scatter;           // microseconds above what was predicted: their mean square lately
+    double excess;            // what the last few steps took, as a multiple of their predictions; at least 1
+    double scatter;           // microseconds above what was predicted, with that excess: their mean square lately
     double us_a_copied_mb;    // 200 (5 GB/s) until it was measured
 };
 
@@ -38,6 +39,7 @@ double step_cost_predict(const struct step_cost *c, struct step_work work);
 
 /* The most tokens, at least 1 and at most `max`, that may be added to `work` from a sequence that has computed
  * `n_computed`, for the step to end within target_us. `max` as long as nothing is known. A step becomes at most twice as
- * large as the largest one lately (32 tokens are always allowed): hundreds of steps of single tokens say little of a thousand. Twice what steps
- * lately took beyond their predictions is kept free, a sixth of the target at least and half at most. */
+ * large as the largest one lately (32 tokens are always allowed): hundreds of steps of single tokens say little of a thousand. What the last steps
+ * took beyond their predictions, this one is taken to take too: a prompt's steps become dearer than the fit says while it goes on. Of the rest,
+ * twice by how much steps scatter is kept free, a sixth of the target at least and half at most. */
 int step_cost_chunk(const struct step_cost *c, struct step_work work, int64_t n_computed, int max, double target_us);
