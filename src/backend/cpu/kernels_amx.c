@@ -35,6 +35,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef ARCH_REQ_XCOMP_PERM // headers before Linux 5.16
+#define ARCH_REQ_XCOMP_PERM 0x1023
+#endif
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
