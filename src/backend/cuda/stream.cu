@@ -185,7 +185,6 @@ static __device__ int tile_row(int unit_in_pass, bool gated, bool up) {
 template <class W, int M_TILES, int N_TILES, int DEPTH, bool CLUSTERED>
 static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) stream_linear(const __grid_constant__ stream_args a) {
     constexpr int SLOT = M_TILES * 2 * 32 * PIECE, WARP_BYTES = DEPTH * SLOT, ROWS = 16 * M_TILES, SUM_PITCH = ROWS + 4;
-    constexpr int N_SUMS = N_TILES == 1 ? 2 : 1;
     constexpr int CHUNK = CHUNK_BYTES / W::BYTES, X_BYTES = CHUNK * 2; // of a chunk: elements, and bytes of x that it meets
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(8) uint64_t x_full[X_SLOTS], x_empty[X_SLOTS];
@@ -312,7 +311,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) stream_linear(const 
     }
     __syncthreads(); // scales are there, and x if threads copied it
 
-    float acc[N_SUMS][M_TILES][N_TILES][4] = {}; // of a few tokens two by turns, so that neither waits for the other
+    float acc[2][M_TILES][N_TILES][4] = {}; // by turns, so that neither waits for the other
     auto leave_sums = [&](float *to, int pitch) {
 #pragma unroll
         for (int t = 0; t < M_TILES; t++)
@@ -322,8 +321,8 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) stream_linear(const 
                 for (int i = 0; i < 4; i++) {
                     int token = n * 8 + q * 2 + i % 2, row = t * 16 + r + i / 2 * 8;
                     if (token < a.n_tokens)
-                        to[token * pitch + row] = N_SUMS == 1 ? acc[0][t][n][i] : acc[0][t][n][i] + acc[N_SUMS - 1][t][n][i];
-                    acc[0][t][n][i] = acc[N_SUMS - 1][t][n][i] = 0;
+                        to[token * pitch + row] = acc[0][t][n][i] + acc[1][t][n][i];
+                    acc[0][t][n][i] = acc[1][t][n][i] = 0;
                 }
     };
     // y of a unit, from the sums that `sum_of(tile row)` gives.
@@ -432,7 +431,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) stream_linear(const 
 #pragma unroll
                         for (int t = 0; t < M_TILES; t++) {
                             mma(acc[0][t][n], m[0][t], b.x, b.y, typename W::product());
-                            mma(acc[N_SUMS - 1][t][n], m[1][t], b.z, b.w, typename W::product());
+                            mma(acc[1][t][n], m[1][t], b.z, b.w, typename W::product());
                         }
                     }
                 }
