@@ -201,8 +201,11 @@ static int64_t gather_candidates(const float *logits, int64_t n, float max, cons
         float last[BLOCK], e[BLOCK], mantissa[BLOCK];
         int32_t k[BLOCK], n_here = (int32_t)MIN(n - i, BLOCK);
         const float *block = logits + i;
-        if (n_here < BLOCK)
-            block = memcpy(memset(last, 0, sizeof last), logits + i, (size_t)n_here * sizeof *last);
+        if (n_here < BLOCK) {
+            for (int j = 0; j < BLOCK; j++)
+                last[j] = j < n_here ? block[j] : -INFINITY; // no more than the largest, as all are
+            block = last;
+        }
         exp_block(block, max, p->temperature, e, mantissa, k);
         for (int32_t j = 0; j < n_here; j++) {
             uint64_t w = sample_scaled(mantissa[j], k[j]) & -(uint64_t)(e[j] >= least); // no branch: nobody could foretell it
