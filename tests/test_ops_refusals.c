@@ -28,7 +28,8 @@ static val record_attention(struct rig *rig, val x) {
 
 static void record_mla(struct rig *rig, val x, val q) {
     struct program *p = rig->p;
-    struct rope rope = {.pairing = ROPE_INTERLEAVED, .dim = 8, .inv_freq = (float[]){1, 0.5f, 0.2f, 0.1f}, .factor = 1};
+    static float inv_freq[] = {1, 0.5f, 0.2f, 0.1f}; // the program keeps both
+    static struct rope rope = {.pairing = ROPE_INTERLEAVED, .dim = 8, .inv_freq = inv_freq, .factor = 1};
     struct mla_args a = {.n_heads = 2, .rank = 16, .nope_dim = 8, .rope_dim = 8, .v_dim = 8, .eps = 1e-6f, .scale = 1};
     a.rope = program_rope(p, &rope);
     a.cache = program_cache_latent(p, 24);
@@ -158,6 +159,10 @@ static void all_too_small(uint16_t *row, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         row[i] = f32_to_bf16(1e-12f);
 }
+static void all_large(uint16_t *row, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        row[i] = f32_to_bf16(bf16_to_f32(row[i]) * 0x1p20f);
+}
 static void nothing(uint16_t *row, int64_t n) { (void)row, (void)n; }
 
 static const struct {
@@ -171,8 +176,10 @@ static const struct {
     {"bfloat16", NULL, one_too_large, {NULL}},
     {NULL, NULL, all_too_small, {"too small", "--dtype bfloat16"}},
     {NULL, "fp8", nothing, {NULL}},
-    {NULL, "fp8", one_too_large, {NULL}},                       // a scale a row holds it ...
-    {"bfloat16", "fp8", many_too_small, {"zero", "one in 64"}}, // ... but not what stands beside it
+    {NULL, NULL, all_large, {"65504", "--dtype bfloat16"}},
+    {NULL, "fp8", all_large, {NULL}},                    // a scale a row holds them ...
+    {NULL, "fp8", one_too_large, {"zero", "one in 64"}}, // ... but not what stands beside one
+    {"bfloat16", "fp8", many_too_small, {"zero", "one in 64"}},
     {NULL, "fp8", one_not_finite, {"not finite", "FP8"}},
     {"float32", "fp8", nothing, {"16 bits", "--dtype"}},
 };
