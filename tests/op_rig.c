@@ -307,6 +307,7 @@ void rig_result(struct rig *rig, val out) {
                                       .kernels = cpu ? rig->o.kernels : NULL,
                                       .dtype = cpu ? NULL : rig->o.kernels,
                                       .quantization = rig->o.quantization,
+                                      .dummy_weights = rig->o.dummy_weights,
                                       .kv_dtype = rig->o.kv_dtype};
     EXPECT_OK(rig->ops->open(&options, &rig->backend, &err), err);
     EXPECT_OK(rig->ops->place_weights(rig->backend, p, &err), err);

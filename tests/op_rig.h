@@ -51,6 +51,7 @@ struct rig_options {
     const char *kernels;      // as in backend_options
     int n_threads;            // 0: 2
     const char *quantization; // as in backend_options
+    bool dummy_weights;       // likewise
     const char *kv_dtype;     // likewise
 };
 

@@ -205,6 +205,43 @@ static void products_are_the_same_to_whoever_reads_them(void **state) {
             }
 }
 
+/* Rows of y = x W^T with W of N(0, 1/in) have the size of x's, are like one another in nothing, and come from no zeros. */
+static void dummies_of_a_device_are_normal_numbers(void **state) {
+    (void)state;
+    enum { OUT = 1024, IN = 768, ROWS = 24 };
+    if (!rig_backend()->makes_dummies)
+        skip();
+    for (int quantised = 0; quantised < 2; quantised++) {
+        struct rig *rig = rig_new((struct rig_options){.n_seqs = 1,
+                                                       .lens = {ROWS},
+                                                       .widths = {IN},
+                                                       .kernels = "float16",
+                                                       .quantization = quantised ? "fp8" : NULL,
+                                                       .dummy_weights = true});
+        const struct weight *w = rig_weight(rig, FORMAT_BF16, OUT, IN, NULL), *b = rig_vector(rig, OUT, -1, 1, NULL);
+        w->parts[0].data = b->parts[0].data = NULL;
+        rig_result(rig, op_linear(rig->p, rig->in[0], w, b));
+        double *y = rig_run(rig, SCHEDULE_WHOLE), same = 0, all = 0;
+        for (int t = 0; t < ROWS; t++) {
+            const double *x = rig_wide_input(rig, 0, 0, t), *row = rig_at(rig, y, 0, t);
+            double of_x = 0, of_y = 0, shift = 0;
+            for (int i = 0; i < IN; i++)
+                of_x += x[i] * x[i] / IN;
+            for (int i = 0; i < OUT; i++) {
+                shift += (row[i] - 1) / OUT; // the bias is in [0.9, 1.1]
+                of_y += pow(row[i] - 1, 2) / OUT;
+                same += (row[i] - 1) * (row[(i + OUT / 2) % OUT] - 1);
+                all += pow(row[i] - 1, 2);
+            }
+            if (fabs(of_y / (of_x + 0.0033) - 1) > 0.25 || fabs(shift) > 0.15)
+                fail_msg("row %d: mean square %.4f of %.4f, mean %.4f", t, of_y, of_x, shift);
+        }
+        if (fabs(same) > 0.1 * all)
+            fail_msg("halves of the rows are alike: %.3f", same / all);
+        rig_free(rig);
+    }
+}
+
 static void linear_takes_odd_shapes(void **state) {
     (void)state;
     static const int shapes[][3] = {{1, 1, 1}, {1, 2048, 3}, {3, 17, 2}, {33, 31, 9}, {6, 130, 13}, {257, 70, 33}, {64, 5, 100}};
@@ -273,6 +310,7 @@ int main(void) {
         cmocka_unit_test(linear_is_x_times_w_transposed_in_every_format),
         cmocka_unit_test(linear_by_e4m3_is_near_the_product_of_the_numbers_stored),
         cmocka_unit_test(products_are_the_same_to_whoever_reads_them),
+        cmocka_unit_test(dummies_of_a_device_are_normal_numbers),
         cmocka_unit_test(linear_takes_odd_shapes),
         cmocka_unit_test(linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled),
         cmocka_unit_test(a_gated_projection_is_its_two_halves),
