@@ -83,10 +83,18 @@ static const struct moe_case moe_cases[] = {
     {"one expert", {ROUTE_SOFTMAX, 1, 1, 0, 0, true, 1}, {ACT_SILU, 0}, 16, 16, FORMAT_F16, false, false},
 };
 
+/* To numbers that half precision has, so that a backend that keeps tables in it chooses by the same logits. */
+static void round_logits(struct rig *rig, int first, int n) {
+    for (int r = 0; r < rig->n_rows; r++)
+        for (int i = first; i < first + n; i++)
+            rig->table[(int64_t)r * rig->width + i] = rintf(rig->table[(int64_t)r * rig->width + i] * 512) / 512;
+}
+
 static void moe_case(const struct moe_case *m, int len, const char *kernels) {
     const struct route_args *a = &m->route;
     int e = a->n_experts, d = m->width, f = m->ffn;
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 3, .lens = {len, 1, 9}, .widths = {d, e}, .spread = 2, .kernels = kernels});
+    round_logits(rig, d, e);
     double *w13, *w2, *b13 = NULL, *b2 = NULL, *bias = NULL, *scale = NULL;
     const struct weight *gate_up = rig_weight(rig, m->format, (int64_t)e * 2 * f, d, &w13);
     const struct weight *down = rig_weight(rig, m->format, (int64_t)e * d, f, &w2);
