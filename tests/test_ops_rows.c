@@ -112,8 +112,8 @@ static void linear_is_x_times_w_transposed_in_every_format(void **state) {
 /* On a device that has them: from one row to more than any kernel for a few rows takes, with a bias and without. */
 static void linear_by_e4m3_is_near_the_product_of_the_numbers_stored(void **state) {
     (void)state;
-    static const int shapes[][3] = {{16, 16, 1},    {48, 32, 2},     {96, 128, 1},    {208, 896, 70},
-                                    {512, 1024, 5}, {256, 2064, 33}, {1040, 512, 130}, {2576, 400, 6}, {320, 640, 85}};
+    static const int shapes[][3] = {{16, 16, 1},     {48, 32, 2},      {96, 128, 1},   {208, 896, 70}, {512, 1024, 5},
+                                    {256, 2064, 33}, {1040, 512, 130}, {2576, 400, 6}, {320, 640, 85}};
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (enum rig_format f = 0; f < N_FORMATS; f++)
             for (int i = 0; i < (int)ARRAY_LEN(shapes); i++) {
@@ -242,6 +242,41 @@ static void dummies_of_a_device_are_normal_numbers(void **state) {
     }
 }
 
+/* LINEAR to gates and ups, and GATED_ACT: one node on a device. What is rounded to e4m3 is multiplied by what else is. */
+static void gated_linear_by_e4m3_case(int width, int in, int n_rows, enum activation act, bool biased, const char *kernels) {
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
+    double *w, *b = NULL, *y = calloc((size_t)width * 2, sizeof *y);
+    const struct weight *weight = rig_weight(rig, FORMAT_F8_CHANNEL, 2 * width, in, &w);
+    const struct weight *bias = biased ? rig_vector(rig, 2 * width, -1, 1, &b) : NULL;
+    rig_result(rig, op_glu(rig->p, op_linear(rig->p, rig->in[0], weight, bias), (struct act_args){act, 7}));
+    double *want = rig_rows(rig);
+    RIG_EACH_ROW(rig, s, t) {
+        rig_multiply(w, 2 * width, in, rig_wide_input(rig, 0, s, t), y);
+        for (int i = 0; i < width; i++) {
+            double g = y[i] + (b ? b[i] : 0), u = y[width + i] + (b ? b[width + i] : 0);
+            rig_at(rig, want, s, t)[i] = u * (act == ACT_SILU ? g * rig_sigmoid(g) : rig_sigmoid(g));
+        }
+    }
+    static const enum rig_schedule schedules[] = {SCHEDULE_WHOLE, SCHEDULE_RAGGED, SCHEDULE_CHUNK_1};
+    for (size_t i = 0; i < ARRAY_LEN(schedules); i++) {
+        double cosine = rig_cosine(rig, rig_run(rig, schedules[i]), want);
+        if (!(cosine >= 0.997))
+            fail_msg("gated e4m3 linear [2 x %d, %d] x %d, %s, schedule %d: cosine %.6f", width, in, rig->n_rows, kernels, schedules[i],
+                     cosine);
+    }
+    free(y);
+    rig_free(rig);
+}
+
+static void gated_linear_by_e4m3_is_near_the_gated_product(void **state) {
+    (void)state;
+    static const int shapes[][3] = {{48, 256, 1}, {144, 512, 5}, {208, 896, 13}, {504, 1040, 40}, {320, 272, 85}, {96, 512, 130}};
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (int i = 0; i < (int)ARRAY_LEN(shapes); i++)
+            if (is_by_e4m3(FORMAT_F8_CHANNEL, 2 * shapes[i][0], shapes[i][1], NULL, *kernels))
+                gated_linear_by_e4m3_case(shapes[i][0], shapes[i][1], shapes[i][2], i & 2 ? ACT_SIGMOID : ACT_SILU, i & 1, *kernels);
+}
+
 static void linear_takes_odd_shapes(void **state) {
     (void)state;
     static const int shapes[][3] = {{1, 1, 1}, {1, 2048, 3}, {3, 17, 2}, {33, 31, 9}, {6, 130, 13}, {257, 70, 33}, {64, 5, 100}};
@@ -311,6 +346,7 @@ int main(void) {
         cmocka_unit_test(linear_by_e4m3_is_near_the_product_of_the_numbers_stored),
         cmocka_unit_test(products_are_the_same_to_whoever_reads_them),
         cmocka_unit_test(dummies_of_a_device_are_normal_numbers),
+        cmocka_unit_test(gated_linear_by_e4m3_is_near_the_gated_product),
         cmocka_unit_test(linear_takes_odd_shapes),
         cmocka_unit_test(linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled),
         cmocka_unit_test(a_gated_projection_is_its_two_halves),
