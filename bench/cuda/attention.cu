@@ -3,6 +3,7 @@
  *   bench_attention check            every shape and element against the plain kernel, over a poisoned cache; a sequence alone
  *                                    gives the bits that it gives among others; exit status 1 where one differs
  *   bench_attention decode [ELEMENT] one token a sequence: us, GB/s of keys and values, per cent of READ_RATE
+ *   bench_attention pair [ELEMENT]   QKV_PREP, and both together as in a step
  *   bench_attention prefill [ELEMENT] prompts, whole and in chunks: us, TFLOP/s
  *
  * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
@@ -271,6 +272,97 @@ static bool check(const setup &s) {
     return ok && same;
 }
 
+static float element_at(const char *at, element e) {
+    switch (e) {
+    case ELEMENT_F32: return *(const float *)at;
+    case ELEMENT_F16: return __half2float(*(const __half *)at);
+    case ELEMENT_BF16: return __bfloat162float(*(const __nv_bfloat16 *)at);
+    case ELEMENT_E4M3: return (float)*(const __nv_fp8_e4m3 *)at;
+    default: return (float)*(const signed char *)at;
+    }
+}
+
+/* A head as QKV_PREP makes it, in double precision: norm with a weight, rotation of the first `turned` channels. */
+static std::vector<double> prepared(const float *x, int n, const float *norm, const float *cos_sin, int turned, bool interleaved) {
+    std::vector<double> y(x, x + n), z;
+    double sum = 0;
+    for (double v : y)
+        sum += v * v;
+    for (int i = 0; i < n && norm; i++)
+        y[i] *= norm[i] / sqrt(sum / n + 1e-6);
+    z = y;
+    for (int i = 0; i < turned / 2; i++) {
+        int a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + turned / 2;
+        z[a] = y[a] * cos_sin[i] - y[b] * cos_sin[turned / 2 + i];
+        z[b] = y[b] * cos_sin[i] + y[a] * cos_sin[turned / 2 + i];
+    }
+    return z;
+}
+
+/* QKV_PREP against prepared(): queries, and what lies in the cache where kv.cuh says. */
+static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interleaved, bool normed, element e, element q_element,
+                       int n_slots) {
+    setup s = {"qkv_prep", n_heads, n_kv, dim, 0, 0, 0, false, e, n_slots, {100, 7, 33}, {20, 7, 1}, q_element == ELEMENT_F32 ? 8 : 16};
+    world w = build(s, 1);
+    int width = (n_heads + 2 * n_kv) * dim, T = w.n_tokens;
+    std::vector<float> x((size_t)T * width), angles((size_t)T * turned + 1), norm(dim);
+    std::normal_distribution<float> normal;
+    for (auto *v : {&x, &angles, &norm})
+        for (float &f : *v)
+            f = normal(rng);
+    dmat dx = {to_device(x), width, width, ELEMENT_F32};
+    drope rope = {turned, interleaved ? 1 : 0};
+    rope.cos_sin = to_device(angles);
+    dweight weight = {normed ? to_device(norm) : nullptr, dim, 1, ELEMENT_F32};
+    dqkv a = {n_heads, n_kv, dim, dim, 1e-6f};
+    w.q.element = q_element;
+    launch_qkv_prep(&w.l, &a, turned ? &rope : nullptr, dx, weight, weight, w.caches[0], w.q);
+    TRY_CUDA(cudaStreamSynchronize(w.l.stream));
+    int n_blocks = 0, qb = kv_element_bytes(q_element);
+    for (int len : s.lens)
+        n_blocks += (len + n_slots - 1) / n_slots;
+    std::vector<char> cache(n_blocks * block_bytes(s)), q((size_t)T * n_heads * dim * qb);
+    std::vector<int> table(3 * (size_t)w.l.plan.table_width[0]);
+    TRY_CUDA(cudaMemcpy(cache.data(), w.caches[0].at, cache.size(), cudaMemcpyDeviceToHost));
+    TRY_CUDA(cudaMemcpy(q.data(), w.q.at, q.size(), cudaMemcpyDeviceToHost));
+    TRY_CUDA(cudaMemcpy(table.data(), w.l.plan.block_table[0], table.size() * 4, cudaMemcpyDeviceToHost));
+    kv_shape shape = {n_kv, dim, dim, n_slots, e};
+    double worst = 0;
+    for (int seq = 0, t = 0; seq < 3; seq++)
+        for (int i = 0; i < s.queries[seq]; i++, t++)
+            for (int h = 0; h < n_heads + 2 * n_kv; h++) {
+                bool is_v = h >= n_heads + n_kv;
+                int position = s.lens[seq] - s.queries[seq] + i, slot = position % n_slots, kv = h - n_heads - (is_v ? n_kv : 0);
+                const char *block = cache.data() + table[(size_t)seq * w.l.plan.table_width[0] + position / n_slots] * block_bytes(s);
+                std::vector<double> want = prepared(x.data() + (size_t)t * width + h * dim, dim, normed && !is_v ? norm.data() : nullptr,
+                                                    angles.data() + (size_t)t * turned, is_v ? 0 : turned, interleaved);
+                double size = 0, error = 0;
+                for (int d = 0; d < dim; d++) {
+                    double got = h < n_heads ? element_at(q.data() + (((size_t)t * n_heads + h) * dim + d) * qb, q_element)
+                                             : element_at(block + (is_v ? shape.value(kv, slot, d) : shape.key(kv, slot, d)), e) *
+                                                   (kv_has_scales(e) ? *(const float *)(block + shape.scale(is_v, kv, slot)) : 1.0f);
+                    size = std::max(size, fabs(want[d]));
+                    error = got == got ? std::max(error, fabs(got - want[d])) : INFINITY;
+                }
+                element stored = h < n_heads ? q_element : e; // half a unit of the largest, and of each value in e4m3
+                double unit = stored == ELEMENT_F32    ? 1e-5
+                              : stored == ELEMENT_F16  ? 0x1p-11
+                              : stored == ELEMENT_BF16 ? 0x1p-8
+                              : stored == ELEMENT_E4M3 ? 0x1p-4
+                                                       : 1.0 / 254;
+                worst = std::max(worst, error / size / unit);
+            }
+    cudaFree(dx.at);
+    cudaFree(rope.cos_sin);
+    cudaFree((void *)weight.at);
+    release(w);
+    bool ok = worst <= 1.02;
+    printf("%s qkv_prep %d/%d x %d, %d turned%s%s, cache %s, queries %s, block %d: %.3f of the rounding\n", ok ? "ok    " : "FAILED",
+           n_heads, n_kv, dim, turned, interleaved ? " in pairs" : "", normed ? ", normed" : "", element_name(e), element_name(q_element),
+           n_slots, worst);
+    return ok;
+}
+
 /* The first sequence alone and among others. The fill depends on the sequence's number, so it stays the first. */
 static bool check_alone(setup s) {
     std::vector<float> many = result(s);
@@ -287,6 +379,13 @@ static std::vector<int> ones(size_t n) { return std::vector<int>(n, 1); }
 
 static int check_all() {
     int failed = 0, n = 0;
+    for (element e : {ELEMENT_F16, ELEMENT_BF16, ELEMENT_E4M3, ELEMENT_I8})
+        for (int dim : {20, 48, 64, 96, 128, 256, 512}) {
+            failed += !check_prep(6, 2, dim, dim, false, true, e, ELEMENT_F32, 64);
+            failed += !check_prep(7, 1, dim, 16, false, false, e, ELEMENT_F16, 16);
+            failed += !check_prep(3, 3, dim, 12, true, true, e, ELEMENT_BF16, 4);
+            n += 3;
+        }
     element elements[] = {ELEMENT_F16, ELEMENT_BF16, ELEMENT_E4M3, ELEMENT_I8};
     for (int dim : {64, 128, 256, 512})
         for (element e : elements)
@@ -417,6 +516,42 @@ static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
     release(w);
 }
 
+/* QKV_PREP alone, and with the ATTENTION that follows it in a step. */
+static void time_pair(const shape_row &m, element e, int n_seqs, int len, int queries) {
+    setup s = {
+        m.name, m.n_heads, m.n_kv, m.dim, m.window, 0, 0, false, e, 64, std::vector<int>(n_seqs, len), std::vector<int>(n_seqs, queries),
+        16};
+    int n_caches =
+        queries > 1 ? 1
+                    : (int)std::min(20.0, std::max(1.0, ceil(200e6 / ((double)n_seqs * len * m.n_kv * 2.0 * m.dim * kv_element_bytes(e)))));
+    world w = build(s, n_caches);
+    w.parts.columns = m.n_heads / m.n_kv > 8 ? 16 : 8;
+    int width = (m.n_heads + 2 * m.n_kv) * m.dim;
+    dmat x = {device<float>((size_t)w.n_tokens * width), width, width, ELEMENT_F32};
+    fill_queries<<<256, 256>>>(x, (int64_t)w.n_tokens * width, 5);
+    drope rope = {m.dim};
+    rope.cos_sin = device<float>((size_t)w.n_tokens * m.dim);
+    TRY_CUDA(cudaMemset(rope.cos_sin, 0, (size_t)w.n_tokens * m.dim * 4));
+    dqkv a = {m.n_heads, m.n_kv, m.dim, m.dim, 1e-6f};
+    dweight none = {};
+    launch_attention_parts(&w.l, &w.parts, 1, 1);
+    auto prep = [&](int i) { launch_qkv_prep(&w.l, &a, &rope, x, none, none, w.caches[i % n_caches], w.q); };
+    auto both = [&](int i) {
+        prep(i);
+        launch_attention_decode(&w.l, &w.a, &w.parts, true, w.q, w.sinks, w.caches[i % n_caches], w.out);
+    };
+    both(0);
+    std::vector<float> alone = time_graph(w.l.stream, 20, prep), pair;
+    if (queries == 1)
+        pair = time_graph(w.l.stream, 20, both);
+    printf("%-14s %-4s %4d x %-6d  qkv_prep of %4d tokens %7.2f us  with attention %7.2f us\n", m.name, element_name(e), n_seqs, len,
+           w.n_tokens, alone[alone.size() / 2], pair.empty() ? 0 : pair[pair.size() / 2]);
+    fflush(stdout);
+    cudaFree(x.at);
+    cudaFree(rope.cos_sin);
+    release(w);
+}
+
 /* n_seqs prompts of len tokens, of which `queries` are computed in this step. FLOPs are of the keys that are seen. */
 static void time_prefill(const shape_row &m, element e, int n_seqs, int len, int queries) {
     setup s = {
@@ -448,6 +583,15 @@ static int decode_all(element e) {
     return 0;
 }
 
+static int pair_all(element e) {
+    for (const shape_row &m : {qwen, sliding, global}) {
+        for (int n : {1, 8, 32, 128, 512})
+            time_pair(m, e, n, 272, 1);
+        time_pair(m, e, 1, 2048, 2048);
+    }
+    return 0;
+}
+
 static int prefill_all(element e) {
     for (const shape_row &m : {qwen, llama, sliding, global}) {
         time_prefill(m, e, 1, 2048, 2048);
@@ -469,8 +613,10 @@ int main(int argc, char **argv) {
         return check_all();
     if (strcmp(what, "decode") == 0)
         return decode_all(e);
+    if (strcmp(what, "pair") == 0)
+        return pair_all(e);
     if (strcmp(what, "prefill") == 0)
         return prefill_all(e);
-    fprintf(stderr, "usage: bench_attention check | decode | prefill [f16|bf16|e4m3|int8]\n");
+    fprintf(stderr, "usage: bench_attention check | decode | pair | prefill [f16|bf16|e4m3|int8]\n");
     return 2;
 }
