@@ -27,26 +27,34 @@
 enum { SAMPLE_WEIGHT_BITS = 44 };       // the weight of the best candidate is 2^44, so 2^19 candidates stay below 2^63
 #define SAMPLE_LEAST_EXPONENT (-30.49f) // below, the weight would round to less than one
 
-/* exp(e) = what is returned, in 24 bits between 1/2 and 2, times 2^k; for -100 < e <= 0. */
+SAMPLE_INLINE uint32_t sample_bits(float f) {
+    union {
+        float f;
+        uint32_t bits;
+    } u = {f};
+    return u.bits;
+}
+
+/* exp(e) = what is returned, in 24 bits between 1/2 and 2, times 2^k; for -100 < e <= 0. No conversions: on a GPU they are slow. */
 SAMPLE_INLINE float sample_mantissa(float e, int32_t *k) {
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #endif
-    *k = (int32_t)SAMPLE_ADD(SAMPLE_MUL(e, 1.44269504f), -0.5f); // e = k ln 2 + r, |r| < 0.35
-    float n = (float)*k, r = SAMPLE_ADD(SAMPLE_ADD(e, SAMPLE_MUL(n, -0.693359375f)), SAMPLE_MUL(n, 2.12194440e-4f));
-    float p = SAMPLE_ADD(SAMPLE_MUL(r, 1.98412698e-4f), 1.38888889e-3f);
-    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 8.33333333e-3f);
-    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 4.16666667e-2f);
-    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.66666667e-1f);
-    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 0.5f);
-    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.0f);
+    float rounder = 12582912.0f, t = SAMPLE_ADD(SAMPLE_MUL(e, 1.44269504f), rounder), n = SAMPLE_ADD(t, -rounder);
+    float r = SAMPLE_ADD(SAMPLE_ADD(e, SAMPLE_MUL(n, -0.693359375f)), SAMPLE_MUL(n, 2.12194440e-4f)); // e = n ln 2 + r, |r| < 0.347
+    float p = SAMPLE_ADD(SAMPLE_MUL(r, 8.29028216e-3f), 4.18980985e-2f);                              // exp(r), minimax with p(0) = 1
+    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.66676376e-1f);
+    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 4.99991483e-1f);
+    p = SAMPLE_ADD(SAMPLE_MUL(p, r), 9.99999707e-1f);
+    *k = (int32_t)(sample_bits(t) - sample_bits(rounder));
     return SAMPLE_ADD(SAMPLE_MUL(p, r), 1.0f);
 }
 
-/* mantissa * 2^k * 2^44, cut to an integer; k <= 0. */
+/* mantissa * 2^k * 2^44, cut to an integer; at most 2^44. */
 SAMPLE_INLINE uint64_t sample_scaled(float mantissa, int32_t k) {
-    uint64_t whole = (uint64_t)(int64_t)(mantissa * 16777216.0f); // exact: it has 24 bits
-    return whole << (SAMPLE_WEIGHT_BITS - 24) >> -k;
+    uint32_t bits = sample_bits(mantissa);
+    uint64_t whole = (bits & 0x7fffffu) | 0x800000u;
+    return whole << (SAMPLE_WEIGHT_BITS - 23) >> (127 - k - (int32_t)(bits >> 23));
 }
 
 /* exp(e) * 2^44, relative error 2^-22; 0 for e below SAMPLE_LEAST_EXPONENT and for what is not a number. e <= 0. */

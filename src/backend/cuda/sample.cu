@@ -5,12 +5,13 @@
  * integers of core/sample_weight.h, whose sums do not depend on the order: the token is that of sample_row, bit for bit.
  *
  * Nothing is sorted. top_k, top_p and the draw each ask for a place in the descending order of candidates: the first at which the
- * count, or the mass, exceeds a bound. A histogram of counts and masses over e in steps of 1/32 names the bin; the few
- * candidates in it go to the first block, where each finds what stands before it by looking at all others. A bin with more than
- * LIST of them (flat rows, many ties) is first cut by eight bits of (key, id) at a time.
+ * count, or the mass, exceeds a bound. One pass counts and weighs what is above each of eight edges of e, in registers. The most
+ * probable candidates, at most LIST of them, go to the first block, where each looks at all others to find what stands before it;
+ * for most rows that answers all three. A place further down is looked for in the range between two edges: if that holds more than
+ * LIST, a histogram of the range in 1,024 bins and, where ties fill a bin, cuts by eight bits of (key, id) leave few enough.
  *
  * Greedy rows end at the first cluster barrier. Log-probabilities are of the raw row, read before it is changed. Bytes: the row, once.
- * Blocks push what they know into the others' memory before a barrier, never pull after one, so a block may end after its last barrier. */
+ * Blocks push what they know into the others' memory before a barrier, never pull after the last one, so a block may end then. */
 #include "backend/cuda/device.cuh"
 #include "core/sample_weight.h"
 
@@ -21,50 +22,78 @@ namespace cg = cooperative_groups;
 enum {
     THREADS = 512,
     WARPS = THREADS / 32,
-    BINS = 1024,       // of e, 1/32 wide
+    EDGES = 8,
+    BINS = 1024,       // of the range between two edges
     DIGITS = 256,      // of a cut by eight bits
-    LIST = THREADS,    // candidates that the first block looks at one by one
+    LIST = 256,        // candidates that the first block looks at one by one
     CHUNK = 8192,      // tokens whose history is counted at a time
     MOST_CLUSTER = 16, // more than 8 is not portable, but every Hopper has it
 };
+
+/* Range i of e reaches down to edge i; the last one to the end of the candidates. Bins are powers of two wide, so that an e is
+ * never on the wrong side of where one begins. */
+static __device__ float edge_of(int i) {
+    return i == 0   ? -1.0f
+           : i == 1 ? -2.0f
+           : i == 2 ? -3.0f
+           : i == 3 ? -4.0f
+           : i == 4 ? -6.0f
+           : i == 5 ? -8.0f
+           : i == 6 ? -11.0f
+                    : -INFINITY;
+}
+static __device__ float bins_a_unit(int range) { return range < 4 ? 1024.0f : range < 6 ? 512.0f : range == 6 ? 256.0f : 32.0f; }
 
 struct best {
     float logit;
     int id;
 };
 
-/* Where the next look at the candidates goes: those of the bin, and of them those whose leading bits are `prefix`. */
+/* How many candidates are at each edge or above, and what they weigh. */
+struct reached {
+    uint32_t count[EDGES];
+    unsigned long long mass[EDGES];
+};
+
+/* What is looked at: candidates of a range, of a bin of it unless that is -1, whose leading bits are `prefix`. */
 struct pick {
-    int bin, n, shift; // shift: of what is told apart no further yet; 64: the whole bin
-    uint64_t prefix;
-    uint64_t count_before, mass_before;
+    float low, high; // low <= e < high
+    int range, bin, n;
+    int shift; // of the bits that are not told apart; 64: all
+    unsigned long long prefix, count_before, mass_before;
 };
 
 struct bins {
     uint32_t count[BINS], low[BINS], high[BINS]; // mass in two halves: shared memory adds 32 bits at a time
 };
 
-/* Of the first block: the sums of all blocks' bins, then what stands before each; and the candidates of the bin picked. */
+struct listed {
+    unsigned long long place, weight;
+};
+
+/* Of the first block: the sums of all blocks' bins, then what stands before each; and candidates, with what stands before them. */
 struct joined {
     uint32_t count[BINS + 1];
-    uint64_t mass[BINS + 1];
-    unsigned long long list[LIST];
-    uint64_t weight[LIST];
+    unsigned long long mass[BINS + 1];
+    listed list[LIST];
+    unsigned long long mass_before[LIST];
+    uint32_t count_before[LIST];
 };
 
 struct cluster_shared {
     drow asked;
     best bests[2][MOST_CLUSTER]; // of every block; of the raw and of the changed row
     int bad[MOST_CLUSTER];
-    unsigned long long sums[MOST_CLUSTER];
-    int above[MOST_CLUSTER];
+    reached of_blocks[2][MOST_CLUSTER]; // likewise
+    reached all_reached;
     unsigned long long next[2][MOST_CLUSTER]; // the best not taken yet, by turns
     pick at;
     // of the first block
-    uint64_t mass_through; // up to the place found last, it included
-    int found_id, n_list;
+    unsigned long long mass_through; // up to the place found last, it included
+    int found_id, n_list, above;     // above: the target
     // of a block
     best warp_bests[WARPS];
+    reached of_warps[WARPS];
     unsigned long long warp_sums[WARPS];
     uint32_t warp_counts[WARPS];
     int any_bad;
@@ -95,22 +124,6 @@ static __device__ best warp_best(best x) {
     for (int step = 16; step > 0; step /= 2)
         x = better(x, best{__shfl_xor_sync(0xffffffffu, x.logit, step), __shfl_xor_sync(0xffffffffu, x.id, step)});
     return x;
-}
-
-static __device__ unsigned long long warp_add(unsigned long long x) {
-    for (int step = 16; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
-/* Known to the first warp. */
-static __device__ unsigned long long block_add(unsigned long long x, unsigned long long *warps) {
-    x = warp_add(x);
-    __syncthreads(); // nobody reads the last sums any more
-    if (threadIdx.x % 32 == 0)
-        warps[threadIdx.x / 32] = x;
-    __syncthreads(); // every warp's sum is there
-    return warp_add(threadIdx.x % 32 < WARPS ? warps[threadIdx.x % 32] : 0);
 }
 
 static __device__ cluster_shared &of_rank(const row_view &v, int rank) { return *cg::this_cluster().map_shared_rank(&v.s, rank); }
@@ -171,25 +184,115 @@ static __device__ void read_slice(const row_view &v, bool keep) {
         if (keep)
             v.x[i] = from[i];
     }
+    if (keep && threadIdx.x < 4 && v.n + (int)threadIdx.x < (v.n + 3) / 4 * 4)
+        v.x[v.n + threadIdx.x] = -INFINITY; // so that the slice is whole fours
     tell_best(v, 0, mine, bad);
 }
 
-// ---- log-probabilities of the raw row ---------------------------------------------------------------------------
+// ---- counts and masses ------------------------------------------------------------------------------------------
 
-/* Sum of the weights at temperature 1, and how many tokens are above the target, to the first block. */
-static __device__ void tell_sums(const row_view &v, float max) {
-    unsigned long long sum = 0, above = 0;
-    float wanted = v.s.asked.target >= 0 ? v.raw[v.s.asked.target] : INFINITY;
-    for (int i = threadIdx.x; i < v.n; i += THREADS) {
-        sum += sample_weight(v.x[i] - max);
-        above += v.x[i] > wanted;
+/* e = (x - max) / temperature as core/sample_weight.h has it, divided by multiplying: with the rounded inverse and two corrections the
+ * quotient is the rounded one, but where a candidate's e cannot depend on it (next to 0), or is none (what overflows is NaN here). */
+struct drawing {
+    float max, temperature, inverse, least; // least: what is lower is no candidate
+    bool divides;                           // an extreme temperature or maximum: by the division itself
+};
+
+static __device__ drawing drawing_of(float max, float temperature, float least) {
+    bool divides = !(temperature > 0x1p-40f && temperature < 0x1p40f) || isinf(max);
+    return drawing{max, temperature, __frcp_rn(temperature), least, divides};
+}
+
+static __device__ float exponent_of(const drawing &d, float x) {
+    if (d.divides)
+        return sample_exponent(x, d.max, d.temperature);
+    float a = __fadd_rn(x, -d.max), q = __fmul_rn(a, d.inverse);
+    q = __fmaf_rn(__fmaf_rn(-q, d.temperature, a), d.inverse, q);
+    return __fmaf_rn(__fmaf_rn(-q, d.temperature, a), d.inverse, q);
+}
+
+/* The sum of 32 numbers below 2^54, known to the warp. */
+static __device__ unsigned long long warp_sum_of(unsigned long long x) {
+    uint32_t low = __reduce_add_sync(0xffffffffu, (uint32_t)x & 0x7ffffffu), high = __reduce_add_sync(0xffffffffu, (uint32_t)(x >> 27));
+    return low + ((unsigned long long)high << 27);
+}
+
+/* What the block's slice reaches goes to every block. */
+static __device__ void tell_reached(const row_view &v, int slot, const uint32_t counts[EDGES], const unsigned long long masses[EDGES]) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < EDGES; i++) {
+        uint32_t count = __reduce_add_sync(0xffffffffu, counts[i]);
+        unsigned long long mass = warp_sum_of(masses[i]);
+        if (lane == i)
+            v.s.of_warps[warp].count[i] = count, v.s.of_warps[warp].mass[i] = mass;
     }
-    sum = block_add(sum, v.s.warp_sums);
-    above = block_add(above, v.s.warp_sums);
-    if (threadIdx.x == 0) {
-        of_rank(v, 0).sums[v.rank] = sum;
-        of_rank(v, 0).above[v.rank] = (int)above;
+    __syncthreads(); // every warp's are there
+    int i = threadIdx.x % EDGES, rank = threadIdx.x / EDGES;
+    if (rank >= v.n_ranks)
+        return;
+    uint32_t count = 0;
+    unsigned long long mass = 0;
+    for (int w = 0; w < WARPS; w++)
+        count += v.s.of_warps[w].count[i], mass += v.s.of_warps[w].mass[i];
+    reached &to = of_rank(v, rank).of_blocks[slot][v.rank];
+    to.count[i] = count, to.mass[i] = mass;
+}
+
+/* After a cluster barrier. */
+static __device__ const reached &all_reached(const row_view &v, int slot) {
+    reached &all = v.s.all_reached;
+    if (threadIdx.x < EDGES) {
+        uint32_t count = 0;
+        unsigned long long mass = 0;
+        for (int rank = 0; rank < v.n_ranks; rank++)
+            count += v.s.of_blocks[slot][rank].count[threadIdx.x], mass += v.s.of_blocks[slot][rank].mass[threadIdx.x];
+        all.count[threadIdx.x] = count, all.mass[threadIdx.x] = mass;
     }
+    __syncthreads(); // all edges' are there
+    return all;
+}
+
+/* Of a candidate. */
+static __device__ unsigned long long weight_of(float e) {
+    int32_t k;
+    float mantissa = sample_mantissa(e, &k);
+    return sample_scaled(mantissa, k);
+}
+
+/* Without edges only what is above the last one, all candidates, is told. Returns how many of the slice this thread saw above
+ * `wanted`. */
+template <bool with_edges> static __device__ int weigh_slice(const row_view &v, int slot, const drawing &d, float wanted) {
+    uint32_t counts[EDGES] = {};
+    unsigned long long masses[EDGES] = {};
+    int above = 0;
+    for (int i = threadIdx.x; i < (v.n + 3) / 4; i += THREADS) {
+        float4 q = reinterpret_cast<const float4 *>(v.x)[i];
+        float four[4] = {q.x, q.y, q.z, q.w}, e[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            e[j] = exponent_of(d, four[j]);
+            above += four[j] > wanted;
+            unsigned long long w = e[j] >= d.least ? weight_of(e[j]) : 0;
+            counts[EDGES - 1] += e[j] >= d.least, masses[EDGES - 1] += w;
+            if (!with_edges || !(e[j] >= fmaxf(d.least, edge_of(EDGES - 2))))
+                continue;
+#pragma unroll
+            for (int k = 0; k < EDGES - 1; k++)
+                if (e[j] >= edge_of(k))
+                    counts[k]++, masses[k] += w;
+        }
+    }
+    tell_reached(v, slot, counts, masses);
+    return above;
+}
+
+/* The range that is as long as a list may be, from the top: its edge, or -1 where more than LIST are above the first. */
+static __device__ int top_of(const reached &all) {
+    int range = -1;
+    while (range + 1 < EDGES && all.count[range + 1] <= LIST)
+        range++;
+    return range;
 }
 
 /* Descending: by logit, then by id from low to high. */
@@ -198,6 +301,68 @@ static __device__ unsigned long long place_of(float x, int id) {
 }
 static __device__ int id_of(unsigned long long place) { return (int)(0xffffffffu - (uint32_t)place); }
 static __device__ float logit_of(unsigned long long place) { return sample_key_logit((uint32_t)(place >> 32)); }
+
+static __device__ int bin_of(const pick &p, float e) {
+    float start = p.range > 0 ? -edge_of(p.range - 1) : 0.0f, unit = bins_a_unit(p.range);
+    return min((int)(-e * unit) - (int)(start * unit), (int)BINS - 1);
+}
+
+static __device__ bool is_picked(const pick &p, float e, unsigned long long place) {
+    return e >= p.low && e < p.high && (p.bin < 0 || bin_of(p, e) == p.bin) && (p.shift == 64 || place >> p.shift == p.prefix);
+}
+
+/* Down to an edge, but to candidates only. */
+static __device__ float lowest_of(const drawing &d, int range) { return fmaxf(d.least, edge_of(range)); }
+
+/* What is picked goes to the first block's list, which is empty. */
+static __device__ void gather(const row_view &v, const drawing &d, const pick &p) {
+    cluster_shared &to = of_rank(v, 0);
+    for (int i = threadIdx.x; i < v.n; i += THREADS) {
+        float e = exponent_of(d, v.x[i]);
+        if (!(e >= p.low && e < p.high))
+            continue;
+        unsigned long long place = place_of(v.x[i], v.first + i);
+        if (is_picked(p, e, place))
+            to.all.list[atomicAdd(&to.n_list, 1)] = listed{place, weight_of(e)};
+    }
+    cg::this_cluster().sync(); // the list is whole
+}
+
+/* In the first block: what stands before each of the list, to begin with what stands before all. As many threads look for one
+ * as there are, up to a warp. */
+static __device__ void rank_list(const row_view &v, uint32_t count_before, unsigned long long mass_before) {
+    joined &all = v.s.all;
+    int n = v.s.n_list, each = THREADS / LIST;
+    while (each < 32 && n * each * 2 <= THREADS)
+        each *= 2;
+    int i = threadIdx.x / each, part = threadIdx.x % each;
+    unsigned long long mine = i < n ? all.list[i].place : ~0ull, mass = 0;
+    uint32_t count = 0;
+    for (int j = part; j < n; j += each)
+        if (all.list[j].place > mine)
+            count++, mass += all.list[j].weight;
+    for (int step = 1; step < each; step *= 2) {
+        count += __shfl_xor_sync(0xffffffffu, count, step);
+        mass += __shfl_xor_sync(0xffffffffu, mass, step);
+    }
+    if (i < n && part == 0)
+        all.count_before[i] = count_before + count, all.mass_before[i] = mass_before + mass;
+    __syncthreads(); // all are known
+}
+
+/* In the first block: the listed candidate at which the bound is exceeded, if it is there. */
+static __device__ void find_in_list(const row_view &v, bool by_count, unsigned long long bound) {
+    const joined &all = v.s.all;
+    int i = threadIdx.x;
+    if (i < v.s.n_list) {
+        unsigned long long before = by_count ? all.count_before[i] : all.mass_before[i];
+        if (before <= bound && bound - before < (by_count ? 1 : all.list[i].weight))
+            v.s.found_id = id_of(all.list[i].place), v.s.mass_through = all.mass_before[i] + all.list[i].weight;
+    }
+    __syncthreads(); // it is found
+}
+
+// ---- log-probabilities of the raw row ---------------------------------------------------------------------------
 
 static __device__ unsigned long long block_most(unsigned long long x, unsigned long long *warps) {
     for (int step = 16; step > 0; step /= 2) {
@@ -216,11 +381,14 @@ static __device__ unsigned long long block_most(unsigned long long x, unsigned l
     return x;
 }
 
-/* One after the other: what comes after the one before in every slice, then the best of those. At most MOST_TOP_LOGPROBS passes
- * over shared memory, each as long as a cluster barrier. */
-static __device__ void write_top(const row_view &v, float log_sum, int n_vocab) {
-    int n = min(v.s.asked.n_top, n_vocab);
-    const dplaces *places = v.plan.places;
+static __device__ void write_top(const row_view &v, int k, unsigned long long place, float log_sum) {
+    v.plan.places->top_token[v.r * MOST_TOP_LOGPROBS + k] = id_of(place);
+    v.plan.places->top_logprob[v.r * MOST_TOP_LOGPROBS + k] = logit_of(place) - log_sum;
+}
+
+/* One after the other, for rows with more than LIST tokens near the top: what comes after the one before in every slice, then the
+ * best of those. */
+static __device__ void take_top_in_turn(const row_view &v, int n, float log_sum) {
     unsigned long long last = ~0ull;
     for (int k = 0; k < n; k++) {
         unsigned long long mine = 0;
@@ -235,11 +403,48 @@ static __device__ void write_top(const row_view &v, float log_sum, int n_vocab) 
         last = v.s.next[k & 1][0];
         for (int rank = 1; rank < v.n_ranks; rank++)
             last = max(last, v.s.next[k & 1][rank]);
-        if (v.rank == 0 && threadIdx.x == 0) {
-            places->top_token[v.r * MOST_TOP_LOGPROBS + k] = id_of(last);
-            places->top_logprob[v.r * MOST_TOP_LOGPROBS + k] = logit_of(last) - log_sum;
-        }
+        if (v.rank == 0 && threadIdx.x == 0)
+            write_top(v, k, last, log_sum);
     }
+}
+
+static __device__ void take_top(const row_view &v, const drawing &d, const reached &all, int n, float log_sum) {
+    int range = top_of(all);
+    if (range < 0 || all.count[range] < n) {
+        take_top_in_turn(v, n, log_sum);
+        return;
+    }
+    gather(v, d, pick{lowest_of(d, range), INFINITY, range, -1, (int)all.count[range], 64, 0, 0, 0});
+    if (v.rank != 0)
+        return;
+    rank_list(v, 0, 0);
+    int i = threadIdx.x;
+    if (i < v.s.n_list && v.s.all.count_before[i] < n)
+        write_top(v, (int)v.s.all.count_before[i], v.s.all.list[i].place, log_sum);
+    __syncthreads(); // the list has been read
+    if (threadIdx.x == 0)
+        v.s.n_list = 0;
+}
+
+/* Of the raw row: what result says but for the token's own, in the first block. Returns log(sum(exp)). */
+static __device__ float score(const row_view &v, float max, int n_vocab, dsampled &result) {
+    drawing d = drawing_of(max, 1, SAMPLE_LEAST_EXPONENT);
+    int target = v.s.asked.target;
+    float wanted = target >= 0 ? v.raw[target] : INFINITY;
+    int above = v.s.asked.n_top > 0 ? weigh_slice<true>(v, 0, d, wanted) : weigh_slice<false>(v, 0, d, wanted);
+    above = (int)__reduce_add_sync(0xffffffffu, (uint32_t)above);
+    if (target >= 0 && threadIdx.x % 32 == 0)
+        atomicAdd(&of_rank(v, 0).above, above);
+    cg::this_cluster().sync(); // every block knows what is reached, the first one the rank
+    const reached &all = all_reached(v, 0);
+    float log_sum = (float)((double)max + log((double)all.mass[EDGES - 1] * (1.0 / (double)(1ull << SAMPLE_WEIGHT_BITS))));
+    if (target >= 0) {
+        result.target_logprob = v.raw[target] - log_sum;
+        result.target_rank = v.s.above + 1;
+    }
+    if (v.s.asked.n_top > 0)
+        take_top(v, d, all, min(v.s.asked.n_top, n_vocab), log_sum);
+    return log_sum;
 }
 
 // ---- bias, bans, penalties --------------------------------------------------------------------------------------
@@ -326,7 +531,7 @@ static __device__ void clear_bins(const row_view &v, int n) {
     __syncthreads(); // all are zero
 }
 
-static __device__ void add_to_bin(const row_view &v, int bin, uint64_t weight) {
+static __device__ void add_to_bin(const row_view &v, int bin, unsigned long long weight) {
     bins &h = v.s.own;
     uint32_t low = (uint32_t)weight, high = (uint32_t)(weight >> 32);
     atomicAdd(&h.count[bin], 1);
@@ -343,11 +548,11 @@ static __device__ void join_bins(const row_view &v, int n) {
     for (int i = threadIdx.x; i < share; i += THREADS) {
         int bin = v.rank * share + i;
         uint32_t count = 0;
-        uint64_t mass = 0;
+        unsigned long long mass = 0;
         for (int rank = 0; rank < v.n_ranks; rank++) {
             const bins &h = of_rank(v, rank).own;
             count += h.count[bin];
-            mass += (uint64_t)h.high[bin] << 32 | h.low[bin];
+            mass += (unsigned long long)h.high[bin] << 32 | h.low[bin];
         }
         of_rank(v, 0).all.count[bin] = count;
         of_rank(v, 0).all.mass[bin] = mass;
@@ -356,7 +561,7 @@ static __device__ void join_bins(const row_view &v, int n) {
 }
 
 /* In the first block: the sum of each bin becomes what stands before it; entry n gets the total. */
-static __device__ void sum_before(const row_view &v, int n, uint64_t count_before, uint64_t mass_before) {
+static __device__ void sum_before(const row_view &v, int n, unsigned long long count_before, unsigned long long mass_before) {
     enum { EACH = BINS / THREADS };
     joined &all = v.s.all;
     int first = threadIdx.x * EACH, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -389,131 +594,128 @@ static __device__ void sum_before(const row_view &v, int n, uint64_t count_befor
     __syncthreads(); // everybody's are there
 }
 
-/* In the first block: the bin at which the bound is exceeded, told to every block. */
-static __device__ void tell_pick(const row_view &v, int n, bool by_count, uint64_t bound, bool is_digit) {
+/* In the first block: the range at which the bound is exceeded, told to every block by a thread each. */
+static __device__ void tell_range(const row_view &v, const drawing &d, bool by_count, unsigned long long bound) {
+    const reached &all = v.s.all_reached;
+    if (threadIdx.x == 0)
+        v.s.n_list = 0;
+    if (threadIdx.x >= v.n_ranks)
+        return;
+    int i = 0;
+    while (i < EDGES - 1 && (by_count ? all.count[i] : all.mass[i]) <= bound)
+        i++;
+    uint32_t count_before = i > 0 ? all.count[i - 1] : 0;
+    of_rank(v, threadIdx.x).at = pick{lowest_of(d, i), i > 0 ? edge_of(i - 1) : INFINITY, i, -1, (int)(all.count[i] - count_before), 64, 0,
+                                      count_before,    i > 0 ? all.mass[i - 1] : 0};
+}
+
+/* In the first block: of n bins the one at which the bound is exceeded, told to every block as what `p` becomes there. */
+static __device__ void tell_bin(const row_view &v, int n, bool by_count, unsigned long long bound, pick p) {
     const joined &all = v.s.all;
     for (int i = threadIdx.x; i < n; i += THREADS) {
         bool is_it = by_count ? all.count[i] <= bound && bound < all.count[i + 1] : all.mass[i] <= bound && bound < all.mass[i + 1];
         if (!is_it)
             continue;
-        pick p = {i, (int)(all.count[i + 1] - all.count[i]), 64, 0, all.count[i], all.mass[i]};
-        if (is_digit) {
-            p.bin = v.s.at.bin;
-            p.shift = v.s.at.shift - 8;
-            p.prefix = v.s.at.prefix << 8 | (uint64_t)(DIGITS - 1 - i);
-        }
-        v.s.n_list = 0;
-        for (int rank = v.n_ranks - 1; rank >= 0; rank--)
+        p.n = (int)(all.count[i + 1] - all.count[i]), p.count_before = all.count[i], p.mass_before = all.mass[i];
+        if (p.bin < 0)
+            p.bin = i;
+        else
+            p.shift -= 8, p.prefix = p.prefix << 8 | (unsigned long long)(DIGITS - 1 - i);
+        for (int rank = 0; rank < v.n_ranks; rank++)
             of_rank(v, rank).at = p;
     }
 }
 
-struct drawing {
-    float max, temperature, least; // least: what is lower is no candidate
-};
-
-/* The bin of a token of the slice; -1: it is none of the candidates. */
-static __device__ int bin_of(const drawing &d, float e) { return e >= d.least ? min((int)(-32.0f * e), BINS - 1) : -1; }
-
-static __device__ void fill_bins(const row_view &v, const drawing &d) {
-    clear_bins(v, BINS);
-    for (int i = threadIdx.x; i < v.n; i += THREADS) {
-        float e = sample_exponent(v.x[i], d.max, d.temperature);
-        if (e >= d.least)
-            add_to_bin(v, bin_of(d, e), sample_weight(e));
-    }
-    join_bins(v, BINS);
-    if (v.rank == 0)
-        sum_before(v, BINS, 0, 0);
-}
-
-static __device__ bool is_picked(const pick &p, int bin, unsigned long long place) {
-    return bin == p.bin && (p.shift == 64 || place >> p.shift == p.prefix);
-}
-
-/* Cuts the picked candidates by their next eight bits. */
-static __device__ void pick_digit(const row_view &v, const drawing &d, bool by_count, uint64_t bound) {
+/* Cuts what is picked: into bins of its range or, where it is one already, by the next eight bits. */
+static __device__ void cut(const row_view &v, const drawing &d, bool by_count, unsigned long long bound) {
     pick p = v.s.at;
-    clear_bins(v, DIGITS);
+    int n = p.bin < 0 ? BINS : DIGITS;
+    clear_bins(v, n);
     for (int i = threadIdx.x; i < v.n; i += THREADS) {
-        float e = sample_exponent(v.x[i], d.max, d.temperature);
+        float e = exponent_of(d, v.x[i]);
+        if (!(e >= p.low && e < p.high))
+            continue;
         unsigned long long place = place_of(v.x[i], v.first + i);
-        if (is_picked(p, bin_of(d, e), place))
-            add_to_bin(v, DIGITS - 1 - (int)(place >> (p.shift - 8) & 255), sample_weight(e));
+        if (is_picked(p, e, place))
+            add_to_bin(v, p.bin < 0 ? bin_of(p, e) : DIGITS - 1 - (int)(place >> (p.shift - 8) & 255), weight_of(e));
     }
-    join_bins(v, DIGITS);
+    join_bins(v, n);
     if (v.rank == 0) {
-        sum_before(v, DIGITS, p.count_before, p.mass_before);
-        tell_pick(v, DIGITS, by_count, bound, true);
+        sum_before(v, n, p.count_before, p.mass_before);
+        tell_bin(v, n, by_count, bound, p);
     }
-    cg::this_cluster().sync(); // the pick is everywhere
-}
-
-static __device__ void gather_picked(const row_view &v, const drawing &d) {
-    pick p = v.s.at;
-    cluster_shared &to = of_rank(v, 0);
-    for (int i = threadIdx.x; i < v.n; i += THREADS) {
-        unsigned long long place = place_of(v.x[i], v.first + i);
-        if (is_picked(p, bin_of(d, sample_exponent(v.x[i], d.max, d.temperature)), place))
-            to.all.list[atomicAdd(&to.n_list, 1)] = place;
-    }
-    cg::this_cluster().sync(); // the list is whole
-}
-
-/* In the first block: the listed candidate at which the bound is exceeded. */
-static __device__ void find_in_list(const row_view &v, const drawing &d, bool by_count, uint64_t bound) {
-    joined &all = v.s.all;
-    int n = v.s.n_list, i = threadIdx.x;
-    unsigned long long mine = i < n ? all.list[i] : 0;
-    uint64_t weight = i < n ? sample_weight(sample_exponent(logit_of(mine), d.max, d.temperature)) : 0;
-    all.weight[i] = weight;
-    __syncthreads(); // all weights are there
-    uint64_t count = v.s.at.count_before, mass = v.s.at.mass_before;
-    for (int j = 0; i < n && j < n; j++)
-        if (all.list[j] > mine)
-            count++, mass += all.weight[j];
-    uint64_t before = by_count ? count : mass;
-    if (i < n && before <= bound && bound - before < (by_count ? 1 : weight))
-        v.s.found_id = id_of(mine), v.s.mass_through = mass + weight;
-    __syncthreads(); // it is found
+    cg::this_cluster().sync(); // the new pick is everywhere
 }
 
 /* The place in the order of candidates at which count or mass exceeds the bound, which the first block knows; there it stays as
- * found_id and mass_through. Returns whether the bins were used up for it. */
-static __device__ bool look_up(const row_view &v, const drawing &d, bool by_count, uint64_t bound) {
+ * found_id and mass_through. */
+static __device__ void look_up(const row_view &v, const drawing &d, bool by_count, unsigned long long bound) {
     if (v.rank == 0)
-        tell_pick(v, BINS, by_count, bound, false);
+        tell_range(v, d, by_count, bound);
     cg::this_cluster().sync(); // the pick is everywhere
-    bool is_crowded = v.s.at.n > LIST;
     while (v.s.at.n > LIST)
-        pick_digit(v, d, by_count, bound);
-    gather_picked(v, d);
-    if (v.rank == 0)
-        find_in_list(v, d, by_count, bound);
-    return is_crowded;
+        cut(v, d, by_count, bound);
+    gather(v, d, v.s.at);
+    if (v.rank != 0)
+        return;
+    rank_list(v, (uint32_t)v.s.at.count_before, v.s.at.mass_before);
+    find_in_list(v, by_count, bound);
+}
+
+/* Whether the first place that is asked for, and so all, is among so many of the most probable. */
+static __device__ bool is_near_top(const drow &a, const reached &all, int range) {
+    unsigned long long total = all.mass[EDGES - 1];
+    if (a.top_k > 0)
+        return min((uint32_t)a.top_k, all.count[EDGES - 1]) <= all.count[range];
+    return (a.top_p < 1 ? sample_reach(a.top_p, total) : sample_point(a.bits, total)) < all.mass[range];
+}
+
+/* In the first block, whose list holds every place that is asked for. */
+static __device__ void draw_from_list(const row_view &v, const reached &all) {
+    const drow &a = v.s.asked;
+    unsigned long long total = all.mass[EDGES - 1];
+    rank_list(v, 0, 0);
+    if (a.top_k > 0) {
+        find_in_list(v, true, min((uint32_t)a.top_k, all.count[EDGES - 1]) - 1);
+        total = v.s.mass_through;
+        __syncthreads(); // it has been read
+    }
+    if (a.top_p < 1) {
+        find_in_list(v, false, sample_reach(a.top_p, total));
+        total = v.s.mass_through;
+        __syncthreads(); // it has been read
+    }
+    find_in_list(v, false, sample_point(a.bits, total));
+}
+
+static __device__ void draw_from_all(const row_view &v, const drawing &d, const reached &all) {
+    const drow &a = v.s.asked;
+    unsigned long long total = all.mass[EDGES - 1]; // from here on the first block's alone
+    if (a.top_k > 0) {
+        look_up(v, d, true, min((uint32_t)a.top_k, all.count[EDGES - 1]) - 1);
+        total = v.s.mass_through;
+    }
+    if (a.top_p < 1) {
+        look_up(v, d, false, v.rank == 0 ? sample_reach(a.top_p, total) : 0);
+        total = v.s.mass_through;
+    }
+    look_up(v, d, false, v.rank == 0 ? sample_point(a.bits, total) : 0);
 }
 
 /* After this the first block knows the token, as found_id. */
 static __device__ void draw(const row_view &v, float max) {
-    const drow &a = v.s.asked;
-    drawing d = {max, a.temperature, fmaxf(a.least, SAMPLE_LEAST_EXPONENT)};
-    bool is_first = v.rank == 0;
-    uint64_t total = 0; // of what is left, in the first block
-    fill_bins(v, d);
-    if (is_first)
-        total = v.s.all.mass[BINS];
-    if (a.top_k > 0) {
-        uint32_t n = is_first ? v.s.all.count[BINS] : 1;
-        if (look_up(v, d, true, min((uint32_t)a.top_k, n) - 1))
-            fill_bins(v, d);
-        total = v.s.mass_through;
+    drawing d = drawing_of(max, v.s.asked.temperature, fmaxf(v.s.asked.least, SAMPLE_LEAST_EXPONENT));
+    weigh_slice<true>(v, 1, d, INFINITY);
+    cg::this_cluster().sync(); // every block knows what is reached
+    const reached &all = all_reached(v, 1);
+    int range = top_of(all);
+    if (range < 0 || !is_near_top(v.s.asked, all, range)) {
+        draw_from_all(v, d, all);
+        return;
     }
-    if (a.top_p < 1) {
-        if (look_up(v, d, false, is_first ? sample_reach(a.top_p, total) : 0))
-            fill_bins(v, d);
-        total = v.s.mass_through;
-    }
-    look_up(v, d, false, is_first ? sample_point(a.bits, total) : 0);
+    gather(v, d, pick{lowest_of(d, range), INFINITY, range, -1, (int)all.count[range], 64, 0, 0, 0});
+    if (v.rank == 0)
+        draw_from_list(v, all);
 }
 
 // ---- a row ------------------------------------------------------------------------------------------------------
@@ -525,35 +727,10 @@ static __device__ void write_result(const row_view &v, const dsampled &result) {
     v.plan.places->row_token[v.r] = result.token;
 }
 
-/* log(sum(exp)) of the raw row, in the first block after a barrier. */
-static __device__ float log_sum_told(const row_view &v, float max) {
-    unsigned long long sum = 0;
-    for (int rank = 0; rank < v.n_ranks; rank++)
-        sum += v.s.sums[rank];
-    return (float)((double)max + log((double)sum * (1.0 / (double)(1ull << SAMPLE_WEIGHT_BITS))));
-}
-
-static __device__ void score(const row_view &v, best raw, int n_vocab, dsampled &result) {
-    float log_sum = log_sum_told(v, raw.logit);
-    int above = 0;
-    for (int rank = 0; rank < v.n_ranks; rank++)
-        above += v.s.above[rank];
-    result.logprob = v.raw[result.token] - log_sum;
-    if (v.s.asked.target >= 0) {
-        result.target_logprob = v.raw[v.s.asked.target] - log_sum;
-        result.target_rank = above + 1;
-    }
-}
-
 static __device__ void sample_row(const row_view &v, best raw, int n_vocab) {
     const drow &a = v.s.asked;
     dsampled result = {raw.id, raw.id, 0, 0, 0, 0};
-    if (a.is_scored) {
-        tell_sums(v, raw.logit);
-        cg::this_cluster().sync(); // the first block has every sum
-        if (a.n_top > 0)
-            write_top(v, v.rank == 0 ? log_sum_told(v, raw.logit) : 0, n_vocab);
-    }
+    float log_sum = a.is_scored ? score(v, raw.logit, n_vocab, result) : 0;
     best top = raw;
     if (a.is_changed) {
         change_slice(v);
@@ -567,7 +744,7 @@ static __device__ void sample_row(const row_view &v, best raw, int n_vocab) {
         result.token = v.s.found_id;
     }
     if (a.is_scored && v.rank == 0)
-        score(v, raw, n_vocab, result);
+        result.logprob = v.raw[result.token] - log_sum;
     write_result(v, result);
 }
 
@@ -580,9 +757,9 @@ static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dm
     row_view v = {plan, shared,  reinterpret_cast<float *>(memory + SHARED_BYTES),
                   r,    first,   max(0, min(slice, logits.width - first)),
                   rank, n_ranks, static_cast<const float *>(logits.at) + r * logits.stride};
-    cluster.barrier_arrive(); // this block has started
     if (threadIdx.x == 0)
-        shared.any_bad = 0;
+        shared.any_bad = shared.above = shared.n_list = 0;
+    cluster.barrier_arrive(); // this block has started, and what others add to is zero
     wait_for_previous();
     bool is_there = r < step_rows(plan);
     if (is_there && threadIdx.x < sizeof(drow) / 4)
