@@ -275,12 +275,13 @@ template <bool with_edges> static __device__ int weigh_slice(const row_view &v, 
             above += four[j] > wanted;
             unsigned long long w = e[j] >= d.least ? weight_of(e[j]) : 0;
             counts[EDGES - 1] += e[j] >= d.least, masses[EDGES - 1] += w;
-            if (!with_edges || !(e[j] >= fmaxf(d.least, edge_of(EDGES - 2))))
-                continue;
+            if constexpr (with_edges)
+                if (e[j] >= fmaxf(d.least, edge_of(EDGES - 2))) {
 #pragma unroll
-            for (int k = 0; k < EDGES - 1; k++)
-                if (e[j] >= edge_of(k))
-                    counts[k]++, masses[k] += w;
+                    for (int k = 0; k < EDGES - 1; k++)
+                        if (e[j] >= edge_of(k))
+                            counts[k]++, masses[k] += w;
+                }
         }
     }
     tell_reached(v, slot, counts, masses);
