@@ -23,7 +23,6 @@ struct vllm_flag {
     const char *to, *why;
 };
 
-#define NO_GPU "nothing runs on a GPU here"
 #define ONE_DEVICE "one device computes everything"
 #define CHECKPOINT "weights are used as the checkpoint stores them"
 #define NO_IMAGES "prompts are text; requests with images are refused"
@@ -112,13 +111,13 @@ static const struct vllm_flag table[] = {
     {"max-parallel-loading-workers", NULL, VALUE, NOTE, NULL, ONE_DEVICE},
     {"kv-cache-memory-bytes", NULL, VALUE, AS, "kv-cache-memory", NULL},
     {"num-gpu-blocks-override", NULL, VALUE, NOTE, NULL, "--kv-cache-memory sets the size of the cache"},
-    {"cpu-offload-gb", NULL, VALUE, NOTE, NULL, NO_GPU},
-    {"kv-offloading-size", NULL, VALUE, NOTE, NULL, NO_GPU},
+    {"cpu-offload-gb", NULL, VALUE, NOTE, NULL, "a device holds all weights; a model that is too large for it is refused"},
+    {"kv-offloading-size", NULL, VALUE, NOTE, NULL, "see --swap-space"},
     {"calculate-kv-scales", NULL, SWITCH, NOTE, NULL, "the cache is not quantised"},
     {"prefix-caching-hash-algo", NULL, VALUE, NOTE, NULL, "hashes are keyed, and what they find is compared"},
     {"kv-transfer-config", NULL, VALUE, REFUSED, NULL, "moving caches between servers"},
     {"kv-events-config", NULL, VALUE, REFUSED, NULL, "events of the cache"},
-    {"attention-backend", NULL, VALUE, NOTE, NULL, NO_GPU},
+    {"attention-backend", NULL, VALUE, NOTE, NULL, "the device chooses its kernels by shape"},
     {"compilation-config", "O", VALUE, NOTE, NULL, "nothing is compiled or captured while it runs"},
     {"optimization-level", NULL, VALUE, NOTE, NULL, "nothing is compiled or captured while it runs"},
     {"O0", "O0", SWITCH, NOTE, NULL, "nothing is compiled or captured while it runs"},
@@ -127,7 +126,7 @@ static const struct vllm_flag table[] = {
     {"O3", "O3", SWITCH, NOTE, NULL, "nothing is compiled or captured while it runs"},
     {"cudagraph-capture-sizes", NULL, VALUES, NOTE, NULL, "nothing is compiled or captured while it runs"},
     {"max-seq-len-to-capture", NULL, VALUE, NOTE, NULL, "nothing is compiled or captured while it runs"},
-    {"disable-cascade-attn", NULL, SWITCH, NOTE, NULL, NO_GPU},
+    {"disable-cascade-attn", NULL, SWITCH, NOTE, NULL, "there is no cascade attention"},
     // loading
     {"download-dir", NULL, VALUE, NOTE, NULL, NO_HUB},
     {"hf-token", NULL, VALUE, NOTE, NULL, NO_HUB},
