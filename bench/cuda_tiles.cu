@@ -240,30 +240,29 @@ static void cuts(const std::vector<int> &rows) {
                 dtiles a = {{pool, s.out, s.in, ELEMENT_E4M3, ones}, nullptr, s.gated, 0, 0};
                 int octets = up_to(columns_of(&a), 8), most = most_groups(tokens_of(n)) * M_ROWS / (s.gated ? 16 : 8);
                 for (int split = 1; split <= 8; split *= 2)
-                    for (int share = 1; split * share <= MAX_CLUSTER && share <= 4; share *= 2)
-                        for (int passes = 1; passes <= 3; passes++) {
-                            int at_once = blocks_at_once(split * share) / split, o = up_to(octets, at_once * passes);
-                            if (o > most || o > 32 || (split > 1 && passes > 1) || tokens_of(n) / 8 % share || (share > 1 && n < 64))
+                    for (int passes = 1; passes <= 3; passes++) {
+                        int at_once = blocks_at_once(split) / split, o = up_to(octets, at_once * passes);
+                        if (o > most || o > 32 || (split > 1 && passes > 1))
+                            continue;
+                        int stage = stage_bytes_of(s.gated, o, n), fit = (SHARED_MOST - OVERRUN - ATOM) / stage;
+                        for (int room : {224 << 10, 108 << 10}) {
+                            int stages = std::min((room - OVERRUN - ATOM) / stage, (int)MAX_STAGES);
+                            if (stages < 2 || stages > fit)
                                 continue;
-                            int stage = stage_bytes_of(s.gated, o, n), fit = (SHARED_MOST - OVERRUN - ATOM) / stage;
-                            for (int room : {224 << 10, 108 << 10}) {
-                                int stages = std::min((room - OVERRUN - ATOM) / stage, (int)MAX_STAGES);
-                                if (stages < 2 || stages > fit)
-                                    continue;
-                                tiles_cut c = {o, split, share, at_once * split, stages};
-                                double us = time_tiles(s, n, &c, 2);
-                                if (us > 0)
-                                    tried.push_back({us, c});
-                            }
+                            tiles_cut c = {o, split, at_once * split, stages};
+                            double us = time_tiles(s, n, &c, 2);
+                            if (us > 0)
+                                tried.push_back({us, c});
                         }
+                    }
                 std::sort(tried.begin(), tried.end(), [](auto &p, auto &q) { return p.first < q.first; });
                 tiles_cut c = tiles_cut_of(&a, n);
-                printf("%s %s M=%d: chosen %.2f us (%d octets, split %d, share %d, %d blocks, %d stages)\n", m.name, s.name, n,
-                       time_tiles(s, n, &c, 3), c.octets, c.split, c.share, c.n_blocks, c.n_stages);
+                printf("%s %s M=%d: chosen %.2f us (%d octets, split %d, %d blocks, %d stages)\n", m.name, s.name, n,
+                       time_tiles(s, n, &c, 3), c.octets, c.split, c.n_blocks, c.n_stages);
                 for (size_t i = 0; i < tried.size() && i < 6; i++) {
                     const tiles_cut &t = tried[i].second;
-                    printf("    %.2f us %d octets, split %d, share %d, %d blocks, %d stages\n", tried[i].first, t.octets, t.split, t.share,
-                           t.n_blocks, t.n_stages);
+                    printf("    %.2f us %d octets, split %d, %d blocks, %d stages\n", tried[i].first, t.octets, t.split, t.n_blocks,
+                           t.n_stages);
                 }
                 fflush(stdout);
             }

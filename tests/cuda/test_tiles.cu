@@ -2,7 +2,7 @@
  *
  * The reference is a plain kernel, a thread a sum, in double. Random shapes and every number of tokens, biases, gated pairs, all
  * cuts; what must not be written is poisoned before and looked at after, what must not be read is NaN. */
-#define TILES_SPIN_LIMIT 20000000
+#define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/tiles.cu"
 
 #include <math.h>
@@ -137,8 +137,8 @@ static void check(int out, int in, int n, bool gated, bool bias, int act, elemen
     dmat x = {d.x, x_stride, in, ELEMENT_E4M3, d.x_scale}, y = {d.y, stride, width, e, nullptr}, again = y;
     again.at = d.again;
     tiles_cut c = cut ? *cut : tiles_cut_of(&a, n);
-    printf("out %d in %d tokens %d%s%s element %d: %d octets, split %d, share %d, %d blocks, %d stages: ", out, in, n,
-           gated ? " gated" : "", bias ? " bias" : "", (int)e, c.octets, c.split, c.share, c.n_blocks, c.n_stages);
+    printf("out %d in %d tokens %d%s%s element %d: %d octets, split %d, %d blocks, %d stages: ", out, in, n, gated ? " gated" : "",
+           bias ? " bias" : "", (int)e, c.octets, c.split, c.n_blocks, c.n_stages);
     if (!tiles_take(&a, x, y, n)) {
         printf("REFUSED\n");
         n_bad++;
@@ -199,16 +199,11 @@ int main(int argc, char **argv) {
         int octets = (gated ? out / 2 : out) / 8;
         tiles_cut c = {};
         c.split = 1 << random(3);
-        c.share = 1 << random(3);
-        while (tokens_of(n) / 8 % c.share)
-            c.share /= 2;
-        if (c.split * c.share > 8)
-            c.share = 2;
         c.octets = 1 + random(gated ? 16 : 32);
         int tiles = up_to(octets, c.octets);
         if (c.split > 1 && (tiles > 96 / c.split || in < 128 * c.split))
             c.split = 1;
-        c.n_blocks = (c.split > 1 ? up_to(tiles, c.share) : 1 + random(96 / c.share)) * c.split * c.share;
+        c.n_blocks = c.split > 1 ? tiles * c.split : 1 + random(96);
         c.n_stages = 2 + random((SHARED_MOST - OVERRUN - ATOM) / stage_bytes_of(gated, c.octets, n) - 1);
         c.n_stages = c.n_stages > MAX_STAGES ? MAX_STAGES : c.n_stages;
         check(out, in, n, gated, random(2), random(2), i % 3 == 0 ? ELEMENT_F32 : i % 3 == 1 ? ELEMENT_F16 : ELEMENT_BF16, &c, seed);

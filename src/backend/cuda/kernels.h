@@ -210,8 +210,7 @@ cudaError_t launch_tiles_linear(cudaStream_t stream, int n_rows, const struct dt
 struct tiles_cut {
     int octets;   // of columns of y in a tile
     int split;    // blocks that share a tile, each with some of its terms; 1, or all tiles are computed at once
-    int share;    // tiles that share the copying of x; a divisor of the eights of tokens, which are even
-    int n_blocks; // a multiple of both, of which 8 at most
+    int n_blocks; // a multiple of split, which is 8 at most
     int n_stages; // of the ring: 2 at least
 };
 struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows);

@@ -1,5 +1,5 @@
-/* mma.cuh - single instructions of Hopper that the attention kernels are made of: barriers in shared memory, bulk copies,
- * matrices from shared memory, and products of 16 x 8 x 16.
+/* mma.cuh - single instructions of Hopper that the attention kernels are made of: matrices from shared memory, and products of
+ * 16 x 8 x 16.
  *
  * Fragments, with g = lane / 4 and t = lane % 4 (PTX manual, mma.m16n8k16):
  *     A [16, 16]  a[0]: row g, columns 2t, 2t+1     a[1]: row g + 8, the same     a[2], a[3]: the same rows, columns + 8
@@ -7,44 +7,10 @@
  *     C [16, 8]   c[0], c[1]: row g, columns 2t, 2t+1     c[2], c[3]: row g + 8 */
 #pragma once
 
+#include "backend/cuda/bulk.cuh"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <stdint.h>
-
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
-// ---- barriers and bulk copies -----------------------------------------------------------------------------------
-
-__device__ __forceinline__ void barrier_init(uint32_t barrier, int n_arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrivals));
-}
-__device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(uint32_t barrier, int n_bytes) { // arrives too
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
-    asm volatile(
-        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra over;\nbra again;\nover:\n}" ::
-            "r"(barrier),
-        "r"(parity)
-        : "memory");
-}
-/* n_bytes and both addresses are multiples of 16. */
-__device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, int n_bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(n_bytes), "r"(barrier)
-                 : "memory");
-}
-/* What this thread wrote to shared memory comes before bulk copies that others start once they know of it. */
-__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-/* Waits for `n_threads` threads that name the same barrier, 1 to 15. */
-__device__ __forceinline__ void threads_sync(int barrier, int n_threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
-}
 
 // ---- matrices ---------------------------------------------------------------------------------------------------
 

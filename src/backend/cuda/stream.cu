@@ -25,6 +25,7 @@
  * 132 multiprocessors keep 12.7 MB under way; 4.6 TB/s at a microsecond need 4.6 MB.
  *
  * Bytes: W once, x once a block. */
+#include "backend/cuda/bulk.cuh"
 #include "backend/cuda/device.cuh"
 
 enum { MAX_WARPS = 8, CHUNK_BYTES = 64, PIECE = 16, X_SLOTS = 4, X_BY_THREADS = 4, ROWS_HELD = 2, MAX_CLUSTER = 8 };
@@ -57,8 +58,6 @@ struct stream_args {
 
 // ---- one instruction each -------------------------------------------------------------------------------------------
 
-static __device__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
 /* 16 bytes, or zeros. */
 static __device__ void copy_later(uint32_t to, const void *from, bool zeros, uint64_t policy) {
     asm volatile("{\n\t.reg .pred zeros;\n\tsetp.ne.b32 zeros, %2, 0;\n\t"
@@ -68,61 +67,6 @@ static __device__ void copy_later(uint32_t to, const void *from, bool zeros, uin
 }
 static __device__ void close_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> static __device__ void wait_batches() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
-
-static __device__ uint64_t read_once_policy() {
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-static __device__ void barrier_init(uint32_t barrier, int n) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(n) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-static __device__ void barrier_expect(uint32_t barrier, uint32_t n_bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
-}
-static __device__ void barrier_arrive(uint32_t barrier) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory"); }
-static __device__ void barrier_wait(uint32_t barrier, uint32_t phase) {
-    asm volatile(
-        "{\n\t.reg .pred done;\n\tagain:\n\tmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n\t@!done bra again;\n\t}" ::"r"(barrier),
-        "r"(phase)
-        : "memory");
-}
-static __device__ void bulk_copy(uint32_t to, const void *from, uint32_t n_bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(n_bytes), "r"(barrier)
-                 : "memory");
-}
-
-static __device__ int cluster_rank() {
-    int n;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(n));
-    return n;
-}
-static __device__ int cluster_id() {
-    int n;
-    asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(n));
-    return n;
-}
-static __device__ int cluster_size() {
-    int n;
-    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
-    return n;
-}
-/* All threads of so many warps. */
-static __device__ void named_barrier(int id, int n_threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory"); }
-static __device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-static __device__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
-/* A float in the shared memory of another block of the cluster, at the place that `at` has in ours. */
-static __device__ float load_from_rank(uint32_t at, int rank) {
-    uint32_t there;
-    float v;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
-    return v;
-}
 
 static __device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -203,7 +147,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) stream_linear(const 
     const int block_pitch = a.row_warps * ROWS + 4, n_units = group.end - group.begin;
 
     // The queue's writing end: where this lane reads next, of each of its rows that is there.
-    const uint64_t policy = read_once_policy();
+    const uint64_t policy = policy_read_once();
     const uint32_t row_bytes = (uint32_t)a.in * W::BYTES, step_bytes = column_warps * CHUNK_BYTES;
     const uint32_t first_byte = (columns.begin + column_warp) * CHUNK_BYTES + q * PIECE;
     uint32_t from[M_TILES][2];
@@ -275,6 +219,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) stream_linear(const 
     if (threadIdx.x < X_SLOTS) {
         barrier_init(shared_address(&x_full[threadIdx.x]), 1);
         barrier_init(shared_address(&x_empty[threadIdx.x]), n_warps);
+        barrier_init_done();
     }
     // What lies behind the last column of x is zero, as the queue has it for W. (Where slots are filled again, it is x of before.)
     for (int i = threadIdx.x; x_stays && x_bytes < x_chunks * X_BYTES && i < a.n_tokens * X_BYTES / PIECE; i += blockDim.x) {
@@ -352,7 +297,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) stream_linear(const 
         uint32_t at = shared_address(sums + token * block_pitch + row);
 #pragma unroll
         for (int k = 0; k < MAX_CLUSTER; k++)
-            v[k] = k < n_ranks ? load_from_rank(at, k) : 0;
+            v[k] = k < n_ranks ? load_at_rank(address_at_rank(at, k)) : 0;
 #pragma unroll
         for (int k = 0; k < MAX_CLUSTER; k++)
             sum += v[k];
@@ -380,7 +325,7 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) stream_linear(const 
             leave_sums(of_block, block_pitch);
         else {
             leave_sums(of_row_warp + column_warp * a.n_tokens * SUM_PITCH, SUM_PITCH);
-            named_barrier(1 + row_warp, n_threads); // the sums of the column warps are there; the pass before's have been read
+            threads_sync(1 + row_warp, n_threads); // the sums of the column warps are there; the pass before's have been read
             if (n_ranks > 1)
                 for (int i = thread; i < a.n_tokens * ROWS; i += n_threads)
                     of_block[i / ROWS * block_pitch + i % ROWS] = sum_of_warps(of_row_warp, i / ROWS, i % ROWS);

@@ -1,0 +1,137 @@
+/* bulk.cuh - what Hopper's kernels move data and wait with, an instruction each: barriers in shared memory (mbarrier), bulk copies
+ * of plain memory and of tensor maps, clusters.
+ *
+ * Shared memory is named by its address there (shared_address), 32 bits, which is the block's own in any of these.
+ *
+ * A barrier counts arrivals and bytes; a phase ends when all arrivals that barrier_init told and all bytes that barrier_expect told
+ * have come. Waiting names the parity of the phase: 0 for the first, 1 for the second, and so on. Between barrier_init and its first
+ * use by others stand barrier_init_done and a barrier of the block, or of the cluster where others of it arrive or copy there.
+ *
+ * Who may end: a block whose memory others of its cluster still copy or arrive into must live, so the last that happens in such a
+ * kernel is cluster_sync. */
+#pragma once
+
+#include <cuda.h>
+#include <stdint.h>
+
+__device__ __forceinline__ uint32_t shared_address(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// ---- barriers -------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int n_arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, int n_bytes) { // arrives too
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
+}
+__device__ __forceinline__ bool barrier_passed(uint32_t barrier, int parity) { // waits some time itself
+    uint32_t passed;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(passed)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return passed;
+}
+/* Tests build with a limit: what waits for ever becomes a fault. */
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
+#ifdef BARRIER_SPIN_LIMIT
+    for (int64_t i = 0; !barrier_passed(barrier, parity); i++)
+        if (i == BARRIER_SPIN_LIMIT)
+            __trap();
+#else
+    while (!barrier_passed(barrier, parity))
+        ;
+#endif
+}
+
+/* Waits for `n_threads` threads that name the same barrier, 1 to 15; whole warps. */
+__device__ __forceinline__ void threads_sync(int barrier, int n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
+}
+
+// ---- bulk copies: one thread asks; the barrier counts their bytes ---------------------------------------------------
+
+/* n_bytes and both addresses are multiples of 16. */
+__device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, int n_bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+                 "r"(n_bytes), "r"(barrier)
+                 : "memory");
+}
+/* A box of a tensor map, its first element at these coordinates, innermost first; what lies outside counts as copied. The map is a
+ * __grid_constant__ parameter of the kernel. */
+__device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], "
+                 "[%4], %5;" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+__device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3, uint32_t barrier,
+                                              uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, "
+                 "%5}], [%6], %7;" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
+/* How the L2 keeps what is copied: weights are read once a step, tokens by every block. */
+__device__ __forceinline__ uint64_t policy_read_once() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ uint64_t policy_read_often() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* What this thread wrote to shared memory comes before bulk copies and tensor core products that others start once they know of it. */
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- clusters -------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ int cluster_rank() {
+    int n;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(n));
+    return n;
+}
+__device__ __forceinline__ int cluster_size() {
+    int n;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+    return n;
+}
+__device__ __forceinline__ int cluster_id() {
+    int n;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(n));
+    return n;
+}
+
+/* All threads of the cluster's blocks; what they wrote before they arrived is seen by who has waited. */
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+/* They are here, no more: no memory is ordered beyond the block. A fence for the cluster costs half a microsecond. */
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+/* The same place in the block with that rank, as the functions below take it. */
+__device__ __forceinline__ uint32_t address_at_rank(uint32_t address, int rank) {
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+__device__ __forceinline__ float load_at_rank(uint32_t there) {
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    return v;
+}
+/* Counted, as 16 bytes, by a barrier of the block it goes to: no fence is needed on either side. */
+__device__ __forceinline__ void store_at_rank(uint32_t there, float4 v, uint32_t barrier_there) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(there),
+                 "r"(barrier_there), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
+}
