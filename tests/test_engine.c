@@ -966,6 +966,32 @@ static void options_out_of_range_are_named(void **state) {
     program_free(p);
 }
 
+/* 64 blocks, of which each of 8 requests takes 8 at once: none is kept waiting for what is kept for those that run. */
+static void as_many_as_the_cache_was_made_for_run_together(void **state) {
+    (void)state;
+    enum { N = 8, LONG = 57, LEN = 64 };
+    struct world w =
+        world_open((struct toy_shape){.full = true},
+                   (struct gyre_options){
+                       .max_batched_tokens = 2 * LEN, .max_seqs = N, .block_size = 8, .max_model_len = LEN, .no_prefix_cache = true});
+    static struct record records[N];
+    static int32_t prompt[LONG];
+    struct gyre_request q = gyre_request_default(w.g);
+    memset(records, 0, sizeof records);
+    q.prompt = prompt, q.n_prompt = LONG, q.max_tokens = LEN - LONG, q.ignore_eos = true;
+    for (int i = 0; i < N; i++) {
+        prompt[0] = i;
+        submit(w.g, q, &records[i]);
+    }
+    while (!records[0].n_done)
+        poll_once(w.g);
+    for (int i = 0; i < N; i++)
+        EXPECT(records[i].n_tokens > 0);
+    finish_all(w.g);
+    EXPECT_EQ(w.g->scheduler.n_preempted, 0);
+    world_close(w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_company_changes_nothing),
@@ -991,6 +1017,7 @@ int main(void) {
         cmocka_unit_test(who_gives_way_is_swapped_where_that_is_cheaper),
         cmocka_unit_test(a_long_prompt_does_not_starve_among_short_ones),
         cmocka_unit_test(the_cache_is_as_large_as_was_said),
+        cmocka_unit_test(as_many_as_the_cache_was_made_for_run_together),
         cmocka_unit_test(the_memory_plan_adds_up),
         cmocka_unit_test(options_out_of_range_are_named),
     };

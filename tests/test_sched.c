@@ -195,6 +195,10 @@ static void a_25th_of_the_cache_is_kept_for_those_that_run(void **state) {
     EXPECT(kv_pool_has_room(&pool, &waits, 40, false) && !kv_pool_has_room(&pool, &waits, 41, false));
     EXPECT_EQ(kv_pool_extend(&pool, &runs, 200), OK); // it may have them all itself
     kv_pool_drop(&pool, &runs);
+    pool.holds_all = true;
+    EXPECT_EQ(kv_pool_extend(&pool, &runs, 160), OK);
+    EXPECT(kv_pool_has_room(&pool, &waits, 40, true) && !kv_pool_has_room(&pool, &waits, 41, true));
+    kv_pool_drop(&pool, &runs);
     kv_pool_release(&pool);
     arena_release(&arena);
 }

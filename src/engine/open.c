@@ -25,6 +25,16 @@ static void fill_info(struct gyre *g, const struct engine_model *m, const struct
             info->eos[info->n_eos++] = m->eos[i];
 }
 
+/* Whether no sequences that may run together can ever hold more blocks than there are. */
+static bool holds_all(const struct program *p, const struct engine_sizes *sizes) {
+    for (int i = 0; i < p->n_groups; i++) {
+        int64_t one = kv_group_blocks_for(&p->groups[i], sizes->max_model_len, sizes->cache.block_size, sizes->bucket.max_tokens);
+        if (p->groups[i].kind != CACHE_STATE && sizes->cache.n_blocks[i] / sizes->bucket.max_seqs < one)
+            return false;
+    }
+    return true;
+}
+
 static void allocate_step(struct gyre *g, const struct gyre_options *o, const struct engine_sizes *sizes) {
     const struct program *p = g->program;
     struct bucket b = sizes->bucket;
@@ -40,6 +50,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
                                    .max_copies = b.max_copies,
                                    .n_states = sizes->cache.n_states,
                                    .n_host_states = sizes->cache.n_host_states,
+                                   .holds_all = holds_all(p, sizes),
                                    .remember_tokens = o->no_prefix_cache ? 0 : sizes->kv_cache_tokens};
     memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);
     memcpy(pool.n_host_blocks, sizes->cache.n_host_blocks, sizeof pool.n_host_blocks);

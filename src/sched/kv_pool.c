@@ -20,7 +20,8 @@ void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *o) {
                              .block_size = o->block_size,
                              .max_chunk = o->max_chunk,
                              .max_copies = o->max_copies,
-                             .remembers = o->remember_tokens > 0};
+                             .remembers = o->remember_tokens > 0,
+                             .holds_all = o->holds_all};
     for (int g = 0; g < o->n_groups; g++) {
         struct kv_group *group = &pool->groups[g];
         group->paged = o->groups[g].kind != CACHE_STATE;
@@ -81,7 +82,7 @@ bool kv_pool_has_room(const struct kv_pool *pool, const struct sequence *seq, in
     for (int g = 0; g < pool->n_groups; g++) {
         const struct kv_group *group = &pool->groups[g];
         int64_t held = seq->swapped ? 0 : seq->tables[g].end - seq->tables[g].first;
-        int64_t kept = others_run && group->window == 0 ? group->blocks.n_blocks / 25 : 0;
+        int64_t kept = others_run && !pool->holds_all && group->window == 0 ? group->blocks.n_blocks / 25 : 0;
         if (group->paged && blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) - held > group->blocks.n_free - kept)
             return false;
     }

@@ -41,7 +41,7 @@ struct kv_pool {
     struct block_list states; // slots of running sequences, checkpoints (free, with a node) and others
     struct block_list host_states;
     int64_t state_bytes; // of a slot, all groups together
-    bool remembers;
+    bool remembers, holds_all;
     struct prefix_cache prefix;
     int32_t *path;             // [prefix.n_nodes]: scratch of kv_pool_recall
     struct cache_copy *copies; // [max_copies]: what the next step begins with
@@ -57,6 +57,7 @@ struct kv_pool_options {
     int n_states;
     int n_host_blocks[MAX_CACHE_GROUPS], n_host_states;
     int64_t block_bytes[MAX_CACHE_GROUPS]; // of a block, or a slot; for what copies cost
+    bool holds_all;                        // as many sequences as may run at once, each as long as it may become
     int64_t remember_tokens;               // of text, so many at least of what earlier sequences computed; 0: nothing
 };
 void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *options);
@@ -69,7 +70,8 @@ int64_t kv_group_blocks_for(const struct cache_group *group, int64_t n_tokens, i
 bool kv_pool_could_hold(const struct kv_pool *pool, int64_t n_tokens);
 
 /* Whether what a sequence of n tokens needs, beyond what it holds, is free now; and besides, if others run, a 25th of the
- * blocks that grow with their texts (not of windows): it would soon take from them what it was given, or they from it. */
+ * blocks that grow with their texts (not of windows): it would soon take from them what it was given, or they from it. A pool
+ * that holds all keeps nothing back: nobody takes anything from anybody. */
 bool kv_pool_has_room(const struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens, bool others_run);
 
 /* Makes seq hold cache for its first n tokens, the last at most max_chunk of them not yet computed, and a state
