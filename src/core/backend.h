@@ -111,9 +111,9 @@ struct backend_ops {
     /* Measures, for up to a second, between steps; NULL: the device has no limits worth knowing. */
     enum status (*measure)(struct backend *b, struct device_limits *out, struct error *err);
 
-    /* Runs the step that was collected last, in which n_rows sequences decoded, again and tells how long each op takes by itself,
+    /* Runs the step that was collected last again, which none may have followed, and tells how long each op takes by itself,
      * [program.n_ops]. NULL: nobody can tell. */
-    enum status (*trace)(struct executable *exe, int n_rows, double *op_us, struct error *err);
+    enum status (*trace)(struct executable *exe, double *op_us, struct error *err);
 
     void (*free_executable)(struct executable *exe); // waits for what is in flight
     void (*free)(struct backend *b);

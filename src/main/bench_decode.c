@@ -38,7 +38,7 @@ static const struct flag flags[] = {
     {"num-iters-warmup", 0, FLAG_INT, &opt.n_warmup, "N", "Workload", "runs of each before those that count", .min = 0, .max = 1 << 20},
     {"num-iters", 0, FLAG_INT, &opt.n_iters, "N", "Workload", "runs of each; their median, least and most are printed", .min = 1, .max = 1 << 20},
     {"seed", 0, FLAG_INT, &opt.seed, "N", "Workload", "of the prompts", .min = 0, .max = 1e18},
-    {"trace", 0, FLAG_BOOL, &opt.trace, NULL, "Report", "also where a step's time goes, op by op; on a GPU"},
+    {"trace", 0, FLAG_BOOL, &opt.trace, NULL, "Report", "also where the time of a step that decodes goes, and of a prompt's last, op by op; on a GPU"},
     {"output-json", 0, FLAG_STRING, &opt.output_json, "FILE", "Report", "write the figures as JSON"},
     ENGINE_FLAGS(opt.engine),
 };
@@ -48,11 +48,14 @@ static const struct flag flags[] = {
 
 struct decode_run {
     int64_t started_us, all_first_us, ended_us; // submitted; every sequence has its first token; the last token
-    int64_t n_first, n_tokens, n_tokens_at_first;
+    int64_t n_first, n_tokens, n_tokens_at_first, n_preempted;
+    int64_t n_last_step;      // tokens of the last step
+    struct progress progress; // shown while it runs
 };
 
-/* n prompts at once, of n_prompt tokens that no run before had. */
-static enum status submit(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, struct error *err) {
+/* n prompts at once, of n_prompt tokens that no run before had. Their ids go to `requests`, unless that is NULL. */
+static enum status submit(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, uint64_t *requests,
+                          struct error *err) {
     int32_t *ids = xcalloc((size_t)n_prompt, sizeof *ids);
     struct gyre_request q = gyre_request_default(g);
     uint32_t n_vocab = (uint32_t)gyre_info(g)->vocab_size;
@@ -67,36 +70,71 @@ static enum status submit(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n
         for (int64_t k = 0; k < n_prompt; k++)
             ids[k] = (int32_t)(philox4x32((uint64_t)(opt.seed + round), (uint64_t)i, (uint64_t)k).v[0] % n_vocab);
         rc = gyre_submit(g, &q, &id, &e);
+        if (requests)
+            requests[i] = id;
     }
     free(ids);
     return rc == 0 ? OK : engine_fault(&e, err);
 }
 
-static enum status run_once(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, struct decode_run *r,
-                            struct error *err) {
+/* Hands out events once; n_first counts the sequences that have their first token. */
+static enum status take_events(struct gyre *g, int64_t n, int64_t n_prompt, struct decode_run *r, struct error *err) {
     enum { EVENTS = 2048 };
     static struct gyre_event events[EVENTS];
-    *r = (struct decode_run){0};
-    TRY(submit(g, n, n_prompt, n_output, round, err));
-    r->started_us = clock_us();
-    while (gyre_busy(g)) {
-        int n_events = gyre_poll(g, events, EVENTS);
-        int64_t now = clock_us();
-        for (int i = 0; i < n_events; i++) {
-            if (events[i].kind == GYRE_DONE && events[i].finish == GYRE_FAILED)
-                return fail(err, ERR_DEVICE, "%s", events[i].error);
-            if (events[i].kind != GYRE_TOKEN)
-                continue;
-            r->n_tokens++;
-            r->n_first += events[i].position == n_prompt;
-            r->ended_us = now;
-        }
-        if (r->n_first == n && r->all_first_us == 0) {
-            r->all_first_us = now;
-            r->n_tokens_at_first = r->n_tokens;
-        }
+    int64_t n_steps = g->n_steps;
+    int n_events = gyre_poll(g, events, EVENTS);
+    int64_t now = clock_us();
+    if (g->n_steps > n_steps) {
+        r->n_last_step = g->scheduler.n_step_tokens;
+        progress_step(&r->progress, r->progress.done + r->n_last_step);
+    }
+    for (int i = 0; i < n_events; i++) {
+        if (events[i].kind == GYRE_DONE && events[i].finish == GYRE_FAILED)
+            return fail(err, ERR_DEVICE, "%s", events[i].error);
+        if (events[i].kind != GYRE_TOKEN)
+            continue;
+        r->n_tokens++;
+        r->n_first += events[i].position == n_prompt;
+        r->ended_us = now;
+    }
+    if (r->n_first == n && r->all_first_us == 0) {
+        r->all_first_us = now;
+        r->n_tokens_at_first = r->n_tokens;
     }
     return OK;
+}
+
+static enum status run_once(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, struct decode_run *r,
+                            struct error *err) {
+    int64_t n_preempted = g->scheduler.n_preempted;
+    *r = (struct decode_run){0};
+    TRY(submit(g, n, n_prompt, n_output, round, NULL, err));
+    progress_begin(&r->progress, n_output == 1 ? "prompt" : "decoding", "tokens", n * (n_prompt + n_output - 1));
+    r->started_us = clock_us();
+    enum status st = OK;
+    while (st == OK && gyre_busy(g))
+        st = take_events(g, n, n_prompt, r, err);
+    progress_end(&r->progress);
+    r->n_preempted = g->scheduler.n_preempted - n_preempted;
+    return st;
+}
+
+/* Ends while all sequences decode: the step that was collected last is one of theirs. */
+static enum status run_halfway(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, struct error *err) {
+    uint64_t *requests = xcalloc((size_t)n, sizeof *requests);
+    struct decode_run r = {0};
+    int64_t n_steps = 0;
+    enum status st = submit(g, n, n_prompt, n_output, opt.n_iters, requests, err);
+    while (st == OK && gyre_busy(g) && (r.n_first < n || g->n_steps < n_steps + 4)) {
+        n_steps = r.n_first < n ? g->n_steps : n_steps;
+        st = take_events(g, n, n_prompt, &r, err);
+    }
+    for (int64_t i = 0; i < n && st == OK; i++)
+        gyre_cancel(g, requests[i]);
+    while (st == OK && gyre_busy(g))
+        st = take_events(g, n, n_prompt, &r, err);
+    free(requests);
+    return st;
 }
 
 /* ---- figures ---- */
@@ -120,7 +158,10 @@ struct row {
     struct spread tokens_per_s, first_token_ms;
     struct bench_floor floor; // of a step in the middle of the window, or of the prompt
     struct gpu_report gpu;
-    int64_t n_decoded; // tokens while the GPU was watched
+    int64_t n_decoded;   // tokens while the GPU was watched
+    int64_t n_preempted; // sequences that gave way, in all runs that count
+    int64_t n_last_step; // tokens of the last step of all
+    bool ends_together;  // all sequences began in one step, and so end in one
 };
 
 /* With n_output 1 the run is a prefill: its time is that of the first token. */
@@ -139,6 +180,9 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
         first[i - opt.n_warmup] = (double)(r.all_first_us - r.started_us) * 1e-3;
         rates[i - opt.n_warmup] = (double)(r.n_tokens - r.n_tokens_at_first) / ((double)MAX(r.ended_us - r.all_first_us, 1) * 1e-6);
         row->n_decoded += r.n_tokens;
+        row->n_preempted += r.n_preempted;
+        row->n_last_step = r.n_last_step;
+        row->ends_together = r.n_tokens_at_first == row->n;
     }
     gpu_watch_stop(watch, &row->gpu);
     if (st == OK) {
@@ -170,6 +214,8 @@ static void print_decode(const struct row *r) {
            r->tokens_per_s.least, r->tokens_per_s.most, step_s * 1e3, r->floor.seconds * 1e3, 100 * r->floor.seconds / step_s,
            r->floor.weight_bytes * 1e-9, r->floor.cache_bytes * 1e-9, r->floor.flops / step_s * 1e-12, r->first_token_ms.median);
     print_gpu(&r->gpu, r->n_decoded);
+    if (r->n_preempted > 0)
+        printf(" (%lld gave way)", (long long)r->n_preempted);
     printf("\n");
     fflush(stdout);
 }
@@ -219,11 +265,12 @@ static void print_device(const struct gyre *g, const struct device_limits *l) {
         printf("clocks    not known: %s\n", why);
 }
 
-/* What came between exec and the first token of a prompt. */
+/* What came between exec and the first token of a short prompt. */
 static enum status print_start(struct gyre *g, struct error *err) {
+    enum { START_TOKENS = 16 };
     const struct open_times *t = &g->open_us;
     struct decode_run r;
-    TRY(run_once(g, 1, opt.input_len, 1, -1, &r, err));
+    TRY(run_once(g, 1, MIN(opt.input_len, START_TOKENS), 1, -1, &r, err));
     printf("start     %.2f s from exec to the first token: model %.2f, device %.2f, weights %.2f, cache %.2f, plans and graphs %.2f, first "
            "token %.3f\n",
            process_age_s(), (double)t->model * 1e-6, (double)t->device * 1e-6, (double)t->weights * 1e-6, (double)t->cache * 1e-6,
@@ -268,9 +315,11 @@ static bool same_work(const struct op *a, const struct op *b) {
            (!x || (x->out == y->out && x->in == y->in));
 }
 
-static void print_ops(const struct gyre *g, const struct device_limits *limits, int64_t n_seqs, const double *op_us) {
+/* Of a step in which n_seqs sequences, each with `before` tokens in the cache, computed n_new. */
+static void print_ops(const struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new,
+                      const double *op_us) {
     const struct program *p = g->program;
-    double before = (double)(opt.input_len + opt.output_len - 1);
+    double all_us = 0;
     bool *told = xcalloc((size_t)p->n_ops, sizeof *told);
     for (int i = 0; i < p->n_ops; i++) {
         double us = 0, floor_us = 0;
@@ -278,26 +327,41 @@ static void print_ops(const struct gyre *g, const struct device_limits *limits, 
         for (int k = i; k < p->n_ops && !told[i]; k++)
             if (!told[k] && same_work(&p->ops[i], &p->ops[k])) {
                 us += op_us[k];
-                floor_us += bench_floor_op(g, limits, k, (double)n_seqs, before, 1).seconds * 1e6;
+                floor_us += bench_floor_op(g, limits, k, n_seqs, before, n_new).seconds * 1e6;
                 n++;
                 told[k] = k != i;
             }
         if (n > 0)
             printf("      %-13s %7d > %-7d x %-3d %9.1f us %7.2f each   floor %9.1f us %6.1f %%\n", op_name(p->ops[i].code),
                    p->ops[i].in[0].width, p->ops[i].out[0].width, n, us, us / n, floor_us, 100 * floor_us / us);
+        all_us += us;
     }
+    printf("      in all %.1f us\n", all_us);
     free(told);
 }
 
-static enum status trace(struct gyre *g, const struct device_limits *limits, int64_t n_seqs, struct error *err) {
+/* The step that was collected last. */
+static enum status trace(struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new,
+                         struct error *err) {
     if (!g->ops->trace)
         return fail(err, ERR_UNSUPPORTED, "bench decode: --device %s cannot tell how long an op takes", g->ops->name);
     double *op_us = xcalloc((size_t)g->program->n_ops, sizeof *op_us);
-    enum status st = g->ops->trace(g->exe, (int)n_seqs, op_us, err);
+    enum status st = g->ops->trace(g->exe, op_us, err);
     if (st == OK)
-        print_ops(g, limits, n_seqs, op_us);
+        print_ops(g, limits, n_seqs, before, n_new, op_us);
     free(op_us);
     return st;
+}
+
+static enum status trace_decode(struct gyre *g, const struct device_limits *limits, const struct row *row, struct error *err) {
+    if (!row->ends_together) // the last step had only some of them
+        TRY(run_halfway(g, row->n, row->n_prompt, opt.output_len, err));
+    return trace(g, limits, (double)row->n, (double)(row->n_prompt + (row->ends_together ? opt.output_len - 1 : 0)), 1, err);
+}
+
+/* The last chunk of a prompt. */
+static enum status trace_prefill(struct gyre *g, const struct device_limits *limits, const struct row *row, struct error *err) {
+    return trace(g, limits, 1, (double)(row->n_prompt - row->n_last_step), (double)row->n_last_step, err);
 }
 
 static enum status bench_decodes(struct gyre *g, const struct device_limits *limits, json_t *rows, struct error *err) {
@@ -310,7 +374,7 @@ static enum status bench_decodes(struct gyre *g, const struct device_limits *lim
         TRY(measure(g, limits, opt.output_len, &row, err));
         print_decode(&row);
         if (opt.trace)
-            TRY(trace(g, limits, row.n, err));
+            TRY(trace_decode(g, limits, &row, err));
         json_array_append_new(rows, row_json(&row, true));
     }
     return OK;
@@ -321,6 +385,8 @@ static enum status bench_prefills(struct gyre *g, const struct device_limits *li
         struct row row = {.n = 1, .n_prompt = opt.prefill.ids[i]};
         TRY(measure(g, limits, 1, &row, err));
         print_prefill(&row);
+        if (opt.trace)
+            TRY(trace_prefill(g, limits, &row, err));
         json_array_append_new(rows, row_json(&row, false));
     }
     return OK;

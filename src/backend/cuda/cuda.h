@@ -276,7 +276,7 @@ enum status step_launch(struct executable *exe, const struct launch *l, struct e
 
 /* ---- trace.c ---- */
 enum status trace_mark(struct executable *exe, int op, struct error *err); // nothing, unless a step is traced
-enum status cuda_trace(struct executable *exe, int n_rows, double *op_us, struct error *err);
+enum status cuda_trace(struct executable *exe, double *op_us, struct error *err);
 
 /* ---- graphs.c ---- */
 struct launch launch_of(const struct executable *exe, int rows); // a step that decodes in so many rows

@@ -1,4 +1,4 @@
-/* trace.c - how long each op of a decoding step takes: the step captured once more with an event before every op (backend_ops.trace).
+/* trace.c - how long each op of a step takes: the step captured once more with an event before every op (backend_ops.trace).
  *
  * The plan on the device is that of the step that ran last, so the same rows are computed again, to the same places. Between events nothing
  * starts early, so the sum is more than the step takes; an op that is part of another's kernel shows about a microsecond. */
@@ -15,9 +15,9 @@ enum status trace_mark(struct executable *exe, int op, struct error *err) {
     return OK;
 }
 
-static enum status capture(struct executable *exe, int n_rows, cudaGraphExec_t *out, struct error *err) {
+static enum status capture(struct executable *exe, cudaGraphExec_t *out, struct error *err) {
     struct backend *b = exe->backend;
-    struct launch l = launch_of(exe, padded_rows(n_rows));
+    struct launch l = launch_for(exe, step_collected(exe)->plan);
     cudaGraph_t graph;
     DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "a graph with events");
     enum status st = step_launch(exe, &l, err);
@@ -54,11 +54,11 @@ static enum status replay(struct executable *exe, cudaGraphExec_t graph, float *
     return OK;
 }
 
-static enum status trace(struct executable *exe, int n_rows, float *ms, double *op_us, struct error *err) {
+static enum status trace(struct executable *exe, float *ms, double *op_us, struct error *err) {
     cudaGraphExec_t graph = NULL;
     for (int i = 0; i <= exe->program->n_ops; i++)
         DEVICE_TRY(exe->backend, err, cudaEventCreate(&exe->marks[i]), "an event");
-    enum status st = capture(exe, n_rows, &graph, err);
+    enum status st = capture(exe, &graph, err);
     if (st == OK)
         st = replay(exe, graph, ms, op_us, err);
     if (graph)
@@ -66,11 +66,11 @@ static enum status trace(struct executable *exe, int n_rows, float *ms, double *
     return st;
 }
 
-enum status cuda_trace(struct executable *exe, int n_rows, double *op_us, struct error *err) {
+enum status cuda_trace(struct executable *exe, double *op_us, struct error *err) {
     int n = exe->program->n_ops;
     float *ms = xcalloc((size_t)n * REPLAYS, sizeof *ms);
     exe->marks = xcalloc((size_t)n + 1, sizeof *exe->marks);
-    enum status st = trace(exe, n_rows, ms, op_us, err);
+    enum status st = trace(exe, ms, op_us, err);
     for (int i = 0; i <= n; i++)
         if (exe->marks[i])
             cudaEventDestroy(exe->marks[i]);
