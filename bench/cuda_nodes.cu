@@ -1,5 +1,5 @@
-/* cuda_nodes.cu - what the nodes of a step that are neither product nor attention cost on a GPU: ADD_NORM, NORM, GATED_ACT and their
- * e4m3 twins.
+/* cuda_nodes.cu - what the nodes of a step that are neither product nor attention cost on a GPU: ADD_NORM, NORM, GATED_ACT, their
+ * e4m3 twins, and launch_quantise.
  *
  *     build/cuda/bench_nodes [check]      a table; with check: every node against double precision, outputs poisoned
  *
@@ -238,6 +238,60 @@ static double act_double(int act, double limit, double g, double u) {
     }
 }
 
+/* Largest sizes of rows, as a step has them. */
+struct largest_sizes {
+    uint32_t *at;
+    int n;
+    explicit largest_sizes(int n_rows) : n(n_rows) {
+        TRY_CUDA(cudaMalloc(&at, n * sizeof *at));
+        TRY_CUDA(cudaMemset(at, 0, n * sizeof *at));
+    }
+    largest_sizes(const largest_sizes &) = delete;
+    ~largest_sizes() { cudaFree(at); }
+    static uint32_t of_row(const rows &x, int t) {
+        float most = 0;
+        for (int i = 0; i < x.m.width; i++)
+            most = std::max(most, fabsf(x.row(t)[i]));
+        uint32_t bits;
+        memcpy(&bits, &most, sizeof bits);
+        return bits;
+    }
+    void find(const rows &x) {
+        std::vector<uint32_t> host;
+        for (int t = 0; t < n; t++)
+            host.push_back(of_row(x, t));
+        TRY_CUDA(cudaMemcpy(at, host.data(), n * sizeof *at, cudaMemcpyHostToDevice));
+    }
+    void expect_of(const char *what, const rows &x) {
+        std::vector<uint32_t> host(n);
+        TRY_CUDA(cudaMemcpy(host.data(), at, n * sizeof *at, cudaMemcpyDeviceToHost));
+        for (int t = 0; t < n; t++)
+            if (host[t] != of_row(x, t)) {
+                printf("%s: largest of row %d is %x, not %x  WRONG\n", what, t, host[t], of_row(x, t));
+                n_wrong++;
+                return;
+            }
+    }
+};
+
+static void check_quantise(int n_rows, int width, element e, int extra) {
+    rows x(n_rows, width, e, extra), looked(n_rows, width, ELEMENT_E4M3), known(n_rows, width, ELEMENT_E4M3);
+    x.fill(5);
+    largest_sizes most(n_rows);
+    most.find(x);
+    struct launch l = step_of(n_rows);
+    launch_quantise(&l, n_rows, x.m, looked.m);
+    x.m.most = most.at;
+    launch_quantise(&l, n_rows, x.m, known.m);
+    TRY_CUDA(cudaGetLastError());
+    TRY_CUDA(cudaStreamSynchronize(stream));
+    std::vector<double> want(x.values.begin(), x.values.end());
+    char what[200];
+    snprintf(what, sizeof what, "quantise %d x %d+%d %d", n_rows, width, extra, e);
+    expect(what, looked, want, bound_of(ELEMENT_E4M3));
+    expect((std::string(what) + ", largest known").c_str(), known, want, bound_of(ELEMENT_E4M3));
+}
+
 static void check_act(int act, int n_rows, int width, element in, element out, bool raw = false) {
     rows both(n_rows, 2 * width, in), y(n_rows, width, out), only(n_rows, width, out), twin(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
     both.fill(9);
@@ -249,6 +303,8 @@ static void check_act(int act, int n_rows, int width, element in, element out, b
     up.at = static_cast<char *>(up.at) + width * bytes_of(in);
     struct launch l = step_of(n_rows);
     bool twins = gated_act_takes_twin(act, gate, up, y.m);
+    largest_sizes most(n_rows);
+    only.m.most = twins ? most.at : nullptr;
     launch_gated_act(&l, n_rows, act, 7, gate, up, only.m, none);
     if (twins)
         launch_gated_act(&l, n_rows, act, 7, gate, up, y.m, twin.m);
@@ -264,6 +320,8 @@ static void check_act(int act, int n_rows, int width, element in, element out, b
     expect((std::string(what) + " alone").c_str(), only, want, bound_of(out));
     if (!twins)
         return;
+    only.fetch();
+    most.expect_of(what, only);
     expect(what, y, want, out == ELEMENT_F32 ? 4e-6 : bound_of(out));
     expect((std::string(what) + " twin").c_str(), twin, want, bound_of(ELEMENT_E4M3));
 }
@@ -295,6 +353,10 @@ static void check_all() {
                             check_act(act, n_rows, width, in, out, true);
                     }
         }
+    for (element e : all)
+        for (int width : {16, 48, 3584, 18944, 32768, 40000})
+            for (int n_rows : {1, 7, 33, 128, 300, 512})
+                check_quantise(n_rows, width, e, n_rows == 7 ? 3 : n_rows == 33 ? 8 : 0);
     printf("%d wrong\n", n_wrong);
 }
 
@@ -393,7 +455,20 @@ static void time_add_norm(int n_rows, int width) {
     time_spreads<true>(n_rows, args, size * 14);
 }
 
+static void time_quantise(int n_rows, int width) {
+    rows x(n_rows, width, ELEMENT_F16), twin(n_rows, width, ELEMENT_E4M3);
+    x.fill(4);
+    largest_sizes most(n_rows);
+    most.find(x);
+    struct launch l = step_of(n_rows);
+    double n_bytes = (double)n_rows * width * 3;
+    tell("quantise 16 bit", n_rows, width, n_bytes, time_us([&](int) { launch_quantise(&l, n_rows, x.m, twin.m); }));
+    x.m.most = most.at;
+    tell("quantise 16 bit, largest known", n_rows, width, n_bytes, time_us([&](int) { launch_quantise(&l, n_rows, x.m, twin.m); }));
+}
+
 static void time_act(int n_rows, int width) {
+    largest_sizes most(n_rows);
     rows wide(n_rows, 2 * width, ELEMENT_F32), half(n_rows, 2 * width, ELEMENT_F16), y(n_rows, width, ELEMENT_F16),
         twin(n_rows, width, ELEMENT_E4M3);
     rows ones(1, 2 * width, ELEMENT_F32);
@@ -417,10 +492,16 @@ static void time_act(int n_rows, int width) {
         graw.col_scale = uraw.col_scale = static_cast<const float *>(ones.m.at);
         tell("gated_act of raw, twin", n_rows, width, size * 5,
              time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, graw, uraw, no_y, twin.m); }));
+        dmat folded = y.m;
+        folded.most = most.at;
+        tell("gated_act of raw, largest folded", n_rows, width, size * 6,
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, graw, uraw, folded, none); }));
+        tell("gated_act of 16 bit, largest folded", n_rows, width, size * 6,
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g16, u16, folded, none); }));
         tell("gated_act of 16 bit, twin", n_rows, width, size * 5,
              time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g16, u16, no_y, twin.m); }));
     }
-    tell("quantise 16 bit", n_rows, width, size * 3, time_us([&](int) { launch_quantise(&l, n_rows, y.m, twin.m); }));
+    time_quantise(n_rows, width);
 }
 
 int main(int argc, char **argv) {
@@ -432,9 +513,10 @@ int main(int argc, char **argv) {
     printf("started early: %s\n", nodes_start_early() ? "yes" : "no");
     for (int n : {1, 132})
         time_nothing(n);
-    for (int n_rows : {1, 8, 32, 128, 512}) {
+    for (int n_rows : {1, 8, 32, 128, 256, 512}) {
         for (int width : {3584, 4096, 5376})
             time_add_norm(n_rows, width);
+        time_quantise(n_rows, 3584);
         for (int width : {18944, 21504})
             time_act(n_rows, width);
     }

@@ -105,7 +105,8 @@ static enum status choose_kv(struct backend *b, const char *name, struct error *
     static const struct {
         const char *name;
         enum element element;
-    } known[] = {{"float32", ELEMENT_F32}, {"float16", ELEMENT_F16}, {"bfloat16", ELEMENT_BF16}, {"fp8", ELEMENT_E4M3}, {"int8", ELEMENT_I8}};
+    } known[] = {
+        {"float32", ELEMENT_F32}, {"float16", ELEMENT_F16}, {"bfloat16", ELEMENT_BF16}, {"fp8", ELEMENT_E4M3}, {"int8", ELEMENT_I8}};
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (strcmp(name, known[i].name) == 0) {
             b->kv_is_set = true;
@@ -175,7 +176,8 @@ static enum status cuda_alloc_cache(struct backend *b, const struct program *p, 
     memcpy(b->table_width, config->table_width, sizeof b->table_width);
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
-        int64_t n_blocks = state ? config->n_states : config->n_blocks[g], elements = block_elements(b, &p->groups[g], b->block_size), n_bytes;
+        int64_t n_blocks = state ? config->n_states : config->n_blocks[g], elements = block_elements(b, &p->groups[g], b->block_size),
+                n_bytes;
         int64_t element = element_bytes(cache_element(b, &p->groups[g]));
         TRY(check_cache(b, p, &p->groups[g], err));
         b->caches[g].element = cache_element(b, &p->groups[g]);
@@ -458,6 +460,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
     choose_elements(exe->backend, p, element);
     twins_plan(exe);
+    TRY(twins_alloc(exe, err));
     TRY(place_values(exe, element, offset, err));
     exe->logits = value_of(exe, last->in[0], element, offset);
     exe->hidden = value_of(exe, p->hidden, element, offset);
@@ -494,6 +497,7 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFree(exe->memory);
     cudaFree(exe->scratch);
     cudaFree(exe->rope_memory);
+    cudaFree(exe->mosts.at);
     plan_free(exe);
     cudaFreeHost(exe->hidden_host);
     free(exe->logits_host);

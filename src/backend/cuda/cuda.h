@@ -118,11 +118,13 @@ int padded_rows_at(int i); // and back
 /* ---- twins.c ----
  * A LINEAR whose weight is e4m3 reads, when the step is large, its input as e4m3 with a scale a row: the value's twin. Whoever makes
  * the value may write the twin in the same pass (twin_to_write), and need not write the value if nobody reads that
- * (value_is_read); where it does not write the twin, the first LINEAR that reads it puts launch_quantise before itself. */
+ * (value_is_read); where it does not write the twin, the first LINEAR that reads it puts launch_quantise before itself, which is a
+ * shorter way if whoever made the value has left its rows' largest sizes behind (output_with_most). */
 struct twin {
-    val of;        // the value, or columns of it
-    struct dmat q; // e4m3, as many rows as the value
-    bool written;  // in the step that is being put on the stream
+    val of;               // the value, or columns of it
+    struct dmat q;        // e4m3, as many rows as the value
+    uint32_t *most;       // [rows]: dmat.most of the value
+    bool written, folded; // in the step that is being put on the stream: q, most
 };
 
 /* ---- fold.c ---- */
@@ -186,6 +188,7 @@ struct executable {
     struct compiled_op *ops; // [program.n_ops]
     struct twin *twins;      // [n_twins]
     int n_twins;
+    struct dmosts mosts;     // of the twins, zero when a step begins
     void *memory;            // values
     int64_t step_bytes;      // of all that a step uses on the device
     cudaEvent_t *marks;      // [program.n_ops + 1] while a step is traced, else NULL
@@ -218,10 +221,14 @@ void twins_plan(struct executable *exe);
 /* For program_plan_memory, beside the program's values as they live here. */
 struct value twin_as_value(const struct executable *exe, const struct value *values, const struct twin *t);
 void twin_place(struct executable *exe, struct twin *t, void *at);
-struct twin *twin_of(const struct executable *exe, val v); // NULL: none
+enum status twins_alloc(struct executable *exe, struct error *err); // their `most`
+struct twin *twin_of(const struct executable *exe, val v);          // NULL: none
 
 /* The twin that a producer is to write beside out[k] in a step of so many rows; it counts as written. at NULL: nobody reads it. */
 struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+/* out[k] of a step of so many rows, for a producer that folds its largest sizes if it is told where (dmat.most): it is where a twin is
+ * wanted that the producer does not write. */
+struct dmat output_with_most(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
 /* in[k] of a step of so many rows: raw products, if the LINEAR that makes them leaves them so. */
 struct dmat input_of(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
 /* Whether all that read the LINEAR's output take raw products. */

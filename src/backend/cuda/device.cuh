@@ -116,6 +116,13 @@ __device__ inline float block_max(float x, float *shared) {
     return x;
 }
 
+/* What a warp found largest in a row, into dmat.most. All lanes call it; size >= 0 or not a number. */
+__device__ inline void fold_most(uint32_t *most, int64_t row, float size) {
+    uint32_t bits = __reduce_max_sync(0xffffffffu, __float_as_uint(size));
+    if (threadIdx.x % 32 == 0)
+        atomicMax(most + row, bits);
+}
+
 __device__ inline int step_tokens(const device_plan &p) { return p.counts[0]; }
 __device__ inline int step_seqs(const device_plan &p) { return p.counts[1]; }
 __device__ inline int step_rows(const device_plan &p) { return p.counts[2]; }

@@ -22,7 +22,10 @@ enum element { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I32, ELEMENT_E4M3
  * Of e4m3 a row's values are its elements times scale[row], the row's largest size / 448.
  * With col_scale the elements, of half precision, are raw products (quantise.cu below): the value is
  *     RAW_UNIT * element * row_scale[row] * col_scale[col] + bias[col]
- * Only inputs of launchers that say that they take them are raw. */
+ * Only inputs of launchers that say that they take them are raw.
+ * With most, whoever writes the value also folds each row's largest size into most[row]: an atomicMax of the bits of |value|, as it was
+ * before or after it was rounded. Bits of sizes are ordered as sizes are, and what is not a number is largest. A step begins with
+ * zeros there (launch_embed), so launch_quantise need not look for the largest. Only outputs of launchers that say so have it. */
 struct dmat {
     void *at;
     int64_t stride;
@@ -30,6 +33,7 @@ struct dmat {
     enum element element;
     float *scale;                              // [rows] of ELEMENT_E4M3, else NULL
     const float *row_scale, *col_scale, *bias; // of raw products, else NULL; bias may be NULL
+    uint32_t *most;                            // [rows] or NULL
 };
 
 /* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent.
@@ -149,13 +153,21 @@ struct dropes {
     int n;
     struct drope rope[CUDA_MAX_ROPES];
 };
-/* And the angles of all rows for the ropes given, in the same node. */
-void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes);
+/* Largest sizes that a step gathers: n arrays, `pitch` rows apart. */
+struct dmosts {
+    uint32_t *at;
+    int64_t pitch;
+    int n;
+};
+/* And, in the same node, the angles of all rows for the ropes given, and zeros for the step's rows in `mosts`. */
+void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes,
+                  const struct dmosts *mosts);
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
 
 /* ---- quantise.cu ---- */
-/* y8 = x as e4m3 with a scale a row: the largest size / 448. What is not finite stays so. x of 16 or 32 bits; y8.width % 16 == 0. */
+/* y8 = x as e4m3 with a scale a row: the largest size / 448. What is not finite stays so. x of 16 or 32 bits; y8.width % 16 == 0.
+ * x may have most: then it is read once, by as many blocks as there is room for. */
 void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8);
 
 /* What the library makes of e4m3 rows and e4m3 rows are raw products: sums of products of elements, in half precision and divided by
@@ -187,8 +199,8 @@ struct stream_cut {
     int cluster, n_blocks;       // blocks that share the columns; all blocks
     bool deep;                   // longer queues, of up to 8 rows without a cluster
 };
-struct stream_cut stream_cut_of(const struct dstream *a, int n_rows); // n_blocks 0: shared memory is not enough
-int stream_blocks(int cluster); // that run at once, one on a multiprocessor
+struct stream_cut stream_cut_of(const struct dstream *a, int n_rows);                     // n_blocks 0: shared memory is not enough
+int stream_blocks(int cluster);                                                           // that run at once, one on a multiprocessor
 bool stream_takes_cut(const struct dstream *a, int n_rows, const struct stream_cut *cut); // whether shared memory is enough
 void launch_stream_linear_cut(const struct launch *l, int n_rows, const struct dstream *a, struct dmat x, struct dmat y,
                               const struct stream_cut *cut);
@@ -215,7 +227,7 @@ struct tiles_cut {
 };
 struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows);
 cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y,
-                             const struct tiles_cut *cut);
+                                    const struct tiles_cut *cut);
 
 /* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
 struct dadd_norm {
@@ -234,8 +246,8 @@ void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat 
 
 /* ---- elementwise.cu: n_rows as the step was launched for ---- */
 void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y,
-                      struct dmat twin); // y may be absent where its twin is given
-/* Whether the twin can be written in the same node. */
+                      struct dmat twin); // y may be absent where its twin is given, and have most where it is not
+/* Whether the twin can be written in the same node, or most folded. */
 bool gated_act_takes_twin(int act, struct dmat gate, struct dmat up, struct dmat y);
 void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate, struct dmat y);
 void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x, struct dmat y);

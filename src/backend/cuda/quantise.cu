@@ -4,12 +4,14 @@
  *
  * A block a row; a thread holds up to HELD pieces of 8 columns in registers, so that a row is read once, 16 bytes at a time. Rows
  * wider than WIDEST, or that do not lie on 16 bytes, are read twice. Bytes: a row of x in, a byte a column and 4 out. A row
- * of zeros has the smallest scale, not zero; a row that holds what is not finite gets codes that are not numbers. */
-#include "backend/cuda/device.cuh"
-
-#include <cuda_fp8.h>
+ * of zeros has the smallest scale, not zero; a row that holds what is not finite gets codes that are not numbers.
+ *
+ * Where the largest sizes are known (dmat.most) no thread waits for another: a row is spread over as many blocks as there is room
+ * for, a thread has up to eight pieces under way, all loaded before the first is looked at, and blocks fill the card about once. */
+#include "backend/cuda/fours.cuh"
 
 enum { PIECE = 8, HELD = 4, MOST_THREADS = 1024, WIDEST = MOST_THREADS * HELD * PIECE };
+enum { KNOWN_THREADS = 320, KNOWN_AT_ONCE = 132 * 1536 }; // of a block; of a card
 
 static const float LARGEST = 448.0f, TINIEST = 1e-30f; // 448 / TINIEST is still a float
 
@@ -111,12 +113,61 @@ static __global__ void quantise_anyhow(dmat x, dmat y8) {
         store_piece(y8, row, col, load_piece_anyhow(x, row, col), factor);
 }
 
+/* Thread i of a row's n_threads makes the pieces i, i + n_threads, ... */
+template <element E, int EACH> static __global__ void __launch_bounds__(KNOWN_THREADS) quantise_known(dmat x, dmat y8) {
+    let_next_start();
+    wait_for_previous();
+    int64_t row = blockIdx.y;
+    int thread = blockIdx.x * blockDim.x + threadIdx.x, n_threads = gridDim.x * blockDim.x;
+    eight_of<E> held[EACH];
+    float most = __uint_as_float(x.most[row]);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int col = (thread + k * n_threads) * PIECE;
+        if (col < y8.width)
+            held[k] = load_eight<E>(x, row, col);
+    }
+    float inverse = e4m3_inverse(most);
+    if (thread == 0)
+        y8.scale[row] = e4m3_scale(most);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int col = (thread + k * n_threads) * PIECE;
+        if (col < y8.width)
+            store_e4m3(y8, row, col, floats_of<E>(held[k].low) * inverse, floats_of<E>(held[k].high) * inverse);
+    }
+}
+
+template <element E> static void launch_known(const struct launch *l, int n_rows, struct dmat x, struct dmat y8) {
+    int64_t pieces = y8.width / PIECE;
+    int each = 1; // pieces a thread
+    while (each < 8 && n_rows * (pieces + each - 1) / each > KNOWN_AT_ONCE)
+        each *= 2;
+    int threads = (int)(pieces + each - 1) / each, blocks = (threads + KNOWN_THREADS - 1) / KNOWN_THREADS;
+    dim3 grid(blocks, n_rows), block(((threads + blocks - 1) / blocks + 31) / 32 * 32);
+    launch_node(each == 1   ? quantise_known<E, 1>
+                : each == 2 ? quantise_known<E, 2>
+                : each == 4 ? quantise_known<E, 4>
+                            : quantise_known<E, 8>,
+                grid, block, 0, l->stream, x, y8);
+}
+
+static void launch_known(const struct launch *l, int n_rows, struct dmat x, struct dmat y8) {
+    switch (x.element) {
+    case ELEMENT_F32: launch_known<ELEMENT_F32>(l, n_rows, x, y8); break;
+    case ELEMENT_F16: launch_known<ELEMENT_F16>(l, n_rows, x, y8); break;
+    default: launch_known<ELEMENT_BF16>(l, n_rows, x, y8);
+    }
+}
+
 void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8) {
     int64_t size = x.element == ELEMENT_F32 ? 4 : 2;
     bool aligned = (reinterpret_cast<uintptr_t>(x.at) | (uintptr_t)(x.stride * size)) % 16 == 0;
     int pieces = y8.width / PIECE, per_thread = (pieces + MOST_THREADS - 1) / MOST_THREADS;
     int threads = ((pieces + per_thread - 1) / per_thread + 31) / 32 * 32;
-    if (aligned && y8.width <= WIDEST)
+    if (aligned && x.most)
+        launch_known(l, n_rows, x, y8);
+    else if (aligned && y8.width <= WIDEST)
         launch_node(quantise, n_rows, threads, 0, l->stream, x, y8);
     else
         launch_node(quantise_anyhow, n_rows, MOST_THREADS, 0, l->stream, x, y8);

@@ -2,7 +2,8 @@
  * once out.
  *
  * A block makes 1,024 columns of a row, a thread four neighbours; rows that do not lie in fours are made column by column. The first
- * EMBED of a step makes the angles of its ropes too, a block more a row and rope, since both need nothing but the plan. */
+ * EMBED of a step makes the angles of its ropes too, a block more a row and rope, since both need nothing but the plan; and one
+ * more a row clears the row's largest sizes, as the first node of the step that can. */
 #include "backend/cuda/fours.cuh"
 
 enum { THREADS = 256, COLUMNS = 1024 };
@@ -46,12 +47,20 @@ static __device__ void make_angles(const device_plan &plan, const drope &rope, i
     }
 }
 
+/* Of padding rows too: they are folded into like others. */
+static __device__ void clear_mosts(const dmosts &mosts, int t) {
+    for (int i = threadIdx.x; i < mosts.n; i += THREADS)
+        mosts.at[i * mosts.pitch + t] = 0;
+}
+
 static __global__ void __launch_bounds__(THREADS)
-    embed(device_plan plan, dweight table, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes) {
+    embed(device_plan plan, dweight table, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes, dmosts mosts) {
     let_next_start();
     wait_for_previous();
     int t = blockIdx.y, rope = blockIdx.x - n_pieces;
-    if (t >= step_tokens(plan))
+    if (rope == ropes.n)
+        clear_mosts(mosts, t);
+    if (rope == ropes.n || t >= step_tokens(plan))
         return;
     if (rope >= 0) {
         make_angles(plan, ropes.rope[rope], t);
@@ -75,11 +84,12 @@ static __global__ void __launch_bounds__(THREADS) convert(dmat x, dmat y, bool i
     move_row(x, blockIdx.y, 1, y, blockIdx.y, in_fours);
 }
 
-void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes) {
+void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes,
+                  const struct dmosts *mosts) {
     dmat rows = {const_cast<void *>(table.at), table.in, y.width, table.element, nullptr};
     int n = pieces_of(y.width);
-    launch_node(embed, dim3(n + ropes->n, l->n_tokens), THREADS, 0, l->stream, l->plan, table, scale, y,
-                lies_in_fours(rows) && lies_in_fours(y), n, *ropes);
+    launch_node(embed, dim3(n + ropes->n + (mosts->n > 0), l->n_tokens), THREADS, 0, l->stream, l->plan, table, scale, y,
+                lies_in_fours(rows) && lies_in_fours(y), n, *ropes, *mosts);
 }
 
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y) {

@@ -48,6 +48,7 @@ static enum status run_linear(const struct compiled_op *c, const struct launch *
     struct dmat x = l->in_order && c->in_order.at ? c->in_order : c->in[0];
     enum linear_path path = linear_path(c, n_rows);
     if (reads_twin(path)) {
+        x.most = c->in_twin->folded ? c->in_twin->most : NULL;
         if (!c->in_twin->written)
             launch_quantise(l, n_rows, x, c->in_twin->q);
         c->in_twin->written = true;
@@ -68,13 +69,16 @@ static enum status run_linear(const struct compiled_op *c, const struct launch *
     return OK;
 }
 
-/* The first makes the step's angles too. */
+/* The first makes the step's angles too, and clears its largest sizes. */
 static void run_embed(const struct executable *exe, const struct compiled_op *c, const struct launch *l) {
     struct dropes ropes = {0};
+    struct dmosts mosts = {0};
+    if (c == exe->ops)
+        mosts = exe->mosts;
     for (int i = 0; c == exe->ops && i < exe->program->n_ropes; i++)
         if (exe->ropes[i].dim > 0)
             ropes.rope[ropes.n++] = exe->ropes[i];
-    launch_embed(l, c->matrix[0], c->op->args.embed.scale, c->out[0], &ropes);
+    launch_embed(l, c->matrix[0], c->op->args.embed.scale, c->out[0], &ropes, &mosts);
 }
 
 /* What a producer makes of out[k] for those who read it: the value, its twin or both. */
@@ -194,7 +198,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
 
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
     for (int i = 0; i < exe->n_twins; i++)
-        exe->twins[i].written = false;
+        exe->twins[i].written = exe->twins[i].folded = false;
     attention_lists_launch(exe, l);
     for (int i = 0; i < exe->program->n_ops; i++) {
         TRY(trace_mark(exe, i, err));

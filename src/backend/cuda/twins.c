@@ -93,22 +93,44 @@ void twin_place(struct executable *exe, struct twin *t, void *at) {
     t->q = (struct dmat){at, t->of.width, t->of.width, ELEMENT_E4M3, scale};
 }
 
+enum status twins_alloc(struct executable *exe, struct error *err) {
+    int64_t rows = padded_rows(exe->bucket.max_tokens);
+    exe->mosts = (struct dmosts){.pitch = rows, .n = exe->n_twins};
+    TRY(device_alloc(exe, &exe->mosts.at, exe->n_twins * rows * (int64_t)sizeof *exe->mosts.at, "largest sizes", err));
+    for (int i = 0; i < exe->n_twins && !exe->only_sized; i++)
+        exe->twins[i].most = exe->mosts.at + i * rows;
+    return OK;
+}
+
 /* Whether a LINEAR that reads v, in the columns of the twin, takes the path in a step of so many rows. */
 static bool taken_by(const struct compiled_op *reader, const struct twin *t, int n_rows) {
     return reader->in_twin == t && reads_twin(linear_path(reader, n_rows));
 }
 
-struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
-    struct twin *t = c->out_twin[k];
-    if (!t)
-        return (struct dmat){0};
+static bool is_wanted(const struct executable *exe, const struct twin *t, int n_rows) {
     const struct value *v = &exe->program->values[t->of.id];
     for (int i = v->first_use; i <= v->last_use && i < exe->program->n_ops; i++)
-        if (taken_by(&exe->ops[i], t, n_rows)) {
-            t->written = true;
-            return t->q;
-        }
-    return (struct dmat){0};
+        if (taken_by(&exe->ops[i], t, n_rows))
+            return true;
+    return false;
+}
+
+struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
+    struct twin *t = c->out_twin[k];
+    if (!t || !is_wanted(exe, t, n_rows))
+        return (struct dmat){0};
+    t->written = true;
+    return t->q;
+}
+
+struct dmat output_with_most(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
+    struct twin *t = c->out_twin[k];
+    struct dmat y = c->out[k];
+    if (t && is_wanted(exe, t, n_rows)) {
+        t->folded = true;
+        y.most = t->most;
+    }
+    return y;
 }
 
 bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
