@@ -198,13 +198,17 @@ build/cuda/test_tiles: tests/cuda/test_tiles.cu src/backend/cuda/tiles.cu src/ba
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
 build/cuda/bench_tiles: bench/cuda_tiles.cu src/backend/cuda/tiles.cu src/backend/cuda/kernels.h
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
-cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear build/cuda/test_tiles
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear build/cuda/test_tiles build/cuda/libtimeline.so
 build/cuda/bench_nodes: bench/cuda_nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o
 # Kernels alone, checked and timed; bench/cuda says how.
 build/cuda/bench_attention: bench/cuda/attention.cu $(patsubst %,build/cuda/backend/cuda/%.cu.o,attention attention_parts attention_decode attention_prefill qkv_prep)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -cudart static -o $@ $^
+# Beside a program of ours: when each kernel ran, by CUPTI, which it loads itself.
+build/cuda/libtimeline.so: bench/cuda/timeline.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -I$(CUDA_HOME)/include -shared -o $@ $< -ldl -lpthread
 build/cuda/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
 
 # The kernels and what they need of core and base; all but gyre_plugin stays inside.
