@@ -4,6 +4,7 @@
 #include "base/random.h"
 #include "main/backends.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 /* ---- random numbers and memory ---- */
@@ -37,13 +38,42 @@ const struct backend_ops *rig_backend(void) {
     return loaded;
 }
 
+bool rig_takes_case(void) {
+    static uint64_t n_cases, part, of;
+    const char *asked = getenv("GYRE_TEST_PART");
+    if (!of && asked && (sscanf(asked, "%" SCNu64 "/%" SCNu64, &part, &of) != 2 || of == 0 || part == 0 || part > of))
+        fail_msg("GYRE_TEST_PART=%s is not k/n with k from 1 to n", asked);
+    return of == 0 || (n_cases++ + test_seed()) % of == part - 1;
+}
+
 struct backend_options rig_backend_options(const char *kernels, int n_threads) {
     bool cpu = rig_backend() == &backend_cpu;
     return (struct backend_options){.n_threads = n_threads, .kernels = cpu ? kernels : NULL, .dtype = cpu ? NULL : kernels};
 }
 
+/* Where a program's time went, told at its end. */
+static struct {
+    double begun, opening, stepping;
+    int n_rigs, n_steps;
+} spent;
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void tell_spent(void) {
+    printf("rig: %d rigs opened in %.1f s, %d steps in %.1f s, all in %.1f s\n", spent.n_rigs, spent.opening, spent.n_steps, spent.stepping,
+           seconds() - spent.begun);
+}
+
 struct rig *rig_new(struct rig_options o) {
     struct rig *rig = xcalloc(1, sizeof *rig);
+    if (spent.n_rigs++ == 0) {
+        spent.begun = seconds();
+        atexit(tell_spent);
+    }
     static uint64_t next_stream;
     o.block_size = o.block_size ? o.block_size : 16;
     o.n_threads = o.n_threads ? o.n_threads : 2;
@@ -303,6 +333,7 @@ void rig_result(struct rig *rig, val out) {
     rig->out = out;
     op_sample(p, op_take_rows(p, out));
     bool cpu = rig->ops == &backend_cpu;
+    double begun = seconds();
     struct backend_options options = {.n_threads = rig->o.n_threads,
                                       .kernels = cpu ? rig->o.kernels : NULL,
                                       .dtype = cpu ? NULL : rig->o.kernels,
@@ -318,6 +349,7 @@ void rig_result(struct rig *rig, val out) {
     int n_tokens = rig->o.n_seqs * table_width(rig) * rig->o.block_size; // the poison fills every slot
     struct bucket bucket = {n_tokens, rig->o.n_seqs, n_tokens};
     EXPECT_OK(rig->ops->compile(rig->backend, p, bucket, &rig->exe, &err), err);
+    spent.opening += seconds() - begun;
 }
 
 static void shuffle(struct rig *rig, int32_t *x, int n) {
@@ -351,6 +383,7 @@ struct piece {
 static void run_piece(struct rig *rig, const struct batch_plan *home, const struct piece *piece, bool poison, double *out) {
     struct batch_plan plan;
     struct error err;
+    double begun = seconds();
     make_plan(rig, &plan);
     int rows[4096];
     for (int s = 0; s < rig->o.n_seqs; s++) {
@@ -384,6 +417,8 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
             out[(int64_t)rows[r] * rig->out.width + i] = (double)rig->ops->logits(rig->exe, r)[i];
     free(results);
     batch_plan_release(&plan);
+    spent.stepping += seconds() - begun;
+    spent.n_steps++;
 }
 
 /* How many rows of each sequence the next step takes. */

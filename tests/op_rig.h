@@ -71,6 +71,10 @@ struct rig {
     struct executable *exe;
 };
 
+/* Whether this process runs the next case of its program. With GYRE_TEST_PART=k/n it runs every n-th, and n processes with k from 1 to n
+ * run all of them; which case is whose depends on the seed, so that one part alone is a sample. */
+bool rig_takes_case(void);
+
 struct rig *rig_new(struct rig_options options);
 void rig_free(struct rig *rig);
 

@@ -107,13 +107,12 @@ static double *projected(const struct attention_oracle *o, int part, int h, int 
     return o->heads[part] + ((int64_t)rig_row(o->rig, seq, t) * n + h) * part_dim(o->a, part);
 }
 
-static void project(const struct attention_oracle *o, int part, int h, int seq, int t) {
+static void project(const struct attention_oracle *o, const double *row, int part, int h, int seq, int t) {
     const struct attention_case *a = o->a;
     int first[3] = {0, a->n_heads * a->head_dim, (a->n_heads + (a->v_from_k ? 0 : a->n_kv_heads)) * a->head_dim};
     int dim = part_dim(a, part);
-    const double *input = rig_wide_input(o->rig, 0, seq, t) + first[part] + h * dim;
     double *x = projected(o, part, h, seq, t);
-    memcpy(x, input, (size_t)dim * sizeof *x);
+    memcpy(x, row + first[part] + h * dim, (size_t)dim * sizeof *x);
     if (part < 2 && a->q_norm)
         rig_rms_norm(x, part == 0 ? o->q_norm : o->k_norm, dim, (double)1e-6f, a->plus_one, x);
     if (part == 2 && a->v_norm)
@@ -126,9 +125,11 @@ static void project_all(struct attention_oracle *o) {
     int n_heads[3] = {o->a->n_heads, o->a->n_kv_heads, o->a->n_kv_heads};
     for (int part = 0; part < 3; part++) {
         o->heads[part] = rig_doubles(o->rig, (int64_t)o->rig->n_rows * n_heads[part] * part_dim(o->a, part));
-        RIG_EACH_ROW(o->rig, s, t)
-        for (int h = 0; h < n_heads[part]; h++)
-            project(o, part, h, s, t);
+        RIG_EACH_ROW(o->rig, s, t) {
+            const double *row = rig_wide_input(o->rig, 0, s, t);
+            for (int h = 0; h < n_heads[part]; h++)
+                project(o, row, part, h, s, t);
+        }
     }
 }
 
@@ -166,6 +167,8 @@ static void attend(const struct attention_oracle *o, int seq, int t, int h, doub
 }
 
 static void attention_case(const struct attention_case *a, const int *lens, const char *kernels) {
+    if (!rig_takes_case())
+        return;
     int kv = a->n_kv_heads * (a->head_dim + (a->v_from_k ? 0 : a->v_head_dim));
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
                                                    .lens = {lens[0], lens[1], lens[2]},
@@ -280,6 +283,8 @@ static void mla_row(const struct mla_oracle *o, int seq, int t, int h, double *o
 }
 
 static void mla_case(struct mla_args a, enum rig_format format, int block_size, const char *kernels) {
+    if (!rig_takes_case())
+        return;
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
                                                    .lens = {23, 1, 9},
                                                    .block_size = block_size,

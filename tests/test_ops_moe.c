@@ -91,6 +91,8 @@ static void round_logits(struct rig *rig, int first, int n) {
 }
 
 static void moe_case(const struct moe_case *m, int len, const char *kernels) {
+    if (!rig_takes_case())
+        return;
     const struct route_args *a = &m->route;
     int e = a->n_experts, d = m->width, f = m->ffn;
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 3, .lens = {len, 1, 9}, .widths = {d, e}, .spread = 2, .kernels = kernels});
