@@ -46,6 +46,8 @@ bool rig_takes_case(void) {
     return of == 0 || (n_cases++ + test_seed()) % of == part - 1;
 }
 
+bool rig_is_brief(void) { return getenv("GYRE_TEST_BRIEF") != NULL; }
+
 struct backend_options rig_backend_options(const char *kernels, int n_threads) {
     bool cpu = rig_backend() == &backend_cpu;
     return (struct backend_options){.n_threads = n_threads, .kernels = cpu ? kernels : NULL, .dtype = cpu ? NULL : kernels};
@@ -421,6 +423,18 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
     spent.n_steps++;
 }
 
+/* Of one sequence under CHUNK_1: what leads to a random place in one step, some tokens one by one, the rest in one step. */
+static int by_ones(struct rig *rig, int s, int done) {
+    enum { LONG = 100 };
+    int len = rig->o.lens[s], ones = rig_is_brief() ? 3 : len > LONG ? 50 : len;
+    if (done == 0 && len > ones)
+        rig->ones_end[s] = ones + rig_between(rig, 0, len - ones);
+    else if (done == 0)
+        rig->ones_end[s] = len;
+    int first = rig->ones_end[s] - ones;
+    return done < first ? first - done : done < rig->ones_end[s] ? 1 : len - done;
+}
+
 /* How many rows of each sequence the next step takes. */
 static void next_counts(struct rig *rig, enum rig_schedule schedule, struct piece *piece) {
     bool taken = false;
@@ -428,7 +442,7 @@ static void next_counts(struct rig *rig, enum rig_schedule schedule, struct piec
         int left = rig->o.lens[s] - piece->done[s], want = left;
         switch (schedule) {
         case SCHEDULE_ONE_BY_ONE: want = taken ? 0 : left; break;
-        case SCHEDULE_CHUNK_1: want = 1; break;
+        case SCHEDULE_CHUNK_1: want = left > 0 ? by_ones(rig, s, piece->done[s]) : 0; break;
         case SCHEDULE_CHUNK_7: want = 7; break;
         case SCHEDULE_CHUNK_64: want = 64; break;
         case SCHEDULE_RAGGED: want = rig_between(rig, 0, 2) ? rig_between(rig, 1, 9) : 0; break;
@@ -447,6 +461,8 @@ static int rows_taken(const struct rig *rig, const struct piece *piece) {
 }
 
 double *rig_run(struct rig *rig, enum rig_schedule schedule) {
+    if (rig_is_brief() && schedule == SCHEDULE_RAGGED)
+        schedule = SCHEDULE_CHUNK_1;
     double *out = rig_rows(rig);
     struct batch_plan home;
     make_plan(rig, &home);
@@ -506,7 +522,8 @@ void rig_expect(struct rig *rig, const double *want, double bound, enum rig_sche
 
 void rig_expect_in_every_schedule(struct rig *rig, const double *want, double bound, const char *what) {
     for (enum rig_schedule s = 0; s < N_SCHEDULES; s++)
-        rig_expect(rig, want, bound, s, what);
+        if (!rig_is_brief() || s == SCHEDULE_WHOLE || s == SCHEDULE_CHUNK_1)
+            rig_expect(rig, want, bound, s, what);
 }
 
 double rig_multiply(const double *w, int64_t out, int64_t in, const double *x, double *y) {

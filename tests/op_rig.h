@@ -36,7 +36,7 @@ const char *rig_format_name(enum rig_format format);
 enum rig_schedule {
     SCHEDULE_WHOLE,      // every sequence in one step
     SCHEDULE_ONE_BY_ONE, // one sequence after the other
-    SCHEDULE_CHUNK_1,    // one token of every sequence a step
+    SCHEDULE_CHUNK_1,    // one token of every sequence a step; of long ones some 50 so, from a random place on
     SCHEDULE_CHUNK_7,
     SCHEDULE_CHUNK_64,
     SCHEDULE_RAGGED, // random pieces, some sequences sitting out
@@ -60,7 +60,8 @@ struct rig {
     struct program *p;
     val in[RIG_MAX_IN];
     struct arena arena;
-    int n_rows; // sum of lens
+    int n_rows;                 // sum of lens
+    int ones_end[RIG_MAX_SEQS]; // see SCHEDULE_CHUNK_1
     float *table;
     int width; // of the table
     val out;
@@ -74,6 +75,9 @@ struct rig {
 /* Whether this process runs the next case of its program. With GYRE_TEST_PART=k/n it runs every n-th, and n processes with k from 1 to n
  * run all of them; which case is whose depends on the seed, so that one part alone is a sample. */
 bool rig_takes_case(void);
+
+/* Whether a case is to take few steps: GYRE_TEST_BRIEF is set, as each step costs a sanitizer some hundred milliseconds. */
+bool rig_is_brief(void);
 
 struct rig *rig_new(struct rig_options options);
 void rig_free(struct rig *rig);

@@ -541,15 +541,28 @@ static enum status cuda_compile(struct backend *b, const struct program *p, stru
 
 // ---- what a step left -------------------------------------------------------------------------------------------
 
-static const float *cuda_logits(struct executable *exe, int row) {
-    BUG_IF(row < 0 || row >= step_collected(exe)->plan->n_rows || exe->n_started != exe->n_collected);
-    size_t width = (size_t)exe->logits.width;
-    float *to = exe->logits_host + (size_t)row * width;
+/* A row, and those behind it that will be asked for too: every fetch waits for the device. */
+static void fetch_logits(struct executable *exe, const struct batch_plan *plan, int row) {
+    int end = row + 1;
+    while (end < plan->n_rows && plan->sample[end].want_logits)
+        end++;
+    size_t row_bytes = (size_t)exe->logits.width * sizeof(float);
     const float *from = (const float *)exe->logits.at + (int64_t)row * exe->logits.stride;
-    cudaError_t code = cudaMemcpy(to, from, width * sizeof *to, cudaMemcpyDeviceToHost);
+    cudaError_t code = cudaMemcpy2D(exe->logits_host + (int64_t)row * exe->logits.width, row_bytes, from,
+                                    (size_t)exe->logits.stride * sizeof(float), row_bytes, (size_t)(end - row), cudaMemcpyDeviceToHost);
     if (code != cudaSuccess)
         device_fault(exe->backend, NULL, code, "fetching the logits of row %d", row);
-    return to;
+    exe->logits_there.step = exe->n_collected;
+    exe->logits_there.first = row;
+    exe->logits_there.end = end;
+}
+
+static const float *cuda_logits(struct executable *exe, int row) {
+    const struct batch_plan *plan = step_collected(exe)->plan;
+    BUG_IF(row < 0 || row >= plan->n_rows || exe->n_started != exe->n_collected);
+    if (exe->logits_there.step != exe->n_collected || row < exe->logits_there.first || row >= exe->logits_there.end)
+        fetch_logits(exe, plan, row);
+    return exe->logits_host + (int64_t)row * exe->logits.width;
 }
 
 static const float *cuda_hidden(struct executable *exe, int t) {

@@ -213,6 +213,10 @@ struct executable {
     struct step_slot slots[STEPS_IN_FLIGHT];
     int64_t n_started, n_collected;
     float *logits_host; // [max_rows][vocab], rows that the host was asked for; pages that nobody writes take no memory
+    struct {
+        int64_t step; // n_collected
+        int first, end;
+    } logits_there;     // rows of logits_host that were fetched last
     float *hidden_host; // [width]
 };
 
