@@ -21,32 +21,38 @@
 #undef fail_msg // is made of the macro above
 #define fail_msg(...) (print_error("ERROR: " __VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
 
-#define EXPECT(cond)                                                             \
-    do {                                                                         \
-        if (!(cond))                                                             \
-            fail_msg("%s:%d: not so: %s", __FILE__, __LINE__, #cond);            \
+#define EXPECT(cond)                                                  \
+    do {                                                              \
+        if (!(cond))                                                  \
+            fail_msg("%s:%d: not so: %s", __FILE__, __LINE__, #cond); \
     } while (0)
 
-#define EXPECT_EQ(a, b)                                                                                              \
-    do {                                                                                                             \
-        long long a_ = (long long)(a), b_ = (long long)(b);                                                          \
-        if (a_ != b_)                                                                                                \
-            fail_msg("%s:%d: %s is %lld, %s is %lld", __FILE__, __LINE__, #a, a_, #b, b_);                           \
+#define EXPECT_EQ(a, b)                                                                    \
+    do {                                                                                   \
+        long long a_ = (long long)(a), b_ = (long long)(b);                                \
+        if (a_ != b_)                                                                      \
+            fail_msg("%s:%d: %s is %lld, %s is %lld", __FILE__, __LINE__, #a, a_, #b, b_); \
     } while (0)
 
-#define EXPECT_STR(a, b)                                                                                 \
-    do {                                                                                                 \
-        const char *a_ = (a), *b_ = (b);                                                                 \
-        if (strcmp(a_, b_) != 0)                                                                         \
-            fail_msg("%s:%d: %s is \"%s\", wanted \"%s\"", __FILE__, __LINE__, #a, a_, b_);              \
+#define EXPECT_STR(a, b)                                                                    \
+    do {                                                                                    \
+        const char *a_ = (a), *b_ = (b);                                                    \
+        if (strcmp(a_, b_) != 0)                                                            \
+            fail_msg("%s:%d: %s is \"%s\", wanted \"%s\"", __FILE__, __LINE__, #a, a_, b_); \
     } while (0)
 
 /* status must be OK, else the sentence in err is the failure. */
-#define EXPECT_OK(call, err)                                                                        \
-    do {                                                                                            \
-        if ((call) != 0)                                                                            \
-            fail_msg("%s:%d: %s: %s", __FILE__, __LINE__, #call, (err).text);                       \
+#define EXPECT_OK(call, err)                                                  \
+    do {                                                                      \
+        if ((call) != 0)                                                      \
+            fail_msg("%s:%d: %s: %s", __FILE__, __LINE__, #call, (err).text); \
     } while (0)
+
+/* A group runs its tests whose names match GYRE_TEST_ONLY, a pattern with * and ?, if that is set. */
+#undef cmocka_run_group_tests
+#define cmocka_run_group_tests(tests, setup, teardown) \
+    (cmocka_set_test_filter(getenv("GYRE_TEST_ONLY")), \
+     _cmocka_run_group_tests(#tests, tests, sizeof(tests) / sizeof((tests)[0]), setup, teardown))
 
 /* GYRE_TEST_SEED or the time; printed once, so that a failure can be repeated. */
 static inline uint64_t test_seed(void) {

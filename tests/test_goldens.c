@@ -1,8 +1,18 @@
 /* test_goldens.c - every model folder, trained and random, against its golden.json: logits, log-probabilities and tokens of the reference
  * (float32, transformers; see tests/data/README.md and tests/models_random/README.md), however the prompts are cut and whatever runs beside them.
  *
- * Bounds: logits within 2e-3 and log-probabilities within 1e-3 of the reference, which comes from another order of
- * summation; a most probable token is compared where the reference's two best logits are 0.01 or more apart. */
+ * Bounds in float32: logits within 2e-3 and log-probabilities within 1e-3 of the reference, which comes from another order of
+ * summation; a most probable token is compared where the reference's two best logits are 0.01 or more apart.
+ *
+ * On a device that multiplies in 16 bits (GYRE_TEST_DTYPE) a logit is off by what rounding leaves, see logit_bound(), a log-probability
+ * by twice that at most, and most probable tokens are compared where two are farther apart than both can move. An expert chosen
+ * otherwise makes other numbers: of a mixture one position in a hundred may be any. Of a checkpoint in e4m3 whose products are in e4m3
+ * the logits' cosine is what is held: each factor is off by 0.027 in the mean.
+ *
+ * The bounds of rounding are those of a CPU that rounds what LINEAR reads, queries, keys and values, and of nothing else: in float16 the
+ * trained models' logits are off by 0.006 at most, random ones' log-probabilities by 0.048 (gemma4_per_layer_inputs; the device 0.049),
+ * but where another expert is chosen by 0.49 (gemma4_moe; the device 0.49); in e4m3 cosines are 0.985 to 0.998 and log-probabilities off
+ * by 0.31 in the mean square (qwen3_fp8_64, whose blocks of scales become scales of rows). */
 #include "check.h"
 #include "op_rig.h"
 
@@ -21,7 +31,7 @@ struct golden_case {
     int n_prompt;
     // what the engine gave
     int32_t best[MAX_PROMPT], greedy[N_GREEDY];
-    float logprobs[MAX_PROMPT];
+    float logprobs[MAX_PROMPT], margin[MAX_PROMPT]; // margin: of best over the next
     float *logits;
     int n_best, n_greedy, n_done, max_greedy;
 };
@@ -72,6 +82,7 @@ static void take_event(const struct gyre *g, const struct gyre_event *e) {
     if (e->kind == GYRE_PROMPT) {
         c->best[e->position] = e->token;
         c->logprobs[e->position] = e->logprob;
+        c->margin[e->position] = e->n_top > 1 ? e->top_logprobs[0] - e->top_logprobs[1] : 0;
         c->n_best++;
         if (e->logits)
             memcpy(c->logits, e->logits, (size_t)gyre_info(g)->vocab_size * sizeof(float));
@@ -90,7 +101,7 @@ static void submit_case(struct gyre *g, struct golden_case *c, int max_greedy) {
     uint64_t id;
     c->max_greedy = MIN(max_greedy, (int)json_array_size(json_object_get(c->json, "greedy")));
     q.prompt = c->prompt, q.n_prompt = c->n_prompt, q.max_tokens = c->max_greedy;
-    q.temperature = 0, q.ignore_eos = true, q.score_prompt = true, q.want_last_logits = true, q.user = c;
+    q.temperature = 0, q.ignore_eos = true, q.score_prompt = true, q.n_prompt_top_logprobs = 2, q.want_last_logits = true, q.user = c;
     free(c->logits);
     c->logits = calloc((size_t)gyre_info(g)->vocab_size, sizeof(float));
     c->n_best = c->n_greedy = c->n_done = 0;
@@ -108,40 +119,68 @@ static void finish(struct gyre *g) {
 
 // ---- comparing --------------------------------------------------------------------------------------------------
 
-/* Of a backend whose products are in 16 bits, and the margin under which the best token may then be another. */
+/* What the model at hand is, and what products are made in. */
+static struct { bool is_trained, is_mixture, is_e4m3; } model;
+
 static bool is_exact(void) {
     const char *dtype = getenv("GYRE_TEST_DTYPE");
     return rig_backend() == &backend_cpu || (dtype && strcmp(dtype, "float32") == 0);
 }
-/* A checkpoint in e4m3 is multiplied in e4m3 there: what products read is off by 0.027 in the mean. */
-static bool is_e4m3;
-static double logit_bound(void) { return is_exact() ? 2e-3 : is_e4m3 ? 0.5 : 3e-2; }
-static double logprob_bound(void) { return is_exact() ? 1e-3 : is_e4m3 ? 0.5 : 3e-2; }
-static double least_margin(void) { return is_exact() ? 0.01 : is_e4m3 ? 1 : 0.06; }
+
+/* In 16 bits 0.03 of the trained models is what is wanted; bfloat16 rounds eight times as coarsely and is there for what float16 has no
+ * range for. Random weights make more of it. */
+static double logit_bound(void) {
+    const char *dtype = getenv("GYRE_TEST_DTYPE");
+    if (is_exact())
+        return 2e-3;
+    if (dtype && strcmp(dtype, "bfloat16") == 0)
+        return model.is_trained ? 0.12 : 0.5;
+    return model.is_trained ? 0.03 : 0.06;
+}
+static double logprob_bound(void) { return is_exact() ? 1e-3 : 2 * logit_bound(); }
+static double least_margin(void) { return is_exact() ? 0.01 : 2 * logit_bound() * (model.is_e4m3 ? 20 : 1); }
+static bool by_e4m3(void) { return model.is_e4m3 && !is_exact(); }
+static const double E4M3_COSINE = 0.97, E4M3_LOGPROB_RMS = 0.6;
+static const double STRAY_COSINE = 0.9; // of last logits behind other experts
+/* Positions of n that may be any. */
+static int n_strays(int n) { return model.is_mixture && !is_exact() ? MAX(n / 100, 1) : 0; }
 
 static int check_logits(const struct golden_case *c, int32_t vocab_size, const char *where) {
-    double worst = 0;
+    double worst = 0, both = 0, of_got = 0, of_want = 0;
     EXPECT_EQ(json_array_size(json_object_get(c->json, "last_logits")), vocab_size);
-    for (int v = 0; v < vocab_size; v++)
-        worst = fmax(worst, fabs(number_at(c->json, "last_logits", v) - (double)c->logits[v]));
-    if (!(worst <= logit_bound()))
-        print_error("%s: last logits off by %g\n", where, worst);
-    return !(worst <= logit_bound());
+    for (int v = 0; v < vocab_size; v++) {
+        double want = number_at(c->json, "last_logits", v), got = (double)c->logits[v];
+        worst = fmax(worst, isfinite(got) ? fabs(want - got) : INFINITY);
+        both += want * got;
+        of_got += got * got;
+        of_want += want * want;
+    }
+    double cosine = both / sqrt(of_got * of_want);
+    bool good = by_e4m3() ? cosine >= E4M3_COSINE : worst <= logit_bound() || (n_strays(c->n_prompt) > 0 && cosine >= STRAY_COSINE);
+    if (!good)
+        print_error("%s: last logits off by %g, cosine %.5f\n", where, worst, cosine);
+    return !good;
 }
 
 static int check_logprobs(const struct golden_case *c, const char *where) {
-    double worst = 0;
-    int wrong_best = 0;
+    double worst = 0, squares = 0;
+    int wrong_best = 0, n_off = 0;
     EXPECT_EQ(c->n_best, c->n_prompt);
-    for (int t = 0; t + 1 < c->n_prompt; t++)
-        worst = fmax(worst, fabs(number_at(c->json, "token_logprobs", t) - (double)c->logprobs[t]));
     bool has_margins = json_object_get(c->json, "argmax_margin") != NULL; // random weights come closer than trained ones
-    for (int t = 0; t < c->n_prompt; t++)
-        if (!has_margins || number_at(c->json, "argmax_margin", t) >= least_margin())
-            wrong_best += c->best[t] != (int32_t)number_at(c->json, "argmax", t);
-    if (!(worst <= logprob_bound()) || wrong_best)
-        print_error("%s: log-probabilities off by %g, %d of %d best tokens differ\n", where, worst, wrong_best, c->n_prompt);
-    return !(worst <= logprob_bound()) || wrong_best;
+    for (int t = 0; t < c->n_prompt; t++) {
+        double margin = !is_exact() ? (double)c->margin[t] : has_margins ? number_at(c->json, "argmax_margin", t) : 1;
+        bool other_best = margin >= least_margin() && c->best[t] != (int32_t)number_at(c->json, "argmax", t);
+        double off = t + 1 < c->n_prompt ? fabs(number_at(c->json, "token_logprobs", t) - (double)c->logprobs[t]) : 0;
+        worst = fmax(worst, isfinite(off) ? off : INFINITY);
+        squares += off * off;
+        wrong_best += other_best;
+        n_off += other_best || !(off <= logprob_bound());
+    }
+    bool good = by_e4m3() ? sqrt(squares / c->n_prompt) <= E4M3_LOGPROB_RMS && wrong_best == 0 : n_off <= n_strays(c->n_prompt);
+    if (!good)
+        print_error("%s: %d log-probabilities are off, by up to %g, %d of %d best tokens differ\n", where, n_off, worst, wrong_best,
+                    c->n_prompt);
+    return !good;
 }
 
 static int check_greedy(const struct golden_case *c, const char *where) {
@@ -203,6 +242,21 @@ static int check_together(struct golden *golden, struct gyre_options options, co
     return wrong;
 }
 
+static void learn_model(const char *folder) {
+    static const char *const experts[] = {"num_experts", "num_local_experts", "n_routed_experts"};
+    char path[300];
+    struct error err;
+    json_t *config;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    EXPECT_OK(jv_load(path, 1 << 20, 0, &config, &err), err);
+    model.is_trained = !strstr(folder, "models_random");
+    model.is_e4m3 = strstr(folder, "fp8") != NULL;
+    model.is_mixture = false;
+    for (size_t i = 0; i < ARRAY_LEN(experts); i++)
+        model.is_mixture = model.is_mixture || json_integer_value(json_object_get(config, experts[i])) > 1;
+    json_decref(config);
+}
+
 typedef int (*check_fn)(struct golden *golden);
 
 static void for_each_model(check_fn check) {
@@ -214,9 +268,11 @@ static void for_each_model(check_fn check) {
     EXPECT(found.gl_pathc >= 45);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         static struct golden golden;
+        if (!rig_takes_case())
+            continue;
         *strrchr(found.gl_pathv[i], '/') = '\0';
         golden_open(&golden, found.gl_pathv[i]);
-        is_e4m3 = strstr(golden.folder, "fp8") != NULL;
+        learn_model(golden.folder);
         wrong += check(&golden);
         golden_close(&golden);
     }
