@@ -14,7 +14,7 @@ pack() {
     tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c | sed 's/\.c$//')
     make cuda cuda-tests $(for t in $tests; do echo "build/release/$t"; done)
     rm -rf build/gpu && mkdir -p build/gpu/root/lib
-    for program in $(for t in $tests; do echo "build/release/$t"; done) build/release/gyre build/release/libgyre-cuda.so build/cuda/test_nodes build/cuda/test_tiles; do
+    for program in $(for t in $tests; do echo "build/release/$t"; done) build/release/gyre build/release/libgyre-cuda.so build/cuda/test_nodes build/cuda/test_tiles build/cuda/test_wide; do
         strip -o "build/gpu/root/$(basename "$program")" "$program"
     done
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
@@ -44,6 +44,7 @@ run() {
     done
     one test_nodes $there/test_nodes || failed=1
     one test_tiles $there/test_tiles || failed=1
+    one test_wide $there/test_wide || failed=1
     GYRE_TEST_DTYPE=float16 one test_device $there/test_device || failed=1
     GYRE_TEST_DTYPE=float16 GYRE_TEST_QUANTIZATION=fp8 GYRE_TEST_KV_DTYPE=fp8 one test_parity_fp8 $there/test_parity || failed=1
     return $failed

@@ -77,6 +77,22 @@ __device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *ma
                  : "memory");
 }
 
+/* To the same place of all blocks of the cluster whose ranks' bits the mask has, the bytes counted by the same barrier of each. */
+__device__ __forceinline__ void bulk_copy_box_to_all(uint32_t to, const CUtensorMap *map, int c0, int c1, uint32_t barrier,
+                                                     uint64_t policy, uint16_t mask) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
+                 "[%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(barrier), "h"(mask), "l"(policy)
+                 : "memory");
+}
+__device__ __forceinline__ void bulk_copy_box_to_all(uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3, uint32_t barrier,
+                                                     uint64_t policy, uint16_t mask) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
+                 "[%1, {%2, %3, %4, %5}], [%6], %7, %8;" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "h"(mask), "l"(policy)
+                 : "memory");
+}
+
 /* How the L2 keeps what is copied: weights are read once a step, tokens by every block. */
 __device__ __forceinline__ uint64_t policy_read_once() {
     uint64_t policy;
@@ -123,6 +139,10 @@ __device__ __forceinline__ uint32_t address_at_rank(uint32_t address, int rank) 
     uint32_t there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
+}
+/* Only what the tensor core or bulk copies have read is told so: no memory of the cluster is ordered. */
+__device__ __forceinline__ void barrier_arrive_at_rank(uint32_t there) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }
 __device__ __forceinline__ float load_at_rank(uint32_t there) {
     float v;

@@ -261,6 +261,34 @@ struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows);
 cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y,
                                     const struct tiles_cut *cut);
 
+/* ---- wide.cu: LINEAR of many rows, e4m3 by e4m3 on the tensor core ---- */
+struct dwide {
+    struct dweight w;  // e4m3
+    const float *bias; // [w.out]; NULL: none
+    bool gated;        // y = act(gate) * up of the two halves of w's rows, y.width = w.out / 2; else y.width = w.out
+    int act;           // core/ops.h activation: ACT_SILU or ACT_GELU_TANH
+};
+/* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, y.width of 8, w, x and y and their rows at multiples of
+ * 16 bytes. Of gated products y has 16 bits. */
+bool wide_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows);
+cudaError_t launch_wide_linear(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y);
+
+/* How it is cut into blocks. launch_wide_linear takes what wide_cut_of says; benchmarks try others. */
+struct wide_cut {
+    int octets;                 // of columns of y in a tile, whose tokens are 128
+    int split;                  // blocks that share a tile, each with some of its terms; 1, or all tiles are computed at once
+    int row_share, token_share; // tiles that share the copying of tokens, and of W; the latter divides octets
+    int n_blocks;               // a multiple of the product of the three, which is 8 at most
+    int n_stages;               // of the ring: 2 at least
+    int lag;                    // stages, less than n_stages, that the second warpgroup of a block begins behind the first
+};
+struct wide_cut wide_cut_of(const struct dwide *a, int n_rows);
+int wide_blocks(int cluster);                                        // that run at once
+int wide_stages(const struct dwide *a, const struct wide_cut *cut); // most that shared memory has room for
+bool wide_takes_cut(const struct dwide *a, int n_rows, const struct wide_cut *cut);
+cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y,
+                                   const struct wide_cut *cut);
+
 /* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
 struct dadd_norm {
     struct dweight w, r_scale;

@@ -1,0 +1,298 @@
+/* cuda_wide.cu - times LINEAR of many rows (src/backend/cuda/wide.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
+ *
+ *     cuda_wide table [ROWS ...]    each linear of some models: launches behind one another in a graph, weights rotated past the L2
+ *     cuda_wide step [ROWS ...]     the linears of all layers of a step, one behind the other
+ *     cuda_wide cuts [ROWS ...]     other cuts of each than wide_cut_of's, the fastest first
+ *     cuda_wide cuts0 ...           of the first model (0, 1 and 2 there are)
+ *
+ * Ours includes scales, and GATED_ACT of gate_up; the library's is the raw products in half precision. */
+#include "backend/cuda/wide.cu"
+
+#include <algorithm>
+#include <cublasLt.h>
+#include <functional>
+#include <stdio.h>
+#include <string.h>
+#include <string>
+#include <vector>
+
+#define TRY(call)                                                                          \
+    do {                                                                                   \
+        cudaError_t code_ = (call);                                                        \
+        if (code_ != cudaSuccess) {                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code_)); \
+            exit(1);                                                                       \
+        }                                                                                  \
+    } while (0)
+
+static const size_t POOL = (size_t)1 << 30, WORKSPACE = 64 << 20;
+enum { MAX_ROWS = 2048, MAX_IN = 32768, MAX_WIDTH = 65536 };
+
+struct shape {
+    const char *name;
+    int64_t out, in;
+    bool gated;
+    size_t bytes() const { return (size_t)out * in; }
+};
+struct model {
+    const char *name;
+    int n_layers;
+    std::vector<shape> layer;
+};
+static const std::vector<model> MODELS = {
+    {"Qwen2.5-7B",
+     28,
+     {{"qkv", 4608, 3584, false}, {"o", 3584, 3584, false}, {"gate_up", 37888, 3584, true}, {"down", 3584, 18944, false}}},
+    {"Llama-3.1-8B",
+     32,
+     {{"qkv", 6144, 4096, false}, {"o", 4096, 4096, false}, {"gate_up", 28672, 4096, true}, {"down", 4096, 14336, false}}},
+    {"Gemma-4-31B",
+     60,
+     {{"qkv", 16384, 5376, false}, {"o", 5376, 8192, false}, {"gate_up", 43008, 5376, true}, {"down", 5376, 21504, false}}},
+};
+
+static cudaStream_t stream;
+static unsigned char *pool, *x8;
+static float *ones;
+static void *y, *workspace;
+static cublasLtHandle_t blas;
+
+static __global__ void fill(unsigned *at, size_t n, uint64_t seed, unsigned keep, unsigned set) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint64_t v = (i + seed * 0x100000000u) * 0x9e3779b97f4a7c15u;
+        v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9u;
+        v = (v ^ v >> 27) * 0x94d049bb133111ebu;
+        at[i] = ((unsigned)(v >> 32) & keep) | set;
+    }
+}
+
+static void open() {
+    TRY(cudaStreamCreate(&stream));
+    TRY(cudaMalloc(&pool, POOL));
+    TRY(cudaMalloc(&x8, (size_t)MAX_ROWS * MAX_IN));
+    TRY(cudaMalloc(&y, (size_t)MAX_ROWS * MAX_WIDTH * 4));
+    TRY(cudaMalloc(&ones, MAX_WIDTH * 4));
+    TRY(cudaMalloc(&workspace, WORKSPACE));
+    fill<<<1024, 256>>>((unsigned *)pool, POOL / 4, 1, 0xbfbfbfbfu, 0x10101010u); // e4m3 of sizes 2^-4 .. 8
+    fill<<<1024, 256>>>((unsigned *)x8, (size_t)MAX_ROWS * MAX_IN / 4, 2, 0xbfbfbfbfu, 0x10101010u);
+    std::vector<float> scale(MAX_WIDTH, 0.01f);
+    TRY(cudaMemcpy(ones, scale.data(), MAX_WIDTH * 4, cudaMemcpyHostToDevice));
+    TRY(cudaDeviceSynchronize());
+    if (cublasLtCreate(&blas) != CUBLAS_STATUS_SUCCESS)
+        exit(1);
+}
+
+static size_t where; // in the pool, of the next weight
+static unsigned char *next_weight(const shape &s) {
+    if (where + s.bytes() > POOL)
+        where = 0;
+    unsigned char *at = pool + where;
+    where += s.bytes();
+    return at;
+}
+
+/* Microseconds of all that `put` puts on the stream; negative: it does not run. */
+static double microseconds(const std::function<bool()> &put, int n_runs) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    bool fine = put();
+    if (cudaStreamEndCapture(stream, &graph) != cudaSuccess || !fine) {
+        cudaGetLastError();
+        return -1;
+    }
+    TRY(cudaGraphInstantiate(&exec, graph, 0));
+    TRY(cudaEventCreate(&begin));
+    TRY(cudaEventCreate(&end));
+    std::vector<float> times;
+    for (int i = 0; i < n_runs + 1; i++) {
+        float ms = 0;
+        TRY(cudaEventRecord(begin, stream));
+        TRY(cudaGraphLaunch(exec, stream));
+        TRY(cudaEventRecord(end, stream));
+        TRY(cudaEventSynchronize(end));
+        TRY(cudaEventElapsedTime(&ms, begin, end));
+        if (i > 0)
+            times.push_back(ms);
+    }
+    TRY(cudaEventDestroy(begin));
+    TRY(cudaEventDestroy(end));
+    TRY(cudaGraphExecDestroy(exec));
+    TRY(cudaGraphDestroy(graph));
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2] * 1e3;
+}
+
+static int launches_of(const shape &s) { return (int)std::clamp<int64_t>(600000000 / s.bytes(), 10, 48); }
+
+static dwide wide_of(const shape &s) { return {{next_weight(s), s.out, s.in, ELEMENT_E4M3, ones}, nullptr, s.gated, 0}; }
+
+static bool put_wide(const shape &s, int rows, const wide_cut *cut) {
+    dwide a = wide_of(s);
+    int width = (int)(s.gated ? s.out / 2 : s.out);
+    dmat x = {x8, s.in, (int)s.in, ELEMENT_E4M3, ones}, out = {y, width, width, ELEMENT_F16, nullptr};
+    wide_cut c = cut ? *cut : wide_cut_of(&a, rows);
+    return wide_takes(&a, x, out, rows) && wide_takes_cut(&a, rows, &c) &&
+           launch_wide_linear_cut(stream, rows, &a, x, out, &c) == cudaSuccess;
+}
+
+static double time_wide(const shape &s, int rows, const wide_cut *cut, int n_runs) {
+    int n = launches_of(s);
+    return microseconds(
+               [&] {
+                   for (int i = 0; i < n; i++)
+                       if (!put_wide(s, rows, cut))
+                           return false;
+                   return true;
+               },
+               n_runs) /
+           n;
+}
+
+/* The fastest of the library's algorithms, with one scale for all; none: negative. */
+static double time_library(const shape &s, int rows) {
+    cublasLtMatmulDesc_t description;
+    cublasLtMatrixLayout_t w_as, x_as, y_as;
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    int8_t fast = 1;
+    cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &ones, sizeof ones);
+    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &ones, sizeof ones);
+    cublasLtMatrixLayoutCreate(&w_as, CUDA_R_8F_E4M3, s.in, s.out, s.in);
+    cublasLtMatrixLayoutCreate(&x_as, CUDA_R_8F_E4M3, s.in, rows, s.in);
+    cublasLtMatrixLayoutCreate(&y_as, CUDA_R_16F, s.out, rows, s.out);
+    cublasLtMatmulPreference_t wish;
+    cublasLtMatmulPreferenceCreate(&wish);
+    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE, sizeof WORKSPACE);
+    cublasLtMatmulHeuristicResult_t found[16];
+    int n_found = 0;
+    if (cublasLtMatmulAlgoGetHeuristic(blas, description, w_as, x_as, y_as, y_as, wish, 16, found, &n_found) != CUBLAS_STATUS_SUCCESS)
+        n_found = 0;
+    int n = launches_of(s);
+    double best = -1;
+    for (int f = 0; f < n_found; f++) {
+        auto put = [&] {
+            float one = 1, zero = 0;
+            return cublasLtMatmul(blas, description, &one, next_weight(s), w_as, x8, x_as, &zero, y, y_as, y, y_as, &found[f].algo,
+                                  workspace, WORKSPACE, stream) == CUBLAS_STATUS_SUCCESS;
+        };
+        if (!put()) // loads its module
+            continue;
+        double us = microseconds(
+                        [&] {
+                            bool fine = true;
+                            for (int i = 0; i < n; i++)
+                                fine = fine && put();
+                            return fine;
+                        },
+                        3) /
+                    n;
+        if (us > 0 && (best < 0 || us < best))
+            best = us;
+    }
+    cublasLtMatmulPreferenceDestroy(wish);
+    return best;
+}
+
+static void print_cell(const char *name, double us, const shape &s, int rows) {
+    printf("  %s %6.2f us %5.2f TB/s %4.0f TFLOP/s", name, us, s.bytes() / us / 1e6, 2.0 * s.bytes() * rows / us / 1e6);
+}
+
+static void table(const model &m, const std::vector<int> &rows) {
+    for (const shape &s : m.layer)
+        for (int n : rows) {
+            printf("%-12s %-7s M=%-4d", m.name, s.name, n);
+            print_cell("wide", time_wide(s, n, nullptr, 7), s, n);
+            print_cell("library", time_library(s, n), s, n);
+            printf("\n");
+            fflush(stdout);
+        }
+}
+
+static void step(const model &m, const std::vector<int> &rows) {
+    for (int n : rows) {
+        double us = microseconds(
+            [&] {
+                bool fine = true;
+                for (int i = 0; i < m.n_layers; i++)
+                    for (const shape &s : m.layer)
+                        fine = fine && put_wide(s, n, nullptr);
+                return fine;
+            },
+            5);
+        printf("%-12s step M=%-4d %7.3f ms, a layer %6.2f us\n", m.name, n, us / 1e3, us / m.n_layers);
+        fflush(stdout);
+    }
+}
+
+/* Every way to share and split, with tiles such that all blocks have as many of them. */
+static std::vector<wide_cut> cuts_of(const dwide &a, int rows) {
+    std::vector<wide_cut> found;
+    int octets = up_to(columns_of(&a), 8), token_tiles = up_to(rows, TOKENS), most = 42 / (a.gated ? 2 : 1);
+    for (int split = 1; split <= 8; split *= 2)
+        for (int row_share = 1; split * row_share <= MAX_CLUSTER; row_share *= 2)
+            for (int token_share = 1; token_share <= token_tiles && split * row_share * token_share <= MAX_CLUSTER; token_share *= 2)
+                for (int passes = 1; passes <= 16; passes++) {
+                    int cluster = split * row_share * token_share, at_once = wide_blocks(cluster) / cluster;
+                    int token_groups = up_to(token_tiles, token_share), row_groups = at_once * passes / token_groups;
+                    if (row_groups == 0 || (split > 1 && passes > 1))
+                        continue;
+                    wide_cut c = {up_to(octets, row_groups * row_share), split, row_share, token_share, at_once * cluster, 2};
+                    c.octets = up_to(c.octets, token_share) * token_share;
+                    if (c.octets > most || c.octets < 2 || (c.octets * 2 < most && passes > 2))
+                        continue;
+                    int most_stages = wide_stages(&a, &c), room = 113 * 1024;
+                    int half = most_stages; // so that two blocks have room
+                    for (c.n_stages = most_stages; c.n_stages > 1 && (int)shared_bytes(a.gated, &c) > room; c.n_stages--)
+                        half = c.n_stages - 1;
+                    for (int n : {most_stages, half}) {
+                        c.n_stages = n;
+                        for (c.lag = 0; c.lag <= (passes > 1 ? 3 : 0); c.lag++)
+                            if (n <= most_stages && wide_takes_cut(&a, rows, &c))
+                                found.push_back(c);
+                    }
+                }
+    return found;
+}
+
+static void print_cut(double us, const wide_cut &c) {
+    printf("    %6.2f us: %d octets, split %d, share %d %d, %d blocks, %d stages, lag %d\n", us, c.octets, c.split, c.row_share,
+           c.token_share, c.n_blocks, c.n_stages, c.lag);
+}
+
+static void cuts(const model &m, const std::vector<int> &rows) {
+    for (const shape &s : m.layer)
+        for (int n : rows) {
+            dwide a = wide_of(s);
+            std::vector<std::pair<double, wide_cut>> tried;
+            for (const wide_cut &c : cuts_of(a, n)) {
+                double us = time_wide(s, n, &c, 2);
+                if (us > 0)
+                    tried.push_back({us, c});
+            }
+            std::sort(tried.begin(), tried.end(), [](auto &p, auto &q) { return p.first < q.first; });
+            wide_cut c = wide_cut_of(&a, n);
+            printf("%s %s M=%d: library %.2f, chosen of %zu:\n", m.name, s.name, n, time_library(s, n), tried.size());
+            print_cut(time_wide(s, n, &c, 3), c);
+            for (size_t i = 0; i < tried.size() && i < 7; i++)
+                print_cut(tried[i].first, tried[i].second);
+            fflush(stdout);
+        }
+}
+
+int main(int argc, char **argv) {
+    std::string what = argc > 1 ? argv[1] : "table";
+    std::vector<int> rows;
+    for (int i = 2; i < argc; i++)
+        rows.push_back(atoi(argv[i]));
+    if (rows.empty())
+        rows = {128, 256, 512};
+    open();
+    for (size_t i = 0; i < MODELS.size(); i++)
+        if (what.back() < '0' || what.back() > '9' || what.back() - '0' == (int)i)
+            (what.substr(0, 5) == "table" ? table : what.substr(0, 4) == "cuts" ? cuts : step)(MODELS[i], rows);
+    return 0;
+}

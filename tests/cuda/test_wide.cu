@@ -1,0 +1,234 @@
+/* test_wide.cu - LINEAR of many rows from e4m3 values (src/backend/cuda/wide.cu) against double precision.
+ *
+ * The reference is a plain kernel, a thread a sum, in double. Random shapes and numbers of tokens, biases, gated pairs, cuts with every
+ * way to share; what must not be written is poisoned before and looked at after, what must not be read is NaN. */
+#include "backend/cuda/wide.cu"
+
+#include <math.h>
+#include <stdio.h>
+#include <time.h>
+#include <vector>
+
+#define MUST(call)                                                                \
+    do {                                                                          \
+        cudaError_t code_ = (call);                                               \
+        if (code_ != cudaSuccess) {                                               \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code_)); \
+            fflush(stdout);                                                       \
+            exit(1);                                                              \
+        }                                                                         \
+    } while (0)
+
+static __device__ __host__ uint32_t hash(uint64_t i) {
+    i += 0x9e3779b97f4a7c15u;
+    i = (i ^ i >> 30) * 0xbf58476d1ce4e5b9u;
+    i = (i ^ i >> 27) * 0x94d049bb133111ebu;
+    return (uint32_t)(i >> 32);
+}
+static __device__ double e4m3_value(unsigned char v) {
+    int e = v >> 3 & 15, m = v & 7;
+    double size = e ? ldexp(8.0 + m, e - 10) : ldexp((double)m, -9);
+    return v & 0x80 ? -size : size;
+}
+
+static __global__ void fill8(unsigned char *at, size_t n, uint64_t seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        unsigned char v = (unsigned char)hash(seed * 0x100000000u + i);
+        at[i] = (v & 0x7f) == 0x7f ? 0 : v;
+    }
+}
+static __global__ void fill32(float *at, size_t n, uint64_t seed, float low, float high) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        at[i] = low + (high - low) * (hash(seed * 0x100000000u + i) >> 8) / 16777216.0f;
+}
+
+/* products[token][row] and the sum of their sizes. */
+static __global__ void reference(const unsigned char *w, const unsigned char *x, int64_t x_stride, const float *w_scale,
+                                 const float *x_scale, const float *bias, int out, int in, double *products, double *sizes) {
+    int row = blockIdx.x * blockDim.y + threadIdx.y, token = blockIdx.y;
+    if (row >= out)
+        return;
+    double sum = 0, size = 0;
+    for (int i = threadIdx.x; i < in; i += 32) {
+        double t = e4m3_value(w[(int64_t)row * in + i]) * e4m3_value(x[token * x_stride + i]);
+        sum += t, size += t * t;
+    }
+    for (int s = 16; s > 0; s /= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, s);
+        size += __shfl_xor_sync(0xffffffffu, size, s);
+    }
+    if (threadIdx.x == 0) {
+        double scale = (double)w_scale[row] * x_scale[token];
+        products[(int64_t)token * out + row] = sum * scale + (bias ? bias[row] : 0);
+        sizes[(int64_t)token * out + row] = sqrt(size) * scale;
+    }
+}
+
+struct counts {
+    unsigned long long wrong, stray, differ;
+    double worst;
+};
+
+static __device__ double activated(int act, double gate, double up) {
+    return act == 0 ? gate / (1 + exp(-gate)) * up
+                    : 0.5 * gate * (1 + tanh(0.7978845608028654 * (gate + 0.044715 * gate * gate * gate))) * up;
+}
+
+/* Bound: the tensor core keeps sums to 14 bits or so, and what each of in / 32 steps loses adds up; seen are up to 2e-2 of the root of the
+ * terms' squares with 18,944 of them. A piece of 128 columns that is missing is more. */
+static __global__ void compare(const double *products, const double *sizes, const void *y, const void *again, int n_tokens, int max_tokens,
+                               int out, int in, int width, int64_t stride, bool gated, int act, element e, counts *c) {
+    int64_t n = max_tokens * stride;
+    double loss = 2e-2 * fmax(1.0, sqrt(in / 4096.0));
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        int token = i / stride, col = i % stride;
+        bool inside = token < n_tokens && col < width;
+        uint32_t bits = e == ELEMENT_F32 ? static_cast<const uint32_t *>(y)[i] : static_cast<const uint16_t *>(y)[i] * 0x10001u;
+        uint32_t bits2 = e == ELEMENT_F32 ? static_cast<const uint32_t *>(again)[i] : static_cast<const uint16_t *>(again)[i] * 0x10001u;
+        if (bits != bits2)
+            atomicAdd(&c->differ, 1);
+        if (!inside) {
+            if (bits != 0xffffffffu)
+                atomicAdd(&c->stray, 1);
+            continue;
+        }
+        double a = products[(int64_t)token * out + col], sa = sizes[(int64_t)token * out + col], expected = a, bound = loss * sa;
+        if (gated) {
+            double u = products[(int64_t)token * out + width + col], su = sizes[(int64_t)token * out + width + col];
+            expected = activated(act, a, u);
+            bound = loss * (1.2 * sa * fabs(u) + (fabs(a) + 0.3) * su) + loss * loss * sa * su;
+        }
+        bound += fabs(expected) * (e == ELEMENT_F32 ? 1e-6 : e == ELEMENT_F16 ? 5e-4 : 4e-3) + 1e-6;
+        double off = fabs((double)load(y, i, e) - expected) / bound;
+        if (!(off <= 1))
+            atomicAdd(&c->wrong, 1);
+        if (off > c->worst)
+            c->worst = off; // roughly
+    }
+}
+
+static unsigned long long n_bad, n_cases;
+static cudaStream_t stream;
+
+struct buffers {
+    unsigned char *w, *x;
+    float *w_scale, *x_scale, *bias;
+    void *y, *again;
+    double *products, *sizes;
+    counts *c;
+} d;
+enum { MAX_W = 140 << 20, MAX_X = 700 * 22000, MAX_Y = 700 * 38000, MAX_SUMS = 600 * 38000 };
+
+struct problem {
+    int out, in, n;
+    bool gated, bias;
+    int act;
+    element e;
+};
+
+static void check(const problem &t, const wide_cut *cut, uint64_t seed) {
+    int out = t.out, in = t.in, n = t.n, width = t.gated ? out / 2 : out, x_stride = in + 16 * (seed % 3), rows_there = n + 16;
+    int64_t stride = width + 8 * (seed % 2);
+    fill8<<<256, 256, 0, stream>>>(d.w, (size_t)out * in, seed);
+    MUST(cudaMemsetAsync(d.x, 0x7f, (size_t)rows_there * x_stride, stream)); // NaN beyond the rows
+    fill8<<<256, 256, 0, stream>>>(d.x, (size_t)(n - 1) * x_stride + in, seed + 1);
+    fill32<<<64, 256, 0, stream>>>(d.w_scale, out, seed + 2, 1e-5f, 2e-5f);
+    MUST(cudaMemsetAsync(d.x_scale, 0xff, rows_there * 4, stream));
+    fill32<<<64, 256, 0, stream>>>(d.x_scale, n, seed + 3, 0.5f, 1.5f);
+    fill32<<<64, 256, 0, stream>>>(d.bias, out, seed + 4, -1, 1);
+    MUST(cudaMemsetAsync(d.y, 0xff, (size_t)rows_there * stride * 4, stream));
+    MUST(cudaMemsetAsync(d.again, 0xff, (size_t)rows_there * stride * 4, stream));
+    MUST(cudaMemsetAsync(d.c, 0, sizeof *d.c, stream));
+    MUST(cudaStreamSynchronize(stream));
+    dwide a = {{d.w, out, in, ELEMENT_E4M3, d.w_scale}, t.bias ? d.bias : nullptr, t.gated, t.act};
+    dmat x = {d.x, x_stride, in, ELEMENT_E4M3, d.x_scale}, y = {d.y, stride, width, t.e, nullptr}, again = y;
+    again.at = d.again;
+    wide_cut c = cut ? *cut : wide_cut_of(&a, n);
+    printf("out %d in %d tokens %d%s%s element %d: %d octets, split %d, share %d %d, %d blocks, %d stages, lag %d: ", out, in, n,
+           t.gated ? " gated" : "", t.bias ? " bias" : "", (int)t.e, c.octets, c.split, c.row_share, c.token_share, c.n_blocks, c.n_stages,
+           c.lag);
+    n_cases++;
+    if (!wide_takes(&a, x, y, n) || !wide_takes_cut(&a, n, &c)) {
+        printf("REFUSED\n");
+        n_bad++;
+        return;
+    }
+    fflush(stdout);
+    MUST(launch_wide_linear_cut(stream, n, &a, x, y, &c));
+    for (int i = 0; i < 3; i++)
+        MUST(launch_wide_linear_cut(stream, n, &a, x, again, &c));
+    MUST(cudaStreamSynchronize(stream));
+    reference<<<dim3(up_to(out, 8), n), dim3(32, 8), 0, stream>>>(d.w, d.x, x_stride, d.w_scale, d.x_scale, t.bias ? d.bias : nullptr, out,
+                                                                  in, d.products, d.sizes);
+    compare<<<256, 256, 0, stream>>>(d.products, d.sizes, d.y, d.again, n, rows_there, out, in, width, stride, t.gated, t.act, t.e, d.c);
+    counts got;
+    MUST(cudaMemcpyAsync(&got, d.c, sizeof got, cudaMemcpyDeviceToHost, stream));
+    MUST(cudaStreamSynchronize(stream));
+    bool fine = got.wrong == 0 && got.stray == 0 && got.differ == 0;
+    printf("worst %.3f of the bound%s", got.worst, fine ? "\n" : "");
+    if (!fine)
+        printf("; WRONG %llu, stray %llu, differ %llu\n", got.wrong, got.stray, got.differ);
+    n_bad += !fine;
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 ? strtoull(argv[1], nullptr, 10) : (uint64_t)time(nullptr);
+    printf("seed %llu\n", (unsigned long long)seed);
+    MUST(cudaStreamCreate(&stream));
+    MUST(cudaMalloc(&d.w, MAX_W));
+    MUST(cudaMalloc(&d.x, MAX_X));
+    MUST(cudaMalloc(&d.w_scale, 1 << 20));
+    MUST(cudaMalloc(&d.x_scale, 1 << 20));
+    MUST(cudaMalloc(&d.bias, 1 << 20));
+    MUST(cudaMalloc(&d.y, (size_t)MAX_Y * 4));
+    MUST(cudaMalloc(&d.again, (size_t)MAX_Y * 4));
+    MUST(cudaMalloc(&d.products, (size_t)MAX_SUMS * 8));
+    MUST(cudaMalloc(&d.sizes, (size_t)MAX_SUMS * 8));
+    MUST(cudaMalloc(&d.c, sizeof(counts)));
+    auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
+    // One tile, one piece; then more of each.
+    check({48, 128, 65, false, false, 0, ELEMENT_F32}, nullptr, seed);
+    check({128, 512, 128, false, true, 0, ELEMENT_F32}, nullptr, seed);
+    check({128, 512, 128, true, true, 0, ELEMENT_F16}, nullptr, seed);
+    for (int i = 0; i < 30; i++) {
+        bool gated = random(2);
+        check({16 * (1 + random(200)), 16 * (1 + random(100)), 65 + random(448), gated, random(2) != 0, random(2),
+               gated || random(2) ? ELEMENT_F16 : ELEMENT_F32},
+              nullptr, seed);
+    }
+    for (int n : {128, 200, 512}) {
+        check({4608, 3584, n, false, true, 0, ELEMENT_F16}, nullptr, seed);
+        check({3584, 3584, n, false, false, 0, ELEMENT_F32}, nullptr, seed);
+        check({37888, 3584, n, true, false, 0, ELEMENT_F16}, nullptr, seed);
+        check({3584, 18944, n, false, false, 0, ELEMENT_F32}, nullptr, seed);
+        check({5376, 21504, n, false, false, 0, ELEMENT_BF16}, nullptr, seed);
+    }
+    for (int i = 0; i < 150;) {
+        int n = 1 + random(i % 5 ? 300 : 600), out = 16 * (1 + random(i % 4 ? 100 : 600)), in = 16 * (1 + random(300));
+        bool gated = random(2);
+        dwide a = {{nullptr, out, in, ELEMENT_E4M3, nullptr}, nullptr, gated, 0};
+        wide_cut c = {};
+        c.split = 1 << random(4);
+        c.row_share = 1 << random(3);
+        c.token_share = 1 << random(3);
+        int cluster = c.split * c.row_share * c.token_share;
+        if (cluster > 8)
+            continue;
+        c.octets = (1 + random(42 / (gated ? 2 : 1) / c.token_share)) * c.token_share;
+        c.n_blocks = (1 + random(wide_blocks(cluster) / cluster)) * cluster;
+        c.n_stages = 2;
+        if (!wide_takes_cut(&a, n, &c))
+            continue;
+        c.n_stages = 2 + random(wide_stages(&a, &c) - 1);
+        c.lag = random(c.n_stages);
+        check({out, in, n, gated, random(2) != 0, random(2),
+               gated        ? (i % 2 ? ELEMENT_F16 : ELEMENT_BF16)
+               : i % 3 == 0 ? ELEMENT_F32
+                            : ELEMENT_F16},
+              &c, seed);
+        i++;
+    }
+    printf(n_bad ? "%llu of %llu CASES FAILED\n" : "all fine\n", n_bad, n_cases);
+    return n_bad != 0;
+}
