@@ -187,9 +187,11 @@ static __device__ float4 load_four(uint32_t at) {
     return v;
 }
 
-/* Pair by pair; what is not a number stays so. */
+/* Of a float32, or pair by pair; what is not a number stays so. */
 template <element E> static __device__ uint32_t larger_sizes(uint32_t sizes, uint32_t v) {
     uint32_t larger;
+    if (E == ELEMENT_F32)
+        return max(sizes, v & 0x7fffffffu);
     if (E == ELEMENT_BF16)
         asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v & 0x7fff7fffu));
     else
@@ -284,17 +286,20 @@ template <int N, int PARTS, bool GATED> struct consumer {
             }
     }
 
-    /* A pair of sizes for each of the lane's two tokens. */
+    /* A pair of sizes, or a float32, for each of the lane's two tokens. */
     template <element E> __device__ void tell_most(uint32_t (&most)[2], int first_token) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            most[i] = larger_sizes<E>(most[i], most[i] >> 16);
+            if (E != ELEMENT_F32)
+                most[i] = larger_sizes<E>(most[i], most[i] >> 16);
             most[i] = larger_sizes<E>(most[i], __shfl_xor_sync(0xffffffffu, most[i], 1));
             most[i] = larger_sizes<E>(most[i], __shfl_xor_sync(0xffffffffu, most[i], 2));
             int token = first_token + lane / 4 + 8 * i;
-            float size = E == ELEMENT_F16 ? __half2float(__ushort_as_half((unsigned short)most[i])) : __uint_as_float(most[i] << 16);
+            uint32_t size = E == ELEMENT_F32   ? most[i]
+                            : E == ELEMENT_F16 ? __float_as_uint(__half2float(__ushort_as_half((unsigned short)most[i])))
+                                               : most[i] << 16;
             if (lane % 4 == 0 && token < a.n_tokens)
-                atomicMax(a.most + token, __float_as_uint(size));
+                atomicMax(a.most + token, size);
         }
     }
 
@@ -312,18 +317,24 @@ template <int N, int PARTS, bool GATED> struct consumer {
             for (int k = 0; k < AT_ONCE; k++)
                 if (base + k < OCTETS) {
                     float4 v = column_pairs(base + k);
+                    bool mine = base + k >= begin && base + k < end; // columns beyond the last are zeros
+                    uint32_t first[2] = {__float_as_uint(v.x), __float_as_uint(v.y)},
+                             second[2] = {__float_as_uint(v.z), __float_as_uint(v.w)};
                     if (E == ELEMENT_F32) {
                         store_pair(to + k * 32, {v.x, v.y});
                         store_pair(to + k * 32 + 8 * PITCH, {v.z, v.w});
                     } else {
-                        uint32_t first = to_pair<E == ELEMENT_BF16>(v.x, v.y), second = to_pair<E == ELEMENT_BF16>(v.z, v.w);
-                        store_word(to + k * 16, first);
-                        store_word(to + k * 16 + 8 * PITCH, second);
-                        if (base + k >= begin && base + k < end) { // columns beyond the last are zeros
-                            most[0] = larger_sizes<E>(most[0], first);
-                            most[1] = larger_sizes<E>(most[1], second);
-                        }
+                        first[0] = first[1] = to_pair<E == ELEMENT_BF16>(v.x, v.y);
+                        second[0] = second[1] = to_pair<E == ELEMENT_BF16>(v.z, v.w);
+                        store_word(to + k * 16, first[0]);
+                        store_word(to + k * 16 + 8 * PITCH, second[0]);
                     }
+#pragma unroll
+                    for (int i = 0; i < (E == ELEMENT_F32 ? 2 : 1); i++)
+                        if (mine) {
+                            most[0] = larger_sizes<E>(most[0], first[i]);
+                            most[1] = larger_sizes<E>(most[1], second[i]);
+                        }
                 }
             __syncwarp();
 #pragma unroll
@@ -337,7 +348,7 @@ template <int N, int PARTS, bool GATED> struct consumer {
             }
             __syncwarp();
         }
-        if (E != ELEMENT_F32 && a.most)
+        if (a.most)
             tell_most<E>(most, first_token);
     }
 
@@ -629,6 +640,7 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     args.bias = a->bias;
     args.x_scale = x.scale;
     args.y = y.at;
+    args.most = y.most;
     args.y_stride = y.stride;
     args.width = columns;
     args.up_row = columns;
