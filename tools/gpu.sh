@@ -2,80 +2,107 @@
 # Tests of the CUDA backend on a machine that has a Hopper GPU and the CUDA toolkit's libraries, and nothing of ours.
 #
 #   tools/gpu.sh pack            here: builds all of it and packs programs and libraries into build/gpu/gyre.tar.xz
-#   tools/gpu.sh run [OUT]       there, in the root of the sources beside build/gpu: unpacks, runs every test in every dtype, prints one
-#                                line each; logs go to OUT
-#   tools/gpu.sh sanitize [OUT]  there, after run or in place of it: compute-sanitizer's memcheck, racecheck, initcheck and synccheck over a
-#                                prompt and an answer of small models
+#   tools/gpu.sh run [OUT]       there, in the root of the sources beside build/gpu: unpacks, runs every test in every dtype, $JOBS (16)
+#                                programs side by side, and closes with a table; logs go to OUT. Some four minutes with 16 processors
+#   tools/gpu.sh sanitize [OUT]  there, after run or in place of it: compute-sanitizer's memcheck, racecheck, initcheck and synccheck over
+#                                samples of the op tests
+#
+# $GYRE_TEST_SEED decides what is drawn, and which case of a program is in which of its parts; it is printed.
 set -eu
 cd "$(dirname "$0")/.."
-there=/tmp/gyre-gpu
+there=${GYRE_GPU_ROOT:-/tmp/gyre-gpu}
 
+# Test programs share one library of the engine, or each would be as large as it.
 pack() {
-    tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c | sed 's/\.c$//')
-    make cuda cuda-tests $(for t in $tests; do echo "build/release/$t"; done)
-    rm -rf build/gpu && mkdir -p build/gpu/root/lib
-    for program in $(for t in $tests; do echo "build/release/$t"; done) build/release/gyre build/release/libgyre-cuda.so build/cuda/test_nodes build/cuda/test_tiles build/cuda/test_wide; do
-        strip -o "build/gpu/root/$(basename "$program")" "$program"
+    tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c |
+        sed 's:tests/\(.*\)\.c$:\1:')
+    release=build/release root=build/gpu/root
+    make cuda cuda-tests $(for t in $tests; do echo "$release/tests/$t"; done)
+    rm -rf build/gpu && mkdir -p $root/lib
+    cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive $release/src/main/backends.o \
+        $release/tests/op_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lpthread -lm
+    for t in $tests; do
+        cc -o "$root/$t" "$release/tests/$t.o" -L$root -lgyre-tests -lcmocka -ljansson -lm -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined
     done
+    cp $(find build/cuda -maxdepth 1 -name 'test_*' -type f -perm -u+x | grep -v -e test_ops -e test_goldens -e test_overlap -e test_sample) \
+        $release/gyre $release/libgyre-cuda.so $root
+    strip $(find $root -maxdepth 1 -type f)
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
-    ldd build/release/gyre build/release/tests/test_ops | awk '/=> \// {print $3}' | sort -u |
-        grep -E '/lib(cmocka|edit|bsd|md|microhttpd|jansson|pcre2|xxhash|utf8proc|tinfo|sodium)' | xargs -I{} cp -L {} build/gpu/root/lib
-    tar cJf build/gpu/gyre.tar.xz -C build/gpu/root . && rm -r build/gpu/root
+    ldd $release/gyre $release/tests/test_ops | awk '/=> \// {print $3}' | sort -u |
+        grep -E '/lib(cmocka|edit|bsd|md|microhttpd|jansson|pcre2|xxhash|utf8proc|tinfo|sodium)' | xargs -I{} cp -L {} $root/lib
+    tar cJf build/gpu/gyre.tar.xz -C $root . && rm -r $root
     ls -l build/gpu/gyre.tar.xz
 }
 
-unpack() {
-    out=${1:-build/gpu/logs}
-    mkdir -p "$out" $there
-    tar xJf build/gpu/gyre.tar.xz -C $there
-    export GYRE_TEST_BACKEND=cuda GYRE_PLUGINS=$there LD_LIBRARY_PATH=$there/lib:/usr/local/cuda/lib64
-    failed=0
-}
-
-run() {
-    unpack "$@"
-    for test in $there/test_ops* $there/test_overlap $there/test_sample_rows; do
-        one "$(basename "$test")" "$test" || failed=1
+# What to run: a name, then a command with its environment, a line each; what takes longest first.
+tests() {
+    for t in thousands eight_bit each_of sixteen captured what_others; do
+        echo "device_$t GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=$t* $there/test_device"
     done
     for dtype in float32 float16 bfloat16; do
-        for test in test_parity test_goldens; do
-            GYRE_TEST_DTYPE=$dtype one "${test}_$dtype" $there/$test || failed=1
-        done
+        for k in 1 2 3; do echo "goldens_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/3 $there/test_goldens"; done
+        echo "parity_$dtype GYRE_TEST_DTYPE=$dtype $there/test_parity"
     done
-    one test_nodes $there/test_nodes || failed=1
-    one test_tiles $there/test_tiles || failed=1
-    one test_wide $there/test_wide || failed=1
-    GYRE_TEST_DTYPE=float16 one test_device $there/test_device || failed=1
-    GYRE_TEST_DTYPE=float16 GYRE_TEST_QUANTIZATION=fp8 GYRE_TEST_KV_DTYPE=fp8 one test_parity_fp8 $there/test_parity || failed=1
-    return $failed
+    echo "parity_fp8 GYRE_TEST_DTYPE=float16 GYRE_TEST_QUANTIZATION=fp8 GYRE_TEST_KV_DTYPE=fp8 $there/test_parity"
+    for k in 1 2 3 4; do
+        echo "attention_$k GYRE_TEST_PART=$k/4 $there/test_ops_attention"
+        echo "rows_$k GYRE_TEST_PART=$k/4 $there/test_ops_rows"
+    done
+    for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
+    for t in ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
+    for t in "$there"/test_*; do
+        case ${t##*/test_} in
+        ops* | goldens | device | parity | overlap | sample_rows) ;;
+        *) echo "unit_${t##*/test_} $t" ;;
+        esac
+    done
 }
 
-sanitize() {
-    unpack "$@"
-    for tool in memcheck racecheck initcheck synccheck; do
-        for model in llama gemma3 qwen3_5_moe; do
-            one "${tool}_$model" compute-sanitizer --tool $tool --error-exitcode 1 $there/gyre run tests/models/$model --device cuda \
-                --prompt-ids 5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21 -n 6 --temperature 0 --max-num-batched-tokens 32 --max-num-seqs 2 || failed=1
+# A step costs a sanitizer some hundred milliseconds, so of each program a sample: one case in PARTS, with few steps.
+samples() {
+    for tool in racecheck memcheck initcheck synccheck; do
+        for sample in ops_rows:40 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3; do
+            program=test_${sample%:*} parts=${sample#*:}
+            part=$(($(echo "$tool$sample${GYRE_TEST_SEED:-}" | cksum | cut -d' ' -f1) % parts + 1))
+            echo "${tool}_${sample%:*} GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts compute-sanitizer --tool $tool --error-exitcode 1 $there/$program"
         done
+        echo "${tool}_sample_rows GYRE_TEST_BRIEF=1 compute-sanitizer --tool $tool --error-exitcode 1 $there/test_sample_rows"
     done
-    return $failed
 }
 
-# one NAME COMMAND...: its log, and a line that says how it went
+# --one NAME COMMAND...: its log, and a line of the table
 one() {
-    log=$out/$1.log name=$1
+    name=$1 log=$out/$1.log result=ok
     shift
-    if timeout 300 "$@" >"$log" 2>&1; then
-        echo "$name: ok, $(grep -c '^\[       OK' "$log") passed"
-    else
-        echo "$name: FAILED"
-        grep -E 'ERROR|off by|differs|=========     (at|by)' "$log" | head -n 5
-        return 1
-    fi
+    begin=$(date +%s)
+    timeout -k 5 "${LIMIT:-300}" env "$@" >"$log" 2>&1 || result="FAILED ($?)"
+    passed=$(grep -cE '^\[       OK|^all fine' "$log" || true)
+    [ "$passed" -gt 0 ] || [ "$result" != ok ] || result="FAILED (none)"
+    note=$(grep -E 'SUMMARY:' "$log" | head -n 1 | sed 's/^=* *//')
+    [ "$result" = ok ] || note="$note $(grep -E 'ERROR:|off by|differs|=========     at' "$log" | head -n 2 | cut -c 1-200 | tr '\n' ';')"
+    printf '%-28s %-12s %3d passed %4d s  %s\n' "$name" "$result" "$passed" $(($(date +%s) - begin)) "$note" | tee "$out/$name.line"
+}
+
+# The lines of a list, side by side, and the table.
+all() {
+    mkdir -p "$out" "$there"
+    [ ! -e build/gpu/gyre.tar.xz ] || tar xJf build/gpu/gyre.tar.xz -C "$there"
+    export GYRE_TEST_SEED="${GYRE_TEST_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}" # one, or parts would not be parts of one whole
+    export out GYRE_TEST_BACKEND=cuda GYRE_PLUGINS="$there" LD_LIBRARY_PATH="$there/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
+    rm -f "$out"/*.line
+    begin=$(date +%s)
+    "$1" | tr '\n' '\0' | xargs -0 -P "${JOBS:-16}" -I{} sh -c "set -f; exec $0 --one {}"
+    echo "---- $1, $(($(date +%s) - begin)) s, GYRE_TEST_SEED=$GYRE_TEST_SEED"
+    sort "$out"/*.line
+    n_failed=$(grep -lE '^[^ ]+ +FAILED' "$out"/*.line | wc -l)
+    echo "$(ls "$out"/*.line | wc -l) programs, $n_failed failed"
+    [ "$n_failed" -eq 0 ]
 }
 
 case ${1:-} in
 pack) pack ;;
-run | sanitize) what=$1 && shift && $what "$@" ;;
-*) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+run) out=${2:-build/gpu/logs} && all tests ;;
+sanitize) out=${2:-build/gpu/logs-sanitize} && all samples ;;
+--one) shift && one "$@" ;;
+*) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
 esac
