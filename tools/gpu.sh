@@ -91,7 +91,7 @@ all() {
     export out GYRE_TEST_BACKEND=cuda GYRE_PLUGINS="$there" LD_LIBRARY_PATH="$there/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
     rm -f "$out"/*.line
     begin=$(date +%s)
-    "$1" | tr '\n' '\0' | xargs -0 -P "${JOBS:-16}" -I{} sh -c "set -f; exec $0 --one {}"
+    "$1" | tr '\n' '\0' | xargs -0 -P "${JOBS:-16}" -I{} sh -c "set -f; exec tools/gpu.sh --one {}"
     echo "---- $1, $(($(date +%s) - begin)) s, GYRE_TEST_SEED=$GYRE_TEST_SEED"
     sort "$out"/*.line
     n_failed=$(grep -lE '^[^ ]+ +FAILED' "$out"/*.line | wc -l)
