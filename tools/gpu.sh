@@ -41,9 +41,10 @@ tests() {
     done
     for dtype in float32 float16 bfloat16; do
         for k in 1 2 3; do echo "goldens_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/3 $there/test_goldens"; done
-        echo "parity_$dtype GYRE_TEST_DTYPE=$dtype $there/test_parity"
+        for k in 1 2; do echo "parity_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/2 $there/test_parity"; done
     done
-    echo "parity_fp8 GYRE_TEST_DTYPE=float16 GYRE_TEST_QUANTIZATION=fp8 GYRE_TEST_KV_DTYPE=fp8 $there/test_parity"
+    fp8="GYRE_TEST_DTYPE=float16 GYRE_TEST_QUANTIZATION=fp8 GYRE_TEST_KV_DTYPE=fp8"
+    for k in 1 2; do echo "parity_fp8_$k $fp8 GYRE_TEST_PART=$k/2 $there/test_parity"; done
     for k in 1 2 3 4; do
         echo "attention_$k GYRE_TEST_PART=$k/4 $there/test_ops_attention"
         echo "rows_$k GYRE_TEST_PART=$k/4 $there/test_ops_rows"
