@@ -65,11 +65,9 @@ static enum status describe(struct gemm *g, struct error *err) {
 
 struct dtiles gemm_tiles(const struct gemm *g) {
     const struct weight *bias = g->op->weights[1];
-    struct dtiles t = {.w = g->weight, .bias = bias ? weight_on_device(g->backend, bias)->floats.at : NULL, .gated = g->act != NULL};
-    if (g->act) {
-        t.act = (int)g->act->args.gated_act.act;
-        t.limit = g->act->args.gated_act.limit;
-    }
+    struct dtiles t = {.w = g->weight, .bias = bias ? weight_on_device(g->backend, bias)->floats.at : NULL};
+    if (g->act)
+        t.ending = (struct dending){.kind = ENDING_GATED, .act = (int)g->act->args.gated_act.act, .limit = g->act->args.gated_act.limit};
     return t;
 }
 

@@ -238,15 +238,14 @@ void launch_stream_linear_cut(const struct launch *l, int n_rows, const struct d
                               const struct stream_cut *cut);
 
 /* ---- tiles.cu: LINEAR of some tens of rows, e4m3 by e4m3 on the tensor core, bound by reading its weight once ---- */
-enum { TILES_MAX_ROWS = 128 };
+enum { TILES_MAX_ROWS = 64 };
 struct dtiles {
     struct dweight w;  // e4m3
     const float *bias; // [w.out]; NULL: none
-    bool gated;        // y = act(gate) * up of the two halves of w's rows, y.width = w.out / 2; else y.width = w.out
-    int act;           // core/ops.h activation
-    float limit;
+    struct dending ending;
 };
-/* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, y.width of 8, w and x at multiples of 16 bytes. */
+/* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, units of 8, w and x at multiples of 16 bytes; y of 16
+ * bits, or float32 if PLAIN; heads that turn as wholes, the halves by one another. Of GATED y may have most. */
 bool tiles_take(const struct dtiles *a, struct dmat x, struct dmat y, int n_rows);
 cudaError_t launch_tiles_linear(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y);
 
