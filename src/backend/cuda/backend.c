@@ -413,7 +413,10 @@ static enum status alloc_scratch(struct executable *exe, struct error *err) {
         if (op->code == OP_MOE_FFN)
             most = MAX(most, tokens * op->args.moe_ffn.top_k * op->args.moe_ffn.ffn_size);
     }
-    return device_alloc(exe, &exe->scratch, most * (int64_t)sizeof(float), "scratch", err);
+    TRY(device_alloc(exe, &exe->scratch, most * (int64_t)sizeof(float), "scratch", err));
+    if (!exe->only_sized) // rows of padding are read, whatever comes of them
+        DEVICE_TRY(exe->backend, err, cudaMemset(exe->scratch, 0, (size_t)most * sizeof(float)), "clearing %lld floats", (long long)most);
+    return OK;
 }
 
 static enum status place_ropes(struct executable *exe, struct error *err) {
