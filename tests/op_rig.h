@@ -13,7 +13,7 @@
 #include "check.h"
 #include "core/backend.h"
 
-enum { RIG_MAX_SEQS = 6, RIG_MAX_IN = 3 };
+enum { RIG_MAX_SEQS = 512, RIG_MAX_IN = 3 };
 
 /* How a weight is stored; each is decoded by the rig's own arithmetic for the oracle. */
 enum rig_format {
@@ -53,6 +53,7 @@ struct rig_options {
     const char *quantization; // as in backend_options
     bool dummy_weights;       // likewise
     const char *kv_dtype;     // likewise
+    const struct rig *like;   // on the CPU, with the numbers that this one drew: an oracle
 };
 
 struct rig {
@@ -66,7 +67,8 @@ struct rig {
     int width; // of the table
     val out;
     double floor; // smallest size that rig_error relates an error to
-    uint64_t random;
+    int depth;    // products one behind the other, each of which rounds what it reads; 0: 1
+    uint64_t random, stream;
     const struct backend_ops *ops;
     struct backend *backend;
     struct executable *exe;

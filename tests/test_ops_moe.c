@@ -97,6 +97,7 @@ static void moe_case(const struct moe_case *m, int len, const char *kernels) {
     int e = a->n_experts, d = m->width, f = m->ffn;
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 3, .lens = {len, 1, 9}, .widths = {d, e}, .spread = 2, .kernels = kernels});
     round_logits(rig, d, e);
+    rig->depth = 2;
     double *w13, *w2, *b13 = NULL, *b2 = NULL, *bias = NULL, *scale = NULL;
     const struct weight *gate_up = rig_weight(rig, m->format, (int64_t)e * 2 * f, d, &w13);
     const struct weight *down = rig_weight(rig, m->format, (int64_t)e * d, f, &w2);

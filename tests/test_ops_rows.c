@@ -342,10 +342,12 @@ static void a_gated_projection_is_its_two_halves(void **state) {
     static const enum rig_format formats[] = {FORMAT_BF16, FORMAT_BF16_SPLIT, FORMAT_F8_CHANNEL};
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t f = 0; f < ARRAY_LEN(formats); f++) {
-            gated_pair_case(formats[f], 96, 128, 1, false, *kernels);
+            if (!is_by_e4m3(formats[f], 2 * 96, 128, NULL, *kernels))
+                gated_pair_case(formats[f], 96, 128, 1, false, *kernels);
             gated_pair_case(formats[f], 51, 208, 5, true, *kernels);
             gated_pair_case(formats[f], 34, 64, 21, true, *kernels);
-            gated_pair_case(formats[f], 200, 896, 70, false, *kernels);
+            if (!is_by_e4m3(formats[f], 2 * 200, 896, NULL, *kernels)) // which another test holds
+                gated_pair_case(formats[f], 200, 896, 70, false, *kernels);
             gated_pair_case(formats[f], 17, 22, 3, true, *kernels);
         }
 }

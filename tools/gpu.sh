@@ -49,6 +49,7 @@ tests() {
         echo "attention_$k GYRE_TEST_PART=$k/4 $there/test_ops_attention"
         echo "rows_$k GYRE_TEST_PART=$k/4 $there/test_ops_rows"
     done
+    for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
     for t in ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
@@ -62,7 +63,7 @@ tests() {
 # A step costs a sanitizer some hundred milliseconds, so of each program a sample: one case in PARTS, with few steps.
 samples() {
     for tool in racecheck memcheck initcheck synccheck; do
-        for sample in ops_rows:40 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3; do
+        for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3; do
             program=test_${sample%:*} parts=${sample#*:}
             part=$(($(echo "$tool$sample${GYRE_TEST_SEED:-}" | cksum | cut -d' ' -f1) % parts + 1))
             echo "${tool}_${sample%:*} GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts compute-sanitizer --tool $tool --error-exitcode 1 $there/$program"

@@ -1,0 +1,217 @@
+/* test_ops_layer.c - the ops of a decoder layer in a row, as models record them, against the CPU's plain functions: what a backend makes of
+ * neighbours (endings of products, rows' largest sizes handed on, values that nobody needs) has no other test that reaches all of it.
+ * How the tests are run is said in test_ops.c.
+ *
+ * Batches are of every size that a step may be padded to, and odd ones: a prompt of a few tokens each, then single ones.
+ *
+ * Bounds: a product of e4m3 with e4m3 is off by some 4 % of its size, with directions at random; four of them, one behind the other
+ * and each beside the rows they are added to, leave a cosine of some 0.995. Products in 16 bits round a hundred times less. A row that
+ * is another's, or is scaled by another's, has a cosine near 0. */
+#include "op_rig.h"
+
+#include <math.h>
+
+struct layer_case {
+    const char *name;
+    int width, n_heads, n_kv_heads, head_dim, ffn;
+    int rope_dim; // 0: head_dim
+    enum rope_pairing pairing;
+    bool qk_norm, biased, v_from_k, sandwich;
+    int window;
+    enum activation act;
+};
+
+static const struct layer_case layers[] = {
+    {.name = "qwen2", .width = 512, .n_heads = 14, .n_kv_heads = 2, .head_dim = 64, .ffn = 608, .biased = true},
+    {.name = "llama", .width = 256, .n_heads = 4, .n_kv_heads = 1, .head_dim = 128, .ffn = 704},
+    {.name = "qwen3", .width = 384, .n_heads = 6, .n_kv_heads = 3, .head_dim = 128, .ffn = 512, .qk_norm = true},
+    {.name = "gemma",
+     .width = 256,
+     .n_heads = 2,
+     .n_kv_heads = 1,
+     .head_dim = 256,
+     .ffn = 480,
+     .sandwich = true,
+     .window = 5,
+     .act = ACT_GELU_TANH},
+    {.name = "gemma 4",
+     .width = 256,
+     .n_heads = 4,
+     .n_kv_heads = 1,
+     .head_dim = 256,
+     .ffn = 272,
+     .qk_norm = true,
+     .v_from_k = true,
+     .rope_dim = 64},
+    {.name = "interleaved",
+     .width = 272,
+     .n_heads = 5,
+     .n_kv_heads = 5,
+     .head_dim = 64,
+     .ffn = 336,
+     .pairing = ROPE_INTERLEAVED,
+     .biased = true},
+    {.name = "odd", .width = 120, .n_heads = 3, .n_kv_heads = 1, .head_dim = 40, .ffn = 72, .rope_dim = 24},
+};
+
+/* A backend's way of storing: of products, of weights that a checkpoint has in this format, and of keys and values. */
+struct storing {
+    const char *dtype;
+    enum rig_format format;
+    const char *quantization, *kv_dtype;
+    double least; // cosine of all rows; of each it may be as far off 1 five times
+};
+
+static const struct storing stored[] = {
+    {"float32", FORMAT_BF16, NULL, NULL, 0.9999999},     {"float16", FORMAT_BF16, NULL, NULL, 0.99999},
+    {"bfloat16", FORMAT_BF16_SPLIT, NULL, NULL, 0.9995}, {"float16", FORMAT_BF16, NULL, "fp8", 0.999},
+    {"float16", FORMAT_F8_CHANNEL, NULL, "fp8", 0.99},   {"bfloat16", FORMAT_F8_CHANNEL, NULL, "int8", 0.99},
+    {"float16", FORMAT_BF16, "fp8", "fp8", 0.99},        {"float16", FORMAT_F8_CHANNEL, NULL, NULL, 0.99},
+};
+
+/* y of a product whose rows have about the size of x's. */
+static val product(struct rig *rig, const struct storing *s, val x, int out, bool biased) {
+    const struct weight *w = rig_weight(rig, s->format, out, x.width, NULL);
+    return op_linear(rig->p, x, w, biased ? rig_vector(rig, out, -1, 1, NULL) : NULL);
+}
+
+static const struct weight *some_vector(struct rig *rig, int n) { return rig_vector(rig, n, 0.5, 1.5, NULL); }
+
+static val layer_attention(struct rig *rig, const struct layer_case *c, const struct storing *s, const struct rope *rope, val x) {
+    int kv = c->n_kv_heads * c->head_dim * (c->v_from_k ? 1 : 2);
+    struct qkv_args prep = {.cache = program_cache_kv(rig->p, c->n_kv_heads, c->head_dim, c->head_dim, c->window),
+                            .rope = program_rope(rig->p, rope),
+                            .n_heads = c->n_heads,
+                            .n_kv_heads = c->n_kv_heads,
+                            .head_dim = c->head_dim,
+                            .v_head_dim = c->head_dim,
+                            .eps = 1e-6f,
+                            .v_from_k = c->v_from_k};
+    // Of heads that are not normed, scores grow with the square of the products' size.
+    struct attention_args args = {.cache = prep.cache,
+                                  .n_heads = c->n_heads,
+                                  .n_kv_heads = c->n_kv_heads,
+                                  .head_dim = c->head_dim,
+                                  .v_head_dim = c->head_dim,
+                                  .scale = (c->qk_norm ? 1 : 3.0f / (float)c->width) / sqrtf((float)c->head_dim),
+                                  .window = c->window};
+    val qkv = product(rig, s, x, c->n_heads * c->head_dim + kv, c->biased);
+    const struct weight *q_norm = c->qk_norm ? some_vector(rig, c->head_dim) : NULL,
+                        *k_norm = c->qk_norm ? some_vector(rig, c->head_dim) : NULL;
+    val a = op_attention(rig->p, op_qkv_prep(rig->p, qkv, q_norm, k_norm, prep), NULL, args);
+    return product(rig, s, a, c->width, false);
+}
+
+/* What a branch adds; Gemma norms it before. */
+static val branch(struct rig *rig, const struct layer_case *c, val y) {
+    struct norm_args args = {.eps = 1e-6f, .group = c->width, .scale = 1};
+    return c->sandwich ? op_norm(rig->p, y, NO_VAL, some_vector(rig, c->width), args) : y;
+}
+
+static void record_layer(struct rig *rig, const struct layer_case *c, const struct storing *s, struct rope *rope) {
+    struct norm_args args = {.eps = 1e-6f};
+    rope->dim = c->rope_dim ? c->rope_dim : c->head_dim;
+    rope->pairing = c->pairing;
+    rope->factor = 1;
+    float *freq = arena_alloc(&rig->arena, (size_t)rope->dim / 2 * sizeof *freq);
+    for (int i = 0; i < rope->dim / 2; i++)
+        freq[i] = (float)rig_uniform(rig, 0, 1);
+    rope->inv_freq = freq;
+    struct normed n = op_add_norm(rig->p, rig->in[0], NO_VAL, some_vector(rig, c->width), NULL, args);
+    val a = branch(rig, c, layer_attention(rig, c, s, rope, n.y));
+    n = op_add_norm(rig->p, n.r, a, some_vector(rig, c->width), NULL, args);
+    val gate_up = product(rig, s, n.y, 2 * c->ffn, c->biased);
+    val down = branch(rig, c, product(rig, s, op_glu(rig->p, gate_up, (struct act_args){c->act, 0}), c->width, false));
+    rig_result(rig, op_add_norm(rig->p, n.r, down, some_vector(rig, c->width), NULL, args).y);
+}
+
+static double worst_of[ARRAY_LEN(stored)][2]; // 1 - cosine of all rows and of one, told at the end
+
+static double row_cosine(const double *a, const double *b, int n) {
+    double both = 0, of_a = 0, of_b = 0;
+    for (int i = 0; i < n; i++) {
+        both += a[i] * b[i];
+        of_a += a[i] * a[i];
+        of_b += b[i] * b[i];
+    }
+    return both / sqrt(of_a * of_b);
+}
+
+static void compare(struct rig *rig, const double *got, const double *want, const struct layer_case *c, const struct storing *s,
+                    int schedule) {
+    double all = rig_cosine(rig, got, want), least = 1;
+    int worst = 0, width = rig->out.width;
+    for (int r = 0; r < rig->n_rows; r++) {
+        double one = row_cosine(got + (int64_t)r * width, want + (int64_t)r * width, width);
+        if (!(one >= least)) {
+            worst = r;
+            least = one;
+        }
+    }
+    if (s >= stored && s < stored + ARRAY_LEN(stored)) {
+        worst_of[s - stored][0] = fmax(worst_of[s - stored][0], 1 - all);
+        worst_of[s - stored][1] = fmax(worst_of[s - stored][1], 1 - least);
+    }
+    if (!(all >= s->least) || !(least >= 1 - 5 * (1 - s->least)))
+        fail_msg("layer of %s, %d sequences, %s%s, cache %s, schedule %d: cosine %.7f, of row %d of %d %.7f, over %.7f", c->name,
+                 rig->o.n_seqs, s->dtype,
+                 s->quantization                  ? " quantised"
+                 : s->format == FORMAT_F8_CHANNEL ? " of e4m3"
+                                                  : "",
+                 s->kv_dtype ? s->kv_dtype : "as it is", schedule, all, worst, rig->n_rows, least, s->least);
+}
+
+static void layer_case(const struct layer_case *c, const struct storing *s, int n_seqs) {
+    if (!rig_takes_case())
+        return;
+    struct rig_options o = {
+        .n_seqs = n_seqs, .widths = {c->width}, .spread = 2, .kernels = s->dtype, .quantization = s->quantization, .kv_dtype = s->kv_dtype};
+    int longest = n_seqs > 16 ? 6 : 40;
+    for (int i = 0; i < n_seqs; i++)
+        o.lens[i] = 3 + (i * 7 + n_seqs) % (longest - 2);
+    if (n_seqs <= 3)
+        o.lens[0] = 90; // of several blocks, and more rows than kernels for a few take
+    o.block_size = n_seqs > 16 ? 16 : 32;
+    struct rope ropes[2] = {0};
+    struct rig *rig = rig_new(o);
+    record_layer(rig, c, s, &ropes[0]);
+    o.like = rig;
+    o.block_size = 16;
+    struct rig *plain = rig_new(o);
+    record_layer(plain, c, s, &ropes[1]);
+    const double *want = rig_run(plain, SCHEDULE_WHOLE);
+    compare(rig, rig_run(rig, SCHEDULE_WHOLE), want, c, s, SCHEDULE_WHOLE);
+    compare(rig, rig_run(rig, SCHEDULE_CHUNK_1), want, c, s, SCHEDULE_CHUNK_1);
+    if (!rig_is_brief() && n_seqs <= 64)
+        compare(rig, rig_run(rig, SCHEDULE_RAGGED), want, c, s, SCHEDULE_RAGGED);
+    rig_free(plain);
+    rig_free(rig);
+}
+
+static void batches_of_every_size_go_through_a_layer_as_on_the_cpu(void **state) {
+    (void)state;
+    static const int sizes[] = {1,  2,  3,  4,  5,  8,  9,   13,  16,  17,  24,  29,  32,  33,  40,
+                                48, 57, 64, 65, 80, 97, 128, 130, 160, 200, 256, 300, 384, 500, 512};
+    if (rig_backend() == &backend_cpu) { // whose sets of kernels are tried one op at a time; here they are together
+        layer_case(&layers[0], &(struct storing){NULL, FORMAT_BF16, NULL, NULL, 0.9999999}, 5);
+        layer_case(&layers[3], &(struct storing){NULL, FORMAT_F8_CHANNEL, NULL, NULL, 0.9999999}, 17);
+        return;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        for (size_t k = 0; k < ARRAY_LEN(layers); k++)
+            if (sizes[i] <= 64 || (k + i) % 3 == 0)
+                layer_case(&layers[k], &stored[(i + k + test_seed()) % ARRAY_LEN(stored)], sizes[i]);
+    for (size_t s = 0; s < ARRAY_LEN(stored); s++) {
+        layer_case(&layers[0], &stored[s], 33);
+        print_message("layers, %s%s, cache %s: 1 - cosine at most %.1e, of a row %.1e; %.1e may be\n", stored[s].dtype,
+                      stored[s].quantization                  ? " quantised"
+                      : stored[s].format == FORMAT_F8_CHANNEL ? " of e4m3"
+                                                              : "",
+                      stored[s].kv_dtype ? stored[s].kv_dtype : "as it is", worst_of[s][0], worst_of[s][1], 1 - stored[s].least);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(batches_of_every_size_go_through_a_layer_as_on_the_cpu)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
