@@ -55,7 +55,7 @@ static void patterns_of_real_models_match_as_oniguruma_does(void **state) {
     (void)state;
     struct error err;
     json_t *file, *c;
-    EXPECT_OK(jv_load("tests/data/tokenizers/split_regex_cases.json", 1 << 20, 0, &file, &err), err);
+    EXPECT_OK(jv_load("build/data/tokenizers/split_regex_cases.json", 1 << 20, 0, &file, &err), err);
     struct regex_memory *m = regex_memory_open();
     size_t i;
     json_array_foreach(json_object_get(file, "cases"), i, c) check_pattern(c, m);

@@ -82,12 +82,13 @@ static void check_text(const struct tokenizer *tok, const json_t *c, const char 
     detokenizer_free(d);
 }
 
-static void check_vectors(const char *file, const char *vectors) {
+/* folder: where the vectors are; long ones are committed packed. */
+static void check_vectors(const char *file, const char *folder, const char *vectors) {
     char path[200];
     snprintf(path, sizeof path, FILES "%s", file);
     struct tokenizer *tok = open_tokenizer(path);
     struct encoder *enc = encoder_open(tok);
-    snprintf(path, sizeof path, VECTORS "%s", vectors);
+    snprintf(path, sizeof path, "%s%s", folder, vectors);
     json_t *v = load(path), *c;
     int flags = (json_is_true(json_object_get(v, "add_special")) ? ENCODE_ADD_SPECIAL : 0) |
                 (json_is_true(json_object_get(v, "parse_special")) ? ENCODE_PARSE_SPECIAL : 0);
@@ -108,54 +109,54 @@ static void check_vectors(const char *file, const char *vectors) {
 
 static void qwen3_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("qwen3", "qwen3/vectors_llama_cpp.json"); // the folder, with its tokenizer_config.json
-    check_vectors("qwen3/tokenizer.json", "qwen3/vectors_tokenizers_js.json");
+    check_vectors("qwen3", VECTORS, "qwen3/vectors_llama_cpp.json"); // the folder, with its tokenizer_config.json
+    check_vectors("qwen3/tokenizer.json", VECTORS, "qwen3/vectors_tokenizers_js.json");
 }
 
 static void llama_3_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("llama-3/tokenizer.json", "llama-3/vectors_llama_cpp.json");
-    check_vectors("llama-3", "llama-3/vectors_swift.json");
-    check_vectors("llama-3/tokenizer.json", "llama-3/vectors_tokenizers_js.json");
+    check_vectors("llama-3/tokenizer.json", VECTORS, "llama-3/vectors_llama_cpp.json");
+    check_vectors("llama-3", VECTORS, "llama-3/vectors_swift.json");
+    check_vectors("llama-3/tokenizer.json", VECTORS, "llama-3/vectors_tokenizers_js.json");
 }
 
 static void llama_2_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("llama-2/tokenizer.json", "llama-2/vectors_llama_cpp.json");
-    check_vectors("llama-2", "llama-2/vectors_swift.json");
-    check_vectors("llama-2/tokenizer.json", "llama-2/vectors_tokenizers_js.json");
+    check_vectors("llama-2/tokenizer.json", VECTORS, "llama-2/vectors_llama_cpp.json");
+    check_vectors("llama-2", VECTORS, "llama-2/vectors_swift.json");
+    check_vectors("llama-2/tokenizer.json", VECTORS, "llama-2/vectors_tokenizers_js.json");
 }
 
 static void gpt_2_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("gpt-2/tokenizer.json", "gpt-2/vectors_llama_cpp.json");
-    check_vectors("gpt-2/tokenizer.json", "gpt-2/vectors_tokenizers_js.json");
-    check_vectors("gpt-2/tokenizer.json", "gpt-2/vectors_long.json");
+    check_vectors("gpt-2/tokenizer.json", VECTORS, "gpt-2/vectors_llama_cpp.json");
+    check_vectors("gpt-2/tokenizer.json", VECTORS, "gpt-2/vectors_tokenizers_js.json");
+    check_vectors("gpt-2/tokenizer.json", FILES, "gpt-2/vectors_long.json");
 }
 
 static void bert_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("bert-base-uncased/tokenizer.json", "bert-base-uncased/vectors_llama_cpp.json");
-    check_vectors("bert-base-uncased/tokenizer.json", "bert-base-uncased/vectors_swift.json");
-    check_vectors("bert-base-uncased/tokenizer.json", "bert-base-uncased/vectors_tokenizers_js.json");
+    check_vectors("bert-base-uncased/tokenizer.json", VECTORS, "bert-base-uncased/vectors_llama_cpp.json");
+    check_vectors("bert-base-uncased/tokenizer.json", VECTORS, "bert-base-uncased/vectors_swift.json");
+    check_vectors("bert-base-uncased/tokenizer.json", VECTORS, "bert-base-uncased/vectors_tokenizers_js.json");
 }
 
 static void albert_gives_the_published_ids(void **state) {
     (void)state;
-    check_vectors("albert/tokenizer.json", "albert/vectors_tokenizers_js.json");
+    check_vectors("albert/tokenizer.json", VECTORS, "albert/vectors_tokenizers_js.json");
 }
 
 static void sentencepiece_files_give_what_their_json_gives(void **state) {
     (void)state;
-    check_vectors("llama-2/tokenizer.model", "llama-2/vectors_llama_cpp.json");
-    check_vectors("llama-2/tokenizer.model", "llama-2/vectors_swift.json");
-    check_vectors("llama-2/tokenizer.model", "llama-2/vectors_tokenizers_js.json");
+    check_vectors("llama-2/tokenizer.model", VECTORS, "llama-2/vectors_llama_cpp.json");
+    check_vectors("llama-2/tokenizer.model", VECTORS, "llama-2/vectors_swift.json");
+    check_vectors("llama-2/tokenizer.model", VECTORS, "llama-2/vectors_tokenizers_js.json");
 }
 
 static void ranks_give_the_published_ids(void **state) {
     (void)state;
-    check_vectors("o200k/o200k_base.tiktoken", "o200k/vectors_tokenizers_js.json");
-    check_vectors("o200k", "o200k/vectors_long.json"); // the folder, in which the ranks are found
+    check_vectors("o200k/o200k_base.tiktoken", VECTORS, "o200k/vectors_tokenizers_js.json");
+    check_vectors("o200k", FILES, "o200k/vectors_long.json"); // the folder, in which the ranks are found
 }
 
 int main(void) {
