@@ -6,6 +6,8 @@
  * fp8: e4m3 times e4m3 with one scale a side to bfloat16, the head in float16 as in the checkpoint; fp8-rows: with a scale a row on both sides, for
  * which the library has one algorithm; f16: float16 throughout. Each product is timed as 24 nodes of a graph whose weights are rotated over more than the L2 holds; the median of five replays counts. No bias, no
  * activation, no attention: it is the bound of engines that take their products from the library, not of the card. */
+#include "cuda/graph_time.cuh"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,15 +15,6 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <vector>
-
-#define CUDA(x)                                                                             \
-    do {                                                                                    \
-        cudaError_t code = (x);                                                             \
-        if (code != cudaSuccess) {                                                          \
-            fprintf(stderr, "%s: %s\n", #x, cudaGetErrorString(code));                      \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
 
 struct linear {
     const char *name;
@@ -62,28 +55,7 @@ __global__ static void fill_float(float *p, size_t n, float v) {
 static void fill_as(bool fp8) { // any sign and fraction, sizes somewhat below 1; see src/backend/cuda/measure.cu
     fill<<<1056, 512>>>((unsigned *)weights, POOL / 4, fp8 ? 0x9f9f9f9fu : 0x8fff8fffu, fp8 ? 0x20202020u : 0x30003000u);
     fill<<<1056, 512>>>((unsigned *)x, X_BYTES / 4, fp8 ? 0x9f9f9f9fu : 0x8fff8fffu, fp8 ? 0x20202020u : 0x30003000u);
-    CUDA(cudaDeviceSynchronize());
-}
-
-static double time_graph(cudaGraphExec_t graph) {
-    cudaEvent_t begin, end;
-    std::vector<float> ms;
-    CUDA(cudaEventCreate(&begin));
-    CUDA(cudaEventCreate(&end));
-    for (int i = 0; i <= REPLAYS; i++) {
-        float t;
-        CUDA(cudaEventRecord(begin, stream));
-        CUDA(cudaGraphLaunch(graph, stream));
-        CUDA(cudaEventRecord(end, stream));
-        CUDA(cudaEventSynchronize(end));
-        CUDA(cudaEventElapsedTime(&t, begin, end));
-        if (i)
-            ms.push_back(t);
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    std::sort(ms.begin(), ms.end());
-    return ms[REPLAYS / 2] * 1e3 / NODES;
+    TRY(cudaDeviceSynchronize());
 }
 
 /* Microseconds of the fastest algorithm; negative: the library has none. */
@@ -116,21 +88,18 @@ static double fastest(const linear &l, int rows, bool fp8, bool by_row) {
     for (int i = 0; i < n; i++) {
         const float one = 1, zero = 0;
         bool runs = cublasLtMatmul(blas, d, &one, weights, a, x, b, &zero, y, c, y, c, &found[i].algo, workspace, WORKSPACE, stream) == CUBLAS_STATUS_SUCCESS;
-        CUDA(cudaStreamSynchronize(stream));
-        cudaGraph_t graph;
-        cudaGraphExec_t exec;
-        CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        for (int k = 0; k < NODES && runs; k++)
-            runs = cublasLtMatmul(blas, d, &one, weights + k % n_copies * bytes, a, x, b, &zero, y, c, y, c, &found[i].algo, workspace, WORKSPACE, stream) ==
-                   CUBLAS_STATUS_SUCCESS;
-        CUDA(cudaStreamEndCapture(stream, &graph));
-        if (runs) {
-            CUDA(cudaGraphInstantiate(&exec, graph, 0));
-            double us = time_graph(exec);
+        TRY(cudaStreamSynchronize(stream));
+        double us = !runs ? -1 : microseconds(
+            stream,
+            [&] {
+                for (int k = 0; k < NODES && runs; k++)
+                    runs = cublasLtMatmul(blas, d, &one, weights + k % n_copies * bytes, a, x, b, &zero, y, c, y, c, &found[i].algo, workspace, WORKSPACE,
+                                          stream) == CUBLAS_STATUS_SUCCESS;
+                return runs;
+            },
+            REPLAYS) / NODES;
+        if (us > 0)
             best = best < 0 ? us : std::min(best, us);
-            cudaGraphExecDestroy(exec);
-        }
-        cudaGraphDestroy(graph);
     }
     cublasLtMatmulPreferenceDestroy(wish);
     cublasLtMatrixLayoutDestroy(a);
@@ -150,12 +119,12 @@ int main(int argc, char **argv) {
         fprintf(stderr, "cuda_ladder: %s is none of qwen2.5-7b, llama-3.1-8b, gemma-4-31b\n", name);
         return 2;
     }
-    CUDA(cudaStreamCreate(&stream));
-    CUDA(cudaMalloc(&weights, POOL));
-    CUDA(cudaMalloc(&x, X_BYTES));
-    CUDA(cudaMalloc(&y, (size_t)1 << 30));
-    CUDA(cudaMalloc(&workspace, WORKSPACE));
-    CUDA(cudaMalloc(&scales, ((size_t)1 << 20) * sizeof(float)));
+    TRY(cudaStreamCreate(&stream));
+    TRY(cudaMalloc(&weights, POOL));
+    TRY(cudaMalloc(&x, X_BYTES));
+    TRY(cudaMalloc(&y, (size_t)1 << 30));
+    TRY(cudaMalloc(&workspace, WORKSPACE));
+    TRY(cudaMalloc(&scales, ((size_t)1 << 20) * sizeof(float)));
     fill_float<<<256, 256>>>(scales, (size_t)1 << 20, 0.5f);
     cublasLtCreate(&blas);
     printf("%s, %s: microseconds of the fastest algorithm (TB/s of weights)\n", m->name, by_row ? "fp8 with a scale a row, head float16" : fp8 ? "fp8, head float16" : "float16");

@@ -8,6 +8,7 @@
  *
  * A figure is the median of 7 runs of a graph of 20 or more launches, divided by their number; weights rotate over 640 MB and more, so
  * none is in the L2 cache. Weights and inputs are random, never zeros: zeros take less power and run faster. */
+#include "cuda/graph_time.cuh"
 #include "backend/cuda/kernels.h"
 
 #include <algorithm>
@@ -19,15 +20,6 @@
 #include <functional>
 #include <string>
 #include <vector>
-
-#define TRY(call)                                                                          \
-    do {                                                                                   \
-        cudaError_t code_ = (call);                                                        \
-        if (code_ != cudaSuccess) {                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code_)); \
-            exit(1);                                                                       \
-        }                                                                                  \
-    } while (0)
 
 static const double PEAK = 4.6e12; // bytes a second that an H200 reads
 
@@ -139,39 +131,6 @@ static unsigned char *weight_at(const shape &s, int i) {
 
 // ---- timing -----------------------------------------------------------------------------------------------------
 
-/* Microseconds of all that `put` puts on the stream; negative: it does not run. */
-static double microseconds(const std::function<bool()> &put, int n_runs) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaEvent_t begin, end;
-    TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    bool fine = put();
-    if (cudaStreamEndCapture(stream, &graph) != cudaSuccess || !fine) {
-        cudaGetLastError();
-        return -1;
-    }
-    TRY(cudaGraphInstantiate(&exec, graph, 0));
-    TRY(cudaEventCreate(&begin));
-    TRY(cudaEventCreate(&end));
-    std::vector<float> times;
-    for (int i = 0; i < n_runs + 1; i++) {
-        float ms = 0;
-        TRY(cudaEventRecord(begin, stream));
-        TRY(cudaGraphLaunch(exec, stream));
-        TRY(cudaEventRecord(end, stream));
-        TRY(cudaEventSynchronize(end));
-        TRY(cudaEventElapsedTime(&ms, begin, end));
-        if (i > 0)
-            times.push_back(ms);
-    }
-    TRY(cudaEventDestroy(begin));
-    TRY(cudaEventDestroy(end));
-    TRY(cudaGraphExecDestroy(exec));
-    TRY(cudaGraphDestroy(graph));
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2] * 1e3;
-}
-
 static int launches_of(const shape &s) { return (int)std::clamp<int64_t>(600000000 / s.bytes(), 20, 48); }
 
 static dmat input_of(const shape &s) { return {x16, s.in, (int)s.in, ELEMENT_F16, nullptr}; }
@@ -191,6 +150,7 @@ static double time_stream(const shape &s, int rows, const stream_cut *cut, int n
     l.stream = stream;
     int n = launches_of(s);
     double us = microseconds(
+            stream,
         [&] {
             for (int i = 0; i < n; i++) {
                 dstream a = stream_of(s, i);
@@ -260,6 +220,7 @@ static double time_library(const shape &s, int rows, int *which, library_plan *p
         if (!put_library(*plan, s, 0, &plan->found[a].algo)) // loads its module
             continue;
         double us = microseconds(
+            stream,
             [&] {
                 for (int i = 0; i < n; i++)
                     if (!put_library(*plan, s, i, &plan->found[a].algo))
@@ -373,6 +334,7 @@ static void step(const std::vector<int> &rows) {
             if (!takes)
                 continue;
             double us = microseconds(
+            stream,
                 [&] {
                     for (int i = 0; i < m.n_layers; i++)
                         for (const shape &s : m.layer)
@@ -396,7 +358,7 @@ int main(int argc, char **argv) {
         rows = {1, 2, 4, 8, 16, 24, 32, 48, 64};
     open();
     double us =
-        microseconds([&] { return read_all<<<132 * 8, 512, 0, stream>>>((const uint4 *)pool8, POOL / 16, (unsigned *)y), true; }, 5);
+        microseconds(stream, [&] { return read_all<<<132 * 8, 512, 0, stream>>>((const uint4 *)pool8, POOL / 16, (unsigned *)y), true; }, 5);
     printf("reading alone: %.0f GB/s\n", POOL / us / 1e3);
     for (int n = 1; n <= 24; n = n < 8 ? n * 2 : n + 8)
         for (const shape &s : MODELS[0].layer) {

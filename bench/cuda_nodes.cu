@@ -6,6 +6,7 @@
  * A node's time is that of a graph of 60 of them, each behind the one before, divided by 60: the median of 15 replays. What it
  * reads was written just before, as in a step, and so comes from the L2 cache while it fits. GYRE_EARLY_START=0: without
  * programmatic launches. */
+#include "cuda/graph_time.cuh"
 #include "backend/cuda/norm.cu"
 
 #include <math.h>
@@ -363,31 +364,15 @@ static void check_all() {
 // ---- times ------------------------------------------------------------------------------------------------------
 
 static double time_us(const std::function<void(int)> &node) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < NODES; i++)
-        node(i);
-    TRY_CUDA(cudaStreamEndCapture(stream, &graph));
-    TRY_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    cudaEvent_t from, to;
-    TRY_CUDA(cudaEventCreate(&from));
-    TRY_CUDA(cudaEventCreate(&to));
-    std::vector<float> ms;
-    for (int i = 0; i < REPLAYS + 3; i++) {
-        TRY_CUDA(cudaEventRecord(from, stream));
-        TRY_CUDA(cudaGraphLaunch(exec, stream));
-        TRY_CUDA(cudaEventRecord(to, stream));
-        TRY_CUDA(cudaEventSynchronize(to));
-        float one;
-        TRY_CUDA(cudaEventElapsedTime(&one, from, to));
-        if (i >= 3)
-            ms.push_back(one);
-    }
-    TRY_CUDA(cudaGetLastError());
-    cudaEventDestroy(from), cudaEventDestroy(to), cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
-    std::sort(ms.begin(), ms.end());
-    return ms[ms.size() / 2] * 1e3 / NODES;
+    std::vector<double> times = replay_times(
+        stream,
+        [&] {
+            for (int i = 0; i < NODES; i++)
+                node(i);
+            return true;
+        },
+        REPLAYS, 3);
+    return times[times.size() / 2] / NODES;
 }
 
 static void tell(const char *what, int n_rows, int width, double n_bytes, double us) {

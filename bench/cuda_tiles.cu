@@ -6,6 +6,7 @@
  *     cuda_tiles chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention, quantise, o, ADD_NORM, gate_up,
  *                                    quantise, down, with rings of several sizes
  */
+#include "cuda/graph_time.cuh"
 #include "backend/cuda/tiles.cu"
 
 #include <algorithm>
@@ -15,15 +16,6 @@
 #include <string.h>
 #include <string>
 #include <vector>
-
-#define TRY(call)                                                                          \
-    do {                                                                                   \
-        cudaError_t code_ = (call);                                                        \
-        if (code_ != cudaSuccess) {                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code_)); \
-            exit(1);                                                                       \
-        }                                                                                  \
-    } while (0)
 
 static const double PEAK = 4.6e12; // bytes a second that an H200 reads
 static const size_t POOL = (size_t)3 << 29, WORKSPACE = 64 << 20;
@@ -92,39 +84,6 @@ static unsigned char *next_weight(const shape &s) {
     return at;
 }
 
-/* Microseconds of all that `put` puts on the stream; negative: it does not run. */
-static double microseconds(const std::function<bool()> &put, int n_runs) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaEvent_t begin, end;
-    TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    bool fine = put();
-    if (cudaStreamEndCapture(stream, &graph) != cudaSuccess || !fine) {
-        cudaGetLastError();
-        return -1;
-    }
-    TRY(cudaGraphInstantiate(&exec, graph, 0));
-    TRY(cudaEventCreate(&begin));
-    TRY(cudaEventCreate(&end));
-    std::vector<float> times;
-    for (int i = 0; i < n_runs + 1; i++) {
-        float ms = 0;
-        TRY(cudaEventRecord(begin, stream));
-        TRY(cudaGraphLaunch(exec, stream));
-        TRY(cudaEventRecord(end, stream));
-        TRY(cudaEventSynchronize(end));
-        TRY(cudaEventElapsedTime(&ms, begin, end));
-        if (i > 0)
-            times.push_back(ms);
-    }
-    TRY(cudaEventDestroy(begin));
-    TRY(cudaEventDestroy(end));
-    TRY(cudaGraphExecDestroy(exec));
-    TRY(cudaGraphDestroy(graph));
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2] * 1e3;
-}
-
 static int launches_of(const shape &s) { return (int)std::clamp<int64_t>(600000000 / s.bytes(), 10, 48); }
 
 static bool put_tiles(const shape &s, int rows, const tiles_cut *cut) {
@@ -140,6 +99,7 @@ static bool put_tiles(const shape &s, int rows, const tiles_cut *cut) {
 static double time_tiles(const shape &s, int rows, const tiles_cut *cut, int n_runs) {
     int n = launches_of(s);
     return microseconds(
+            stream,
                [&] {
                    for (int i = 0; i < n; i++)
                        if (!put_tiles(s, rows, cut))
@@ -182,6 +142,7 @@ static double time_library(const shape &s, int rows) {
         if (!put()) // loads its module
             continue;
         double us = microseconds(
+            stream,
                         [&] {
                             bool fine = true;
                             for (int i = 0; i < n; i++)
@@ -220,6 +181,7 @@ static void step(const std::vector<int> &rows) {
             for (const shape &s : m.layer)
                 bytes += (double)s.bytes() * m.n_layers;
             double us = microseconds(
+            stream,
                 [&] {
                     bool fine = true;
                     for (int i = 0; i < m.n_layers; i++)
@@ -325,6 +287,7 @@ static double time_chain(const model &m, int rows, const chain_cut &how, unsigne
     int n_blocks = std::min(264, rows * 4), pieces = rows * 272 * 1024 / 16 / n_blocks, n_out = rows * heads / n_blocks;
     cudaFuncSetAttribute(attention_like, cudaFuncAttributeMaxDynamicSharedMemorySize, how.attention_room << 10);
     double us = microseconds(
+            stream,
         [&] {
             for (int i = 0; i < m.n_layers; i++) {
                 if (!(left_out & 1))

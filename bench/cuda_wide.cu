@@ -6,6 +6,7 @@
  *     cuda_wide cuts0 ...           of the first model (0, 1 and 2 there are)
  *
  * Ours includes scales, and GATED_ACT of gate_up; the library's is the raw products in half precision. */
+#include "cuda/graph_time.cuh"
 #include "backend/cuda/wide.cu"
 
 #include <algorithm>
@@ -15,15 +16,6 @@
 #include <string.h>
 #include <string>
 #include <vector>
-
-#define TRY(call)                                                                          \
-    do {                                                                                   \
-        cudaError_t code_ = (call);                                                        \
-        if (code_ != cudaSuccess) {                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code_)); \
-            exit(1);                                                                       \
-        }                                                                                  \
-    } while (0)
 
 static const size_t POOL = (size_t)1 << 30, WORKSPACE = 64 << 20;
 enum { MAX_ROWS = 2048, MAX_IN = 32768, MAX_WIDTH = 65536 };
@@ -91,39 +83,6 @@ static unsigned char *next_weight(const shape &s) {
     return at;
 }
 
-/* Microseconds of all that `put` puts on the stream; negative: it does not run. */
-static double microseconds(const std::function<bool()> &put, int n_runs) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaEvent_t begin, end;
-    TRY(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    bool fine = put();
-    if (cudaStreamEndCapture(stream, &graph) != cudaSuccess || !fine) {
-        cudaGetLastError();
-        return -1;
-    }
-    TRY(cudaGraphInstantiate(&exec, graph, 0));
-    TRY(cudaEventCreate(&begin));
-    TRY(cudaEventCreate(&end));
-    std::vector<float> times;
-    for (int i = 0; i < n_runs + 1; i++) {
-        float ms = 0;
-        TRY(cudaEventRecord(begin, stream));
-        TRY(cudaGraphLaunch(exec, stream));
-        TRY(cudaEventRecord(end, stream));
-        TRY(cudaEventSynchronize(end));
-        TRY(cudaEventElapsedTime(&ms, begin, end));
-        if (i > 0)
-            times.push_back(ms);
-    }
-    TRY(cudaEventDestroy(begin));
-    TRY(cudaEventDestroy(end));
-    TRY(cudaGraphExecDestroy(exec));
-    TRY(cudaGraphDestroy(graph));
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2] * 1e3;
-}
-
 static int launches_of(const shape &s) { return (int)std::clamp<int64_t>(600000000 / s.bytes(), 10, 48); }
 
 static dwide wide_of(const shape &s) { return {{next_weight(s), s.out, s.in, ELEMENT_E4M3, ones}, nullptr, s.gated, 0}; }
@@ -140,6 +99,7 @@ static bool put_wide(const shape &s, int rows, const wide_cut *cut) {
 static double time_wide(const shape &s, int rows, const wide_cut *cut, int n_runs) {
     int n = launches_of(s);
     return microseconds(
+            stream,
                [&] {
                    for (int i = 0; i < n; i++)
                        if (!put_wide(s, rows, cut))
@@ -182,6 +142,7 @@ static double time_library(const shape &s, int rows) {
         if (!put()) // loads its module
             continue;
         double us = microseconds(
+            stream,
                         [&] {
                             bool fine = true;
                             for (int i = 0; i < n; i++)
@@ -215,6 +176,7 @@ static void table(const model &m, const std::vector<int> &rows) {
 static void step(const model &m, const std::vector<int> &rows) {
     for (int n : rows) {
         double us = microseconds(
+            stream,
             [&] {
                 bool fine = true;
                 for (int i = 0; i < m.n_layers; i++)

@@ -7,6 +7,7 @@
  *   bench_attention prefill [ELEMENT] prompts, whole and in chunks: us, TFLOP/s
  *
  * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
+#include "graph_time.cuh"
 #include "backend/cuda/kv.cuh"
 
 #include <algorithm>
@@ -458,32 +459,18 @@ struct shape_row {
     int n_heads, n_kv, dim, window;
 };
 
-static std::vector<float> time_graph(cudaStream_t stream, int n, const std::function<void(int)> &launch_one) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    TRY_CUDA(cudaStreamSynchronize(stream));
-    TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < n; i++)
-        launch_one(i);
-    TRY_CUDA(cudaStreamEndCapture(stream, &graph));
-    TRY_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    cudaEvent_t begin, end;
-    TRY_CUDA(cudaEventCreate(&begin));
-    TRY_CUDA(cudaEventCreate(&end));
-    std::vector<float> times;
-    for (int i = 0; i < 10; i++) {
-        TRY_CUDA(cudaEventRecord(begin, stream));
-        TRY_CUDA(cudaGraphLaunch(exec, stream));
-        TRY_CUDA(cudaEventRecord(end, stream));
-        TRY_CUDA(cudaEventSynchronize(end));
-        float ms;
-        TRY_CUDA(cudaEventElapsedTime(&ms, begin, end));
-        if (i >= 3)
-            times.push_back(ms * 1000 / n);
-    }
-    std::sort(times.begin(), times.end());
-    cudaGraphExecDestroy(exec);
-    cudaGraphDestroy(graph);
+/* Microseconds of one of n. */
+static std::vector<double> time_graph(cudaStream_t stream, int n, const std::function<void(int)> &launch_one) {
+    std::vector<double> times = replay_times(
+        stream,
+        [&] {
+            for (int i = 0; i < n; i++)
+                launch_one(i);
+            return true;
+        },
+        7, 3);
+    for (double &us : times)
+        us /= n;
     return times;
 }
 
@@ -508,7 +495,7 @@ static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
     launch_attention_parts(&w.l, &w.parts, 1, 1);
     auto one_launch = [&](int i) { launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[i % n_caches], w.out); };
     one_launch(0); // sets the kernel's attributes, before the capture
-    std::vector<float> times = time_graph(w.l.stream, 20, one_launch);
+    std::vector<double> times = time_graph(w.l.stream, 20, one_launch);
     double us = times[times.size() / 2], target = std::max(5.0, w.bytes / (0.85 * READ_RATE) * 1e6);
     printf("%-14s %-4s %4d x %-6d  %8.2f us  %7.1f GB/s  %5.1f %%  target %8.2f us  %.2f of it\n", m.name, element_name(e), n_seqs, len, us,
            w.bytes / us * 1e-3, w.bytes / us * 1e6 / READ_RATE * 100, target, us / target);
@@ -541,7 +528,7 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
         launch_attention_decode(&w.l, &w.a, &w.parts, true, w.q, w.sinks, w.caches[i % n_caches], w.out);
     };
     both(0);
-    std::vector<float> alone = time_graph(w.l.stream, 20, prep), pair;
+    std::vector<double> alone = time_graph(w.l.stream, 20, prep), pair;
     if (queries == 1)
         pair = time_graph(w.l.stream, 20, both);
     printf("%-14s %-4s %4d x %-6d  qkv_prep of %4d tokens %7.2f us  with attention %7.2f us\n", m.name, element_name(e), n_seqs, len,
@@ -564,7 +551,7 @@ static void time_prefill(const shape_row &m, element e, int n_seqs, int len, int
     launch_attention_parts(&w.l, &w.long_parts, 1, 1);
     auto one_launch = [&](int) { launch_attention_prefill(&w.l, &w.a, &w.long_parts, w.q, w.sinks, w.caches[0], w.out); };
     one_launch(0);
-    std::vector<float> times = time_graph(w.l.stream, 4, one_launch);
+    std::vector<double> times = time_graph(w.l.stream, 4, one_launch);
     double us = times[times.size() / 2];
     printf("%-14s %-4s %4d x %d of %-6d  %9.1f us  %6.1f TFLOP/s\n", m.name, element_name(e), n_seqs, queries, len, us,
            4.0 * seen * n_seqs * m.n_heads * m.dim / us * 1e-6);
