@@ -66,9 +66,10 @@ struct gyre_options {
     int64_t swap_bytes;         // of the host's memory, for the cache of sequences that give way to others; none
     int64_t kv_cache_bytes; // not more than max_seqs sequences of max_model_len need, and a quarter of the host's memory, or on a GPU ...
     double gpu_memory_utilization; // ... what is left of this share of the GPU's: 0.92
-    int max_batched_tokens;        // tokens computed in one step; the device's own: 512 on the CPU, 8192 on a GPU
-    int max_seqs;                  // sequences in one step; likewise, 64 and 512
-    int block_size;                // tokens in a block of cache, a power of two, 64
+    double cache_idle_s;    // a GPU's memory for cache is taken by need and goes back after so long without work: 300; below 0: never
+    int max_batched_tokens; // tokens computed in one step; the device's own: 512 on the CPU, 8192 on a GPU
+    int max_seqs;           // sequences in one step; likewise, 64 and 512
+    int block_size;         // tokens in a block of cache, a power of two, 64
     enum gyre_policy policy;
     double itl_target_ms; // prompts are cut so that running streams get a token this often, if it can be; 0: no bound
     bool no_prefix_cache; // compute each prompt from its beginning

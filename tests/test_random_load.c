@@ -2,7 +2,8 @@
  *
  * The oracle is the backend itself with one block that holds everything and a plan of one sequence: no engine, no
  * scheduler, no pool, nothing shared. Small caches, so that sequences lose theirs; prompts that begin like earlier prompts
- * and answers; windows, recurrent state; cancels; priorities; penalties; steps that overlap and ones that do not. After
+ * and answers; windows, recurrent state; cancels; priorities; penalties; steps that overlap and ones that do not; devices that give memory
+ * for the cache by need, and too little of it. After
  * every step the scheduler's lists, the pool and the prefix cache are checked against each other. */
 #include "check.h"
 
@@ -74,6 +75,42 @@ static int32_t oracle_next(struct oracle *o, const int32_t *tokens, int from, in
     return result.token;
 }
 
+// ---- a device that gives memory by need -------------------------------------------------------------------------
+
+/* Of each group so many blocks have memory; the device has n_left more pieces of `piece` blocks. */
+static struct {
+    int n_blocks[MAX_CACHE_GROUPS], n_committed[MAX_CACHE_GROUPS], block_size, piece, n_left;
+    int64_t n_refused, n_given_back;
+} needy;
+
+static enum status needy_alloc(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
+    EXPECT(config->by_need);
+    memcpy(needy.n_blocks, config->n_blocks, sizeof needy.n_blocks);
+    memset(needy.n_committed, 0, sizeof needy.n_committed);
+    needy.block_size = config->block_size;
+    return backend_toy.alloc_cache(b, p, config, err);
+}
+
+static enum status needy_commit(struct backend *b, int group, int *n, struct error *err) {
+    int had = (needy.n_committed[group] + needy.piece - 1) / needy.piece, wanted = (*n + needy.piece - 1) / needy.piece;
+    (void)b;
+    EXPECT(*n >= 0 && *n <= needy.n_blocks[group]);
+    needy.n_given_back += wanted < had;
+    int got = MIN(wanted, had + needy.n_left);
+    needy.n_left -= got - had;
+    needy.n_committed[group] = *n = MIN(got * needy.piece, needy.n_blocks[group]);
+    needy.n_refused += got < wanted;
+    return got < wanted ? fail(err, ERR_MEMORY, "no memory") : OK;
+}
+
+static enum status needy_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
+    for (int g = 0; g < MAX_CACHE_GROUPS; g++)
+        for (int s = 0; plan->block_table[g] && s < plan->n_seqs; s++)
+            for (int i = 0; i < plan->table_width[g] && i * needy.block_size < plan->seq_len[s]; i++)
+                EXPECT(plan->block_table[g][s * plan->table_width[g] + i] < needy.n_committed[g]);
+    return backend_toy.run(exe, plan, err);
+}
+
 // ---- requests ---------------------------------------------------------------------------------------------------
 
 struct job {
@@ -126,8 +163,9 @@ static void expect_what_the_toy_says(struct oracle *o, const struct job *j, int6
         tokens[n++] = token;
     }
     EXPECT_EQ(n_want, j->n_got); // nothing behind the end
-    EXPECT(j->finish == GYRE_CANCELLED || over);
-    EXPECT(j->finish == GYRE_CANCELLED || j->finish == (n > q->n_prompt && ends(q, tokens[n - 1]) ? GYRE_STOP : GYRE_LENGTH));
+    bool cut = j->finish == GYRE_CANCELLED || (j->finish == GYRE_FAILED && needy.n_refused > 0);
+    EXPECT(cut || over);
+    EXPECT(cut || j->finish == (n > q->n_prompt && ends(q, tokens[n - 1]) ? GYRE_STOP : GYRE_LENGTH));
 }
 
 static void make_prompt(struct job *j, const struct job *earlier, int max_len) {
@@ -176,7 +214,7 @@ struct world {
 };
 
 struct tally {
-    int64_t n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused;
+    int64_t n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused, n_refused, n_starved;
 };
 
 static void open_world(struct world *w) {
@@ -187,6 +225,12 @@ static void open_world(struct world *w) {
     shape.full |= !shape.latent && !shape.recurrent && !shape.window;
     toy = backend_toy;
     toy.max_in_flight = 1 + below(2);
+    needy.n_refused = 0;
+    if (one_in(3)) {
+        toy.alloc_cache = needy_alloc, toy.commit_cache = needy_commit, toy.run = needy_run;
+        needy.piece = 1 + below(6);
+        needy.n_left = one_in(2) ? 1 << 20 : 6 + below(12);
+    }
     struct gyre_options o = {.backend = &toy,
                              .max_batched_tokens = one_in(4) ? 4 + below(8) : 16 + below(60),
                              .max_seqs = 1 + below(16),
@@ -246,6 +290,23 @@ static void poll_and_check(struct world *w) {
         fail_msg("%s", wrong);
 }
 
+/* An idle engine, long enough. */
+static void give_back(struct world *w, struct tally *t) {
+    t->n_refused += needy.n_refused;
+    w->g->cache_idle_us = 1;
+    while (engine_rest_us(w->g) > 0)
+        ;
+    engine_rest(w->g);
+    const char *wrong = scheduler_check(&w->g->scheduler);
+    if (wrong)
+        fail_msg("given back: %s", wrong);
+    for (int i = 0; w->g->pool.commit && i < w->g->pool.n_groups; i++)
+        if (w->g->pool.groups[i].paged) {
+            EXPECT_EQ(w->g->pool.groups[i].blocks.n_usable, needy.n_committed[i]);
+            EXPECT(needy.n_committed[i] <= needy.piece);
+        }
+}
+
 static void run_world(struct world *w, struct tally *t) {
     int pace = 1 + below(4);
     while (w->n_done < A_WORLD) {
@@ -253,12 +314,15 @@ static void run_world(struct world *w, struct tally *t) {
             submit_one(w);
         if (w->n_submitted > 0 && one_in(40))
             gyre_cancel(w->g, recent_job(w, AT_ONCE)->id);
+        if (one_in(60)) // a second has passed, and others gave memory back
+            w->g->refused_us = 0, needy.n_left += below(2);
         poll_and_check(w);
     }
     while (engine_has_work(w->g))
         poll_and_check(w);
+    give_back(w, t);
     for (int i = 0; i < w->g->pool.n_groups; i++)
-        EXPECT_EQ(w->g->pool.groups[i].blocks.n_free, w->g->pool.groups[i].blocks.n_blocks);
+        EXPECT_EQ(w->g->pool.groups[i].blocks.n_free, w->g->pool.groups[i].blocks.n_usable);
     EXPECT_EQ(w->g->pool.states.n_free, w->g->pool.states.n_blocks);
     t->n_steps += w->g->n_steps;
     t->n_preempted += w->g->scheduler.n_preempted;
@@ -269,6 +333,7 @@ static void run_world(struct world *w, struct tally *t) {
         t->n_requests++;
         t->n_tokens += j->n_got;
         t->n_cancelled += j->finish == GYRE_CANCELLED;
+        t->n_starved += j->finish == GYRE_FAILED;
         t->n_reused += j->n_reused;
     }
 }
@@ -287,6 +352,9 @@ static void each_of_100000_requests_gets_what_the_toy_says_alone(void **state) {
     printf("%lld requests, %lld tokens, %lld steps, %lld preempted, %lld cancelled, %lld tokens reused, %.1f s\n", (long long)t.n_requests,
            (long long)t.n_tokens, (long long)t.n_steps, (long long)t.n_preempted, (long long)t.n_cancelled, (long long)t.n_reused,
            clock_seconds_since(start));
+    printf("memory by need: refused %lld times, given back %lld times, %lld requests starved\n", (long long)t.n_refused,
+           (long long)needy.n_given_back, (long long)t.n_starved);
+    EXPECT(t.n_refused > 100 && t.n_starved > 10 && t.n_starved < REQUESTS / 20 && needy.n_given_back > 20);
     EXPECT(t.n_preempted > 3000 && t.n_cancelled > 1000 && t.n_reused > 40000);
 }
 

@@ -54,10 +54,16 @@ tests() {
     for t in ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
         case ${t##*/test_} in
-        ops* | goldens | device | parity | overlap | sample_rows) ;;
+        ops* | goldens | device | parity | overlap | sample_rows | cache | faults) ;;
         *) echo "unit_${t##*/test_} $t" ;;
         esac
     done
+}
+
+# Those that take all of the card's memory, or count what is left: when nobody else runs.
+alone() {
+    echo "unit_cache $there/test_cache"
+    echo "unit_faults $there/test_faults"
 }
 
 # A step costs a sanitizer some hundred milliseconds, so of each program a sample: one case in PARTS, with few steps.
@@ -94,6 +100,7 @@ all() {
     rm -f "$out"/*.line
     begin=$(date +%s)
     "$1" | tr '\n' '\0' | xargs -0 -P "${JOBS:-16}" -I{} sh -c "set -f; exec tools/gpu.sh --one {}"
+    [ "$1" != tests ] || alone | tr '\n' '\0' | xargs -0 -P 1 -I{} sh -c "set -f; exec tools/gpu.sh --one {}"
     echo "---- $1, $(($(date +%s) - begin)) s, GYRE_TEST_SEED=$GYRE_TEST_SEED"
     sort "$out"/*.line
     n_failed=$(grep -lE '^[^ ]+ +FAILED' "$out"/*.line | wc -l)

@@ -39,6 +39,7 @@ struct cache_config {
     int table_width[MAX_CACHE_GROUPS];   // of KV and latent groups in plans: entries a sequence
     int n_host_blocks[MAX_CACHE_GROUPS]; // in the host's memory, only copied from and to; ids from n_blocks[group] on
     int n_host_states;                   // likewise, from n_states on
+    bool by_need;                        // no block of a KV or latent group can be used before commit_cache says so
 };
 
 /* In bytes. */
@@ -75,6 +76,12 @@ struct backend_ops {
 
     /* Memory for the caches of the program's groups, zeroed. ERR_MEMORY names what did not fit. */
     enum status (*alloc_cache)(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err);
+
+    /* Makes blocks 0 .. n-1 of a KV or latent group usable, at least, and gives the device back what those behind took; *n becomes how
+     * many are usable then. Where blocks are does not change, and what becomes usable is zeroed before the next step. ERR_MEMORY, which is
+     * not sticky, if the device has no memory left: nothing has changed. What is given back is read by no step in flight. NULL: alloc_cache
+     * makes all usable, and by_need is not asked for. */
+    enum status (*commit_cache)(struct backend *b, int group, int *n, struct error *err);
 
     /* Bytes of one block of a group over all its layers (a state slot for state groups), once the weights are placed. */
     int64_t (*cache_block_bytes)(const struct backend *b, const struct program *p, int group, int block_size);

@@ -102,6 +102,9 @@ struct gyre {
     struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good
     enum gyre_policy policy;
     struct cache_config cache; // as allocated
+    int64_t cache_idle_us;     // without work, until the cache's memory goes back to the device; 0: never
+    int64_t refused_us;        // when the device had no memory for the cache; 0: it had
+    bool holds_spare;          // memory was taken since the last time that it was given back
     int64_t weight_bytes;      // as stored
     struct open_times open_us;
     struct fair_share fair;
@@ -143,6 +146,15 @@ void engine_free_delivered(struct gyre *g);
 
 /* Takes what the step that was just collected adds to the vectors that requests asked for (pooling.c). */
 void engine_pool_step(struct gyre *g, const struct step *step);
+
+/* commit.c: memory behind the cache's blocks. The pool's kv_commit, of a struct gyre; a little more of it, while a step runs; how long until
+ * some may go back (-1: there is nothing to wait for); that, if the time has come and nothing runs; and the end of a request that nothing else
+ * keeps from its cache than the device's memory. */
+int engine_commit(void *context, int group, int n);
+void engine_commit_ahead(struct gyre *g);
+int64_t engine_rest_us(const struct gyre *g);
+void engine_rest(struct gyre *g);
+void engine_end_starved(struct gyre *g);
 
 /* Writes a sentence to the caller and returns its status. */
 int engine_report(struct gyre_error *out, const struct error *err);

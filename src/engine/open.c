@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { DEFAULT_CACHE_IDLE_S = 300 };
+
 static void fill_info(struct gyre *g, const struct engine_model *m, const struct engine_sizes *sizes) {
     struct gyre_info *info = &g->info;
     *info = (struct gyre_info){
@@ -51,7 +53,9 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
                                    .n_states = sizes->cache.n_states,
                                    .n_host_states = sizes->cache.n_host_states,
                                    .holds_all = holds_all(p, sizes),
-                                   .remember_tokens = o->no_prefix_cache ? 0 : sizes->kv_cache_tokens};
+                                   .remember_tokens = o->no_prefix_cache ? 0 : sizes->kv_cache_tokens,
+                                   .commit = sizes->cache.by_need ? engine_commit : NULL,
+                                   .commit_context = g};
     memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);
     memcpy(pool.n_host_blocks, sizes->cache.n_host_blocks, sizeof pool.n_host_blocks);
     for (int i = 0; i < p->n_groups; i++)
@@ -77,11 +81,14 @@ static enum status open_device(struct gyre *g, const struct gyre_options *o, str
 static enum status open_cache(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct engine_sizes *sizes,
                               struct error *err) {
     TRY(engine_size(o, m, g->backend, sizes, err));
+    sizes->cache.by_need = g->ops->commit_cache != NULL;
     g->cache = sizes->cache;
     fill_info(g, m, sizes);
     g->info.n_tenants = g->fair.n_tenants;
     allocate_step(g, o, sizes);
-    return g->ops->alloc_cache(g->backend, g->program, &sizes->cache, err);
+    TRY(g->ops->alloc_cache(g->backend, g->program, &sizes->cache, err));
+    engine_commit_ahead(g);
+    return kv_pool_is_short(&g->pool) ? fail(err, ERR_MEMORY, "the device has no memory left for a cache") : OK;
 }
 
 static int64_t lap(int64_t *since_us) {
@@ -113,6 +120,7 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     g->program = m->program;
     g->policy = o->policy;
     g->weight_bytes = m->weight_bytes;
+    g->cache_idle_us = (int64_t)(MAX(o->cache_idle_s == 0 ? DEFAULT_CACHE_IDLE_S : o->cache_idle_s, 0) * 1e6);
     fair_share_init(&g->fair, MAX(o->n_tenants, 1));
     enum status st = open_parts(g, o, m, err);
     if (st != OK) {

@@ -260,11 +260,30 @@ static void publish(struct service *s, const struct gyre_event *e, int64_t now) 
     }
 }
 
+/* Until there may be something to do. Memory that is not needed goes back meanwhile; nobody else touches the engine, so without the lock. */
+static void wait_for_work(struct service *s) {
+    int64_t us = engine_rest_us(s->engine);
+    if (us < 0) {
+        pthread_cond_wait(&s->work, &s->lock);
+    } else if (us > 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        int64_t ns = until.tv_nsec + us % 1000000 * 1000;
+        until.tv_sec += us / 1000000 + ns / 1000000000;
+        until.tv_nsec = ns % 1000000000;
+        pthread_cond_timedwait(&s->work, &s->lock, &until);
+    } else {
+        pthread_mutex_unlock(&s->lock);
+        engine_rest(s->engine);
+        pthread_mutex_lock(&s->lock);
+    }
+}
+
 /* Waits while there is nothing to do. Takes the inbox; false: stop. */
 static bool next_work(struct service *s, struct ticket **inbox, bool *cancels) {
     pthread_mutex_lock(&s->lock);
     while (!s->inbox && !s->has_cancels && !s->stopping && !engine_has_work(s->engine))
-        pthread_cond_wait(&s->work, &s->lock);
+        wait_for_work(s);
     *inbox = s->inbox;
     *cancels = s->has_cancels;
     s->inbox = NULL;
@@ -301,7 +320,7 @@ static double kv_usage(const struct gyre *g) {
     for (int i = 0; i < g->pool.n_groups; i++) {
         const struct block_list *b = &g->pool.groups[i].blocks;
         if (g->pool.groups[i].paged && b->n_blocks > 0)
-            most = MAX(most, 1 - (double)b->n_free / b->n_blocks);
+            most = MAX(most, (double)(b->n_usable - b->n_free) / b->n_blocks);
     }
     return most;
 }

@@ -197,7 +197,9 @@ static struct step *oldest_step(struct gyre *g) { return &g->steps[g->n_collecte
 /* Plans the next step, if one may be started before those in flight are collected. */
 static bool plan(struct gyre *g) {
     bool must_wait = n_in_flight(g) > 0 && oldest_step(g)->is_read_back;
-    if (must_wait || !scheduler_plan(&g->scheduler))
+    bool planned = !must_wait && scheduler_plan(&g->scheduler);
+    engine_end_starved(g);
+    if (!planned)
         return false;
     fill_step(g, next_step(g));
     return true;
@@ -239,8 +241,10 @@ static void end_all(struct gyre *g) {
 
 static enum status step(struct gyre *g) {
     bool planned = plan(g);
-    if (planned)
+    if (planned) {
         TRY(start(g));
+        engine_commit_ahead(g);
+    }
     bool full = n_in_flight(g) == g->ops->max_in_flight;
     return full || (!planned && n_in_flight(g) > 0) ? collect(g) : OK;
 }

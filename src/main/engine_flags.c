@@ -26,6 +26,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .max_model_len = f->max_model_len,
         .kv_cache_bytes = f->kv_cache_memory,
         .gpu_memory_utilization = f->gpu_memory_utilization,
+        .cache_idle_s = f->cache_idle > 0 ? f->cache_idle : -1,
         .swap_bytes = swap_bytes(f->swap_space),
         .max_batched_tokens = (int)f->max_batched_tokens,
         .max_seqs = (int)f->max_seqs,

@@ -10,14 +10,14 @@ struct engine_flags {
     int64_t n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs, block_size;
     bool prefix_cache, enforce_eager;
     const char *policy; // of servers: "fcfs", "sjf"
-    double itl_target, gpu_memory_utilization;
+    double itl_target, gpu_memory_utilization, cache_idle;
     int n_tenants; // set by the verb
 };
 
-#define ENGINE_FLAGS_DEFAULT                                                                                       \
-    {                                                                                                              \
-        .device = "cpu", .dtype = "auto", .kv_cache_dtype = "auto", .quantization = "none", .load_format = "auto", \
-        .gpu_memory_utilization = 0.92, .block_size = 64, .prefix_cache = true, .policy = "fcfs"                   \
+#define ENGINE_FLAGS_DEFAULT                                                                                        \
+    {                                                                                                               \
+        .device = "cpu", .dtype = "auto", .kv_cache_dtype = "auto", .quantization = "none", .load_format = "auto",  \
+        .gpu_memory_utilization = 0.92, .cache_idle = 300, .block_size = 64, .prefix_cache = true, .policy = "fcfs" \
     }
 
 /* Rows of a flag table. */
@@ -92,6 +92,15 @@ struct engine_flags {
          "of a GPU's memory, what may be taken by all together; --kv-cache-memory sets the cache's size instead",                     \
          .min = 0.01,                                                                                                                 \
          .max = 1},                                                                                                                   \
+        {"cache-idle",                                                                                                                \
+         0,                                                                                                                           \
+         FLAG_REAL,                                                                                                                   \
+         &(e).cache_idle,                                                                                                             \
+         "SECONDS",                                                                                                                   \
+         "Engine",                                                                                                                    \
+         "without work, until a GPU gets back what memory the cache took by need, and prompts are forgotten; 0 is never",             \
+         .min = 0,                                                                                                                    \
+         .max = 1e9},                                                                                                                 \
         {"swap-space",                                                                                                                \
          0,                                                                                                                           \
          FLAG_SIZE,                                                                                                                   \

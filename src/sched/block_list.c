@@ -12,12 +12,14 @@ static void list_between(struct block_list *l, int32_t before, int32_t b, int32_
     *(before == NO_BLOCK ? &l->oldest : &l->next[before]) = b;
     *(after == NO_BLOCK ? &l->newest : &l->prev[after]) = b;
     l->n_free++;
+    l->n_blank += l->node[b] == NO_NODE;
 }
 
 static void unlist(struct block_list *l, int32_t b) {
     *(l->prev[b] == NO_BLOCK ? &l->oldest : &l->next[l->prev[b]]) = l->next[b];
     *(l->next[b] == NO_BLOCK ? &l->newest : &l->prev[l->next[b]]) = l->prev[b];
     l->n_free--;
+    l->n_blank -= l->node[b] == NO_NODE;
 }
 
 int32_t blocks_take(struct block_list *l) {
@@ -43,16 +45,35 @@ void blocks_give_back(struct block_list *l, int32_t b) {
         list_between(l, l->newest, b, NO_BLOCK);
 }
 
-void blocks_init(struct block_list *l, int n_blocks) {
+void blocks_init(struct block_list *l, int n_blocks, int n_usable) {
     size_t n = (size_t)n_blocks;
     *l = (struct block_list){.n_blocks = n_blocks, .oldest = NO_BLOCK, .newest = NO_BLOCK};
     l->ref_count = xcalloc(n, sizeof *l->ref_count);
     l->prev = xcalloc(n, sizeof *l->prev);
     l->next = xcalloc(n, sizeof *l->next);
     l->node = xcalloc(n, sizeof *l->node);
-    for (int32_t b = 0; b < n_blocks; b++) {
+    for (int32_t b = 0; b < n_blocks; b++)
         l->node[b] = NO_NODE;
-        list_between(l, l->newest, b, NO_BLOCK);
+    blocks_set_usable(l, n_usable);
+}
+
+/* Blank ones are the first of the list. */
+static int32_t last_blank(const struct block_list *l) {
+    int32_t b = l->n_blank > 0 ? l->oldest : NO_BLOCK;
+    for (int i = 1; i < l->n_blank; i++)
+        b = l->next[b];
+    return b;
+}
+
+/* New ones come behind the blank ones, in order: what has had memory for longest is used first. */
+void blocks_set_usable(struct block_list *l, int n) {
+    BUG_IF(n < 0 || n > l->n_blocks);
+    int32_t before = n > l->n_usable ? last_blank(l) : NO_BLOCK;
+    for (; l->n_usable < n; before = l->n_usable++)
+        list_between(l, before, l->n_usable, before == NO_BLOCK ? l->oldest : l->next[before]);
+    for (; l->n_usable > n; l->n_usable--) {
+        BUG_IF(l->ref_count[l->n_usable - 1] != 0 || l->node[l->n_usable - 1] != NO_NODE);
+        unlist(l, l->n_usable - 1);
     }
 }
 
@@ -64,11 +85,15 @@ void blocks_release(struct block_list *l) {
 }
 
 const char *blocks_check(const struct block_list *l) {
-    int n = 0, n_unheld = 0;
-    for (int32_t b = l->oldest, before = NO_BLOCK; b != NO_BLOCK; before = b, b = l->next[b], n++)
-        if (n > l->n_blocks || l->prev[b] != before || l->ref_count[b] != 0)
+    int n = 0, n_unheld = 0, n_blank = 0;
+    for (int32_t b = l->oldest, before = NO_BLOCK; b != NO_BLOCK; before = b, b = l->next[b], n++) {
+        if (n > l->n_blocks || l->prev[b] != before || l->ref_count[b] != 0 || b >= l->n_usable)
             return "the free list is broken";
-    for (int32_t b = 0; b < l->n_blocks; b++)
+        n_blank += l->node[b] == NO_NODE;
+    }
+    for (int32_t b = 0; b < l->n_usable; b++)
         n_unheld += l->ref_count[b] == 0;
+    if (n_blank != l->n_blank)
+        return "the blocks that nobody knows are not counted right";
     return n == l->n_free && n_unheld == n ? NULL : "a block is neither free nor held";
 }

@@ -21,20 +21,23 @@ void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *o) {
                              .max_chunk = o->max_chunk,
                              .max_copies = o->max_copies,
                              .remembers = o->remember_tokens > 0,
-                             .holds_all = o->holds_all};
+                             .holds_all = o->holds_all,
+                             .commit = o->commit,
+                             .commit_context = o->commit_context};
     for (int g = 0; g < o->n_groups; g++) {
         struct kv_group *group = &pool->groups[g];
         group->paged = o->groups[g].kind != CACHE_STATE;
         group->window = o->groups[g].window;
-        blocks_init(&group->blocks, group->paged ? o->n_blocks[g] : 0);
-        blocks_init(&group->host, group->paged ? o->n_host_blocks[g] : 0);
+        blocks_init(&group->blocks, group->paged ? o->n_blocks[g] : 0, group->paged && !o->commit ? o->n_blocks[g] : 0);
+        blocks_init(&group->host, group->paged ? o->n_host_blocks[g] : 0, group->paged ? o->n_host_blocks[g] : 0);
         group->block_bytes = o->block_bytes[g];
         pool->state_bytes += group->paged ? 0 : o->block_bytes[g];
         if (!group->paged)
             pool->has_state = true, pool->state_group = g;
     }
-    blocks_init(&pool->states, pool->has_state ? o->n_states : 0);
-    blocks_init(&pool->host_states, pool->has_state ? o->n_host_states : 0);
+    int n_states = pool->has_state ? o->n_states : 0, n_host_states = pool->has_state ? o->n_host_states : 0;
+    blocks_init(&pool->states, n_states, n_states);
+    blocks_init(&pool->host_states, n_host_states, n_host_states);
     int n_nodes = count_nodes(pool, o->remember_tokens);
     prefix_cache_init(&pool->prefix, n_nodes, o->block_size);
     pool->path = xcalloc((size_t)n_nodes, sizeof *pool->path);
@@ -78,12 +81,78 @@ bool kv_pool_could_hold(const struct kv_pool *pool, int64_t n_tokens) {
     return !pool->has_state || pool->states.n_blocks > 0;
 }
 
-bool kv_pool_has_room(const struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens, bool others_run) {
+// ---- memory behind blocks ---------------------------------------------------------------------------------------
+
+static void commit(struct kv_pool *pool, int g, int64_t n) {
+    struct kv_group *group = &pool->groups[g];
+    n = MIN(n, group->blocks.n_blocks);
+    if (!pool->commit || n <= group->blocks.n_usable)
+        return;
+    int usable = pool->commit(pool->commit_context, g, (int)n);
+    group->is_short = usable < n;
+    if (usable > group->blocks.n_usable)
+        blocks_set_usable(&group->blocks, usable);
+}
+
+/* So that n free blocks hold nothing, as far as there is memory. */
+static void want_blank(struct kv_pool *pool, int g, int64_t n) {
+    const struct block_list *l = &pool->groups[g].blocks;
+    if (pool->groups[g].paged && n > l->n_blank)
+        commit(pool, g, l->n_usable + n - l->n_blank);
+}
+
+void kv_pool_commit_ahead(struct kv_pool *pool, int n_blank) {
+    for (int g = 0; g < pool->n_groups; g++)
+        if (pool->groups[g].paged && pool->groups[g].blocks.n_blank < n_blank)
+            commit(pool, g, (int64_t)pool->groups[g].blocks.n_usable + 1);
+}
+
+static void forget_from(struct kv_pool *pool, int g, int32_t first) {
+    struct block_list *l = &pool->groups[g].blocks;
+    for (int32_t b = first; b < l->n_usable; b++)
+        if (l->node[b] != NO_NODE) {
+            int32_t node = l->node[b];
+            blocks_share(l, b); // what is in the list does not change what it is known as
+            l->node[b] = NO_NODE;
+            prefix_cache_forget(&pool->prefix, node, g);
+            blocks_give_back(l, b);
+        }
+}
+
+void kv_pool_uncommit(struct kv_pool *pool) {
+    for (int g = 0; g < pool->n_groups; g++) {
+        struct block_list *l = &pool->groups[g].blocks;
+        int n = l->n_usable;
+        while (n > 1 && l->ref_count[n - 1] == 0)
+            n--;
+        if (!pool->commit || !pool->groups[g].paged || n == l->n_usable)
+            continue;
+        forget_from(pool, g, n);
+        blocks_set_usable(l, n);
+        blocks_set_usable(l, pool->commit(pool->commit_context, g, n));
+        pool->groups[g].is_short = false;
+    }
+}
+
+bool kv_pool_is_short(const struct kv_pool *pool) {
+    bool is = false;
+    for (int g = 0; g < pool->n_groups; g++)
+        is |= pool->groups[g].is_short;
+    return is;
+}
+
+// ---- holding them -----------------------------------------------------------------------------------------------
+
+bool kv_pool_has_room(struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens, bool others_run) {
     for (int g = 0; g < pool->n_groups; g++) {
         const struct kv_group *group = &pool->groups[g];
+        const struct block_list *l = &group->blocks;
         int64_t held = seq->swapped ? 0 : seq->tables[g].end - seq->tables[g].first;
-        int64_t kept = others_run && !pool->holds_all && group->window == 0 ? group->blocks.n_blocks / 25 : 0;
-        if (group->paged && blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) - held > group->blocks.n_free - kept)
+        int64_t kept = others_run && !pool->holds_all && group->window == 0 ? l->n_blocks / 25 : 0;
+        int64_t wanted = group->paged ? blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) - held : 0;
+        want_blank(pool, g, wanted);
+        int64_t to_come = group->is_short ? 0 : l->n_blocks - l->n_usable;
+        if (group->paged && wanted > MIN(l->n_free, l->n_free + to_come - kept))
             return false;
     }
     bool has_slot = seq->state_slot != NO_STATE_SLOT && !seq->swapped;
@@ -122,9 +191,11 @@ enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n
     for (int g = 0; g < pool->n_groups; g++)
         if (pool->groups[g].paged)
             give_back_unseen(pool, &pool->groups[g], &seq->tables[g], seq->n_computed);
-    for (int g = 0; g < pool->n_groups; g++)
+    for (int g = 0; g < pool->n_groups; g++) {
+        want_blank(pool, g, end - seq->tables[g].end);
         if (pool->groups[g].paged && end - seq->tables[g].end > pool->groups[g].blocks.n_free)
             return ERR_FULL;
+    }
     bool wants_slot = pool->has_state && seq->state_slot == NO_STATE_SLOT;
     if (wants_slot && pool->states.n_free == 0)
         return ERR_FULL;

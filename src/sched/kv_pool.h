@@ -16,6 +16,10 @@
  *     state               A               B                 A: where another text parted from this one
  *                                                           B: the last whole block of the prompt, or of the answer so far
  *
+ * Blocks may have no memory yet: then only those that are there (blocks.n_usable) can be free, and more are asked for (commit) when nobody
+ * knows what the free ones hold, before anything that is remembered is given up. Where the device has none to give, the pool is
+ * as large as it is: sequences wait or give way as if it had been made so.
+ *
  * Copies are left in a list, for the next step to begin with. So does a sequence that gives way go to the host's memory and
  * come back, where there is some for that. */
 #pragma once
@@ -30,7 +34,11 @@ struct kv_group {
     struct block_list blocks;
     struct block_list host; // swapped out; a table names number b of them as blocks.n_blocks + b
     int64_t block_bytes;
+    bool is_short; // the last time it asked for memory it did not get what it wanted
 };
+
+/* Asks for memory behind blocks 0 .. n-1 of a group, and for none behind others; returns how many have it then. */
+typedef int kv_commit(void *context, int group, int n);
 
 struct kv_pool {
     int n_groups, block_size;
@@ -46,6 +54,8 @@ struct kv_pool {
     int32_t *path;             // [prefix.n_nodes]: scratch of kv_pool_recall
     struct cache_copy *copies; // [max_copies]: what the next step begins with
     int n_copies, max_copies;
+    kv_commit *commit; // NULL: all blocks have memory
+    void *commit_context;
 };
 
 struct kv_pool_options {
@@ -59,6 +69,8 @@ struct kv_pool_options {
     int64_t block_bytes[MAX_CACHE_GROUPS]; // of a block, or a slot; for what copies cost
     bool holds_all;                        // as many sequences as may run at once, each as long as it may become
     int64_t remember_tokens;               // of text, so many at least of what earlier sequences computed; 0: nothing
+    kv_commit *commit;                     // NULL: blocks have memory already; else none has
+    void *commit_context;
 };
 void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *options);
 void kv_pool_release(struct kv_pool *pool);
@@ -72,7 +84,15 @@ bool kv_pool_could_hold(const struct kv_pool *pool, int64_t n_tokens);
 /* Whether what a sequence of n tokens needs, beyond what it holds, is free now; and besides, if others run, a 25th of the
  * blocks that grow with their texts (not of windows): it would soon take from them what it was given, or they from it. A pool
  * that holds all keeps nothing back: nobody takes anything from anybody. */
-bool kv_pool_has_room(const struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens, bool others_run);
+bool kv_pool_has_room(struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens, bool others_run);
+
+/* Asks for a little more memory in each group of which fewer than n_blank free blocks hold nothing, before somebody needs it; gives the
+ * memory back behind the last block that is held (the first block stays), and forgets what was remembered there. */
+void kv_pool_commit_ahead(struct kv_pool *pool, int n_blank);
+void kv_pool_uncommit(struct kv_pool *pool);
+
+/* Whether a group could not get memory for all of its blocks when it last wanted some. */
+bool kv_pool_is_short(const struct kv_pool *pool);
 
 /* Makes seq hold cache for its first n tokens, the last at most max_chunk of them not yet computed, and a state
  * slot. Blocks that n_computed has moved past a window are given back first. ERR_FULL leaves the rest as it was:

@@ -158,7 +158,10 @@ static enum room make_room(struct scheduler *s, int at, int n) {
         if (s->n_in_flight > 0)
             return ROOM_LATER;
         bool itself = s->n_running - 1 == at;
-        BUG_IF(itself && at == 0); // it was checked that the pool can hold it
+        if (itself && at == 0) { // it was checked that the pool can hold it, if there is memory
+            BUG_IF(!kv_pool_is_short(s->pool));
+            s->starved = seq;
+        }
         preempt_last(s);
         if (itself)
             return ROOM_GAVE_WAY;
@@ -328,6 +331,7 @@ static void clear_step(struct scheduler *s) {
 
 bool scheduler_plan(struct scheduler *s) {
     s->n_step = 0; // those of the last one may be gone
+    s->starved = NULL;
     clear_step(s);
     if (!give_way_to_priority(s))
         return false;
@@ -339,7 +343,10 @@ bool scheduler_plan(struct scheduler *s) {
     }
     s->blocked = s->n_preempted == n_preempted ? admit_waiting(s, decoding) : BLOCKED_PREEMPTED;
     s->step_work.copied = kv_pool_copied_bytes(s->pool);
-    BUG_IF(s->n_step == 0 && s->n_in_flight == 0 && (s->n_running > 0 || s->waiting.n > 0));
+    bool stands = s->n_step == 0 && s->n_in_flight == 0;
+    if (stands && s->n_running == 0 && s->blocked == BLOCKED_CACHE && kv_pool_is_short(s->pool))
+        s->starved = s->waiting.head;
+    BUG_IF(stands && !s->starved && (s->n_running > 0 || s->waiting.n > 0));
     return s->n_step > 0;
 }
 

@@ -73,6 +73,7 @@ struct scheduler {
     int64_t n_preempted, n_swapped; // n_swapped of them went to the host's memory
     bool always_swap;               // for tests: whatever it costs
     enum admission blocked;         // why the first that waits was left waiting by the last plan
+    struct sequence *starved;       // by the last plan: alone, and the device has not the memory that the pool counted on; NULL
 };
 
 /* max_rows must be at least max_seqs, and max_tokens too. The pool is borrowed. */
@@ -86,7 +87,8 @@ void scheduler_add(struct scheduler *s, struct sequence *seq);
  * must live until it is outside. Not while a step with it is planned and not started. */
 void scheduler_remove(struct scheduler *s, struct sequence *seq);
 
-/* Chooses the next step. False when there is nothing to compute, or nothing as long as a step is in flight. */
+/* Chooses the next step. False when there is nothing to compute, or nothing as long as a step is in flight, or when the first in rank is
+ * starved, which then waits: the caller removes it. */
 bool scheduler_plan(struct scheduler *s);
 
 /* The planned step was started: moves n_computed, and expects the tokens that it will give. */

@@ -66,10 +66,7 @@ static void cuda_free(struct backend *b) {
     if (!b)
         return;
     weights_release(b);
-    for (int g = 0; g < b->n_caches; g++) {
-        cudaFree(b->caches[g].at);
-        cudaFreeHost(b->caches[g].host);
-    }
+    caches_release(b);
     cudaFree(b->workspace);
     plan_cache_free(b->plans);
     if (b->begun)
@@ -135,72 +132,6 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     }
     *out = b;
     return st;
-}
-
-// ---- cache ------------------------------------------------------------------------------------------------------
-
-enum element kv_element(const struct backend *b) { return b->kv_is_set ? b->kv : b->product; }
-
-static enum element cache_element(const struct backend *b, const struct cache_group *g) {
-    return g->kind == CACHE_STATE ? ELEMENT_F32 : g->kind == CACHE_KV ? kv_element(b) : b->product;
-}
-
-/* Of 8 bits there are a key's and a value's scale to every slot and head, 4 elements each; see kv.cuh. */
-static int64_t block_elements(const struct backend *b, const struct cache_group *g, int block_size) {
-    int scales = element_bytes(cache_element(b, g)) == 1 ? 2 * (int)sizeof(float) : 0;
-    switch (g->kind) {
-    case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim + scales) * block_size;
-    case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
-    case CACHE_STATE: return g->state_floats;
-    }
-    BUG_IF(true);
-}
-
-static int64_t cuda_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size) {
-    const struct cache_group *g = &p->groups[group];
-    return block_elements(b, g, block_size) * g->n_layers * element_bytes(cache_element(b, g));
-}
-
-static enum status check_cache(const struct backend *b, const struct program *p, const struct cache_group *g, struct error *err) {
-    if (g->kind == CACHE_LATENT && b->kv_is_set && b->kv != b->product)
-        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: %s has a latent cache (MLA), which has the element of the products on CUDA",
-                    p->name);
-    if (g->kind == CACHE_KV && kv_element(b) == ELEMENT_F32 && b->product != ELEMENT_F32)
-        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: float32 goes with products in float32 (dtype) on CUDA");
-    return OK;
-}
-
-static enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
-    BUG_IF(b->n_caches > 0);
-    b->block_size = config->block_size;
-    memcpy(b->table_width, config->table_width, sizeof b->table_width);
-    for (int g = 0; g < p->n_groups; g++) {
-        bool state = p->groups[g].kind == CACHE_STATE;
-        int64_t n_blocks = state ? config->n_states : config->n_blocks[g], elements = block_elements(b, &p->groups[g], b->block_size),
-                n_bytes;
-        int64_t element = element_bytes(cache_element(b, &p->groups[g]));
-        TRY(check_cache(b, p, &p->groups[g], err));
-        b->caches[g].element = cache_element(b, &p->groups[g]);
-        if (__builtin_mul_overflow(elements * p->groups[g].n_layers * element, n_blocks, &n_bytes))
-            return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
-        b->caches[g].layer_elements = elements * n_blocks;
-        b->caches[g].block_elements = elements;
-        b->caches[g].n_blocks = n_blocks;
-        b->caches[g].n_host = state ? config->n_host_states : config->n_host_blocks[g];
-        b->n_caches = g + 1;
-        if (cudaMalloc(&b->caches[g].at, (size_t)MAX(n_bytes, 1)) != cudaSuccess) {
-            cudaGetLastError();
-            return fail(err, ERR_MEMORY, "%s: the device has no room for a cache of %lld blocks, %lld bytes", p->name, (long long)n_blocks,
-                        (long long)n_bytes);
-        }
-        int64_t host_bytes = elements * p->groups[g].n_layers * element * b->caches[g].n_host;
-        if (host_bytes > 0 && cudaMallocHost(&b->caches[g].host, (size_t)host_bytes) != cudaSuccess) {
-            cudaGetLastError();
-            return fail(err, ERR_MEMORY, "%s: no pinned memory for %lld bytes of swap space", p->name, (long long)host_bytes);
-        }
-        DEVICE_TRY(b, err, cudaMemset(b->caches[g].at, 0, (size_t)n_bytes), "clearing a cache of %lld bytes", (long long)n_bytes);
-    }
-    return OK;
 }
 
 // ---- compile: what each value is made of ------------------------------------------------------------------------
@@ -583,6 +514,7 @@ static const float *cuda_hidden(struct executable *exe, int t) {
 }
 
 const struct backend_ops backend_cuda = {
+    .commit_cache = cuda_commit_cache,
     .name = "cuda",
     .ragged = true,
     .makes_dummies = true,

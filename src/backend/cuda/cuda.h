@@ -7,6 +7,7 @@
  *     memory.c    what a step takes of the device, and what is left for caches
  *     gemm_plan.c which of the library's algorithms, found by timing; plan_cache.c keeps what was found
  *     padded.c    the numbers of rows that a step is padded to
+ *     cache.c     caches: addresses for all blocks, memory behind those that are used; virtual.c maps it
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     fold.c      ops that need no node of their own
  *     fuse.c      which LINEARs stream their weight, and which of them do the GATED_ACT behind them too
@@ -30,6 +31,8 @@
 #include <cublasLt.h>
 
 /* A weight on the device. */
+#include "backend/cuda/virtual.h"
+
 struct placed {
     const struct weight *weight;
     struct dweight matrix; // of matrices; at NULL: the weight is read whole
@@ -39,6 +42,22 @@ struct placed {
 struct backend {
     int device;
     cudaStream_t stream;
+/* The memory of a cache group, see cache.c. */
+struct group_cache {
+    void *at, *host; // host: blocks that are only copied from and to, pinned
+    int64_t layer_elements, block_elements, n_blocks, n_host;
+    enum element element;
+    bool is_mapped;           // by need, in pieces; else at is one allocation
+    int piece_blocks;         // blocks in a piece ...
+    int piece_places;         // ... and block_elements from piece to piece
+    struct virtual_range map; // if is_mapped
+};
+
+/* Where kernels find block b: layer's address + place * block_elements. NO_BLOCK stays. */
+static inline int32_t cache_place(const struct group_cache *c, int32_t b) {
+    return b < c->piece_blocks ? b : b / c->piece_blocks * c->piece_places + b % c->piece_blocks;
+}
+
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
     struct plan_cache *plans;
@@ -54,11 +73,7 @@ struct backend {
     int n_slots;
     void *weights; // one allocation
     int64_t weight_bytes;
-    struct {
-        void *at, *host; // host: blocks that are only copied from and to, pinned
-        int64_t layer_elements, block_elements, n_blocks, n_host;
-        enum element element;
-    } caches[MAX_CACHE_GROUPS];
+    struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
     bool eager;         // no graphs
     struct error fault; // of the device; sticky
@@ -84,7 +99,15 @@ enum element kv_element(const struct backend *b); // once the weights are placed
 enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
 const struct placed *weight_on_device(const struct backend *b, const struct weight *w); // NULL for NULL
 void weights_release(struct backend *b);
+
+/* ---- cache.c ---- */
 bool part_is_plain(const struct weight_part *part);
+int64_t cuda_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size);
+/* Of `bytes` for blocks of all groups, what pieces that are not full waste at most. */
+int64_t cache_waste(const struct backend *b, const struct program *p, int block_size, int64_t bytes);
+enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err);
+enum status cuda_commit_cache(struct backend *b, int group, int *n, struct error *err);
+void caches_release(struct backend *b);
 
 /* ---- upload.c ---- */
 /* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */

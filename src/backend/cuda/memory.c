@@ -29,6 +29,7 @@ enum status cuda_cache_room(struct backend *b, const struct program *p, struct b
     if (*out > 0)
         return OK;
     return fail(
+    *out -= MIN(cache_waste(b, p, b->block_size ? b->block_size : 64, MAX(*out, 0)), MAX(*out, 0) / 2);
         err, ERR_MEMORY,
         "%s: of the %lld MiB of the GPU that may be taken (gpu_memory_utilization) %lld are, by the weights and by others, and a step "
         "of %d tokens takes %lld: nothing is left for the cache",

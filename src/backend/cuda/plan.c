@@ -245,16 +245,19 @@ static void copy_numbers(struct step_slot *slot, size_t at, const int32_t *from,
     memcpy(slot->plan_host + at, from, (size_t)n * sizeof *from);
 }
 
-/* Of a table only the entries that hold tokens of the sequence. */
+/* Of a table only the entries that hold tokens of the sequence, as the places of their blocks. */
 static void write_tables(struct executable *exe, struct step_slot *slot, const struct batch_plan *p) {
     int block_size = exe->backend->block_size;
     for (int g = 0; g < exe->program->n_groups; g++) {
         size_t width = (size_t)p->table_width[g];
         int32_t *table = (int32_t *)(void *)(slot->plan_host + exe->layout.block_table[g]);
+        const struct group_cache *cache = &exe->backend->caches[g];
         BUG_IF(p->table_width[g] != exe->backend->table_width[g]);
         for (int s = 0; s < p->n_seqs && width > 0; s++) {
             size_t n = MIN((size_t)((p->seq_len[s] + block_size - 1) / block_size), width);
-            memcpy(table + (size_t)s * width, p->block_table[g] + (size_t)s * width, n * sizeof *table);
+            const int32_t *from = p->block_table[g] + (size_t)s * width;
+            for (size_t i = 0; i < n; i++)
+                table[(size_t)s * width + i] = cache_place(cache, from[i]);
         }
     }
 }

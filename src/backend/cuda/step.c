@@ -14,10 +14,10 @@ struct block_run {
 };
 
 static struct block_run run_of(const struct backend *b, int group, int64_t bytes, int32_t id) {
-    int64_t n = b->caches[group].n_blocks;
-    if (id < n)
-        return (struct block_run){(char *)b->caches[group].at + id * bytes, (size_t)(n * bytes)};
-    return (struct block_run){(char *)b->caches[group].host + (id - n) * bytes, (size_t)(b->caches[group].n_host * bytes)};
+    const struct group_cache *c = &b->caches[group];
+    if (id < c->n_blocks)
+        return (struct block_run){(char *)c->at + cache_place(c, id) * bytes, (size_t)(c->piece_blocks * bytes)};
+    return (struct block_run){(char *)c->host + (id - c->n_blocks) * bytes, (size_t)(c->n_host * bytes)};
 }
 
 static enum status copy_blocks(struct executable *exe, int group, int32_t from, int32_t to, struct error *err) {

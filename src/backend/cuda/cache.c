@@ -1,0 +1,222 @@
+/* cache.c - the memory of caches: addresses for all blocks that there may ever be, memory behind those that are used.
+ *
+ * A KV or latent group is a range of addresses (virtual.h) that is mapped in pieces. A piece holds so many blocks of every layer, so that a
+ * few calls make blocks usable in all layers at once, while blocks of a layer still lie side by side:
+ *
+ *     piece 0                                                         piece 1
+ *     [ layer 0: block 0 .. C-1 | layer 1: block 0 .. C-1 | ... | - ] [ layer 0: block C .. 2C-1 | ...
+ *       <----------- C places ->                                  <-- P places in all: a piece is a multiple of 2 MiB
+ *
+ * Kernels know one step from block to block: block b of a layer stands at the layer's address plus place(b) times that, with
+ * place(b) = b / C * P + b % C (cache_place), which the plan writes into its tables in place of b. Slots of recurrent groups are few and
+ * all used at once: one allocation.
+ *
+ * Measured: docs/benchmarks.md, "CUDA, memory of the cache". */
+#include "backend/cuda/cuda.h"
+
+#include <string.h>
+
+enum { LEAST_PIECE = 32 << 20, MOST_PIECE = 256 << 20 };
+
+enum element kv_element(const struct backend *b) { return b->kv_is_set ? b->kv : b->product; }
+
+static enum element cache_element(const struct backend *b, const struct cache_group *g) {
+    return g->kind == CACHE_STATE ? ELEMENT_F32 : g->kind == CACHE_KV ? kv_element(b) : b->product;
+}
+
+/* Of 8 bits there are a key's and a value's scale to every slot and head, 4 elements each; see kv.cuh. */
+static int64_t block_elements(const struct backend *b, const struct cache_group *g, int block_size) {
+    int scales = element_bytes(cache_element(b, g)) == 1 ? 2 * (int)sizeof(float) : 0;
+    switch (g->kind) {
+    case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim + scales) * block_size;
+    case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
+    case CACHE_STATE: return g->state_floats;
+    }
+    BUG_IF(true);
+}
+
+int64_t cuda_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size) {
+    const struct cache_group *g = &p->groups[group];
+    return block_elements(b, g, block_size) * g->n_layers * element_bytes(cache_element(b, g));
+}
+
+static enum status check_cache(const struct backend *b, const struct program *p, const struct cache_group *g, struct error *err) {
+    if (g->kind == CACHE_LATENT && b->kv_is_set && b->kv != b->product)
+        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: %s has a latent cache (MLA), which has the element of the products on CUDA",
+                    p->name);
+    if (g->kind == CACHE_KV && kv_element(b) == ELEMENT_F32 && b->product != ELEMENT_F32)
+        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: float32 goes with products in float32 (dtype) on CUDA");
+    return OK;
+}
+
+// ---- how blocks are laid out ------------------------------------------------------------------------------------
+
+/* C and P of the drawing. */
+struct pieces {
+    int64_t block_bytes; // of a layer, padded if its size fits no piece
+    int64_t blocks, places;
+};
+
+static int64_t common_divisor(int64_t a, int64_t b) { return b == 0 ? a : common_divisor(b, a % b); }
+
+/* The smallest number of places that fill whole grains with blocks of all layers and hardly anything else: from `least` bytes on, at most
+ * MOST_PIECE unless not one block of all layers fits. */
+static struct pieces cut_pieces(int64_t block_bytes, int n_layers, int64_t least) {
+    struct pieces p = {.block_bytes = block_bytes};
+    int64_t unit = VIRTUAL_GRAIN / common_divisor(VIRTUAL_GRAIN, p.block_bytes); // places that fill whole grains
+    for (int64_t align = 2; unit * p.block_bytes > MOST_PIECE && align <= VIRTUAL_GRAIN; align *= 2) {
+        p.block_bytes = (block_bytes + align - 1) / align * align;
+        unit = VIRTUAL_GRAIN / common_divisor(VIRTUAL_GRAIN, p.block_bytes);
+    }
+    double best = 2;
+    for (int64_t places = unit;; places += unit) {
+        int64_t blocks = places / n_layers, n_bytes = places * p.block_bytes;
+        if (p.blocks > 0 && n_bytes > MOST_PIECE)
+            return p;
+        double waste = (double)(places - blocks * n_layers) / (double)places;
+        if (blocks == 0 || n_bytes < least || waste >= best)
+            continue;
+        best = waste, p.blocks = blocks, p.places = places;
+        if (waste <= 1.0 / 32)
+            return p;
+    }
+}
+
+static bool is_by_need(const struct cache_group *g) { return g->kind != CACHE_STATE; }
+
+static int64_t layer_block_bytes(const struct backend *b, const struct cache_group *g, int block_size) {
+    return block_elements(b, g, block_size) * element_bytes(cache_element(b, g));
+}
+
+int64_t cache_waste(const struct backend *b, const struct program *p, int block_size, int64_t bytes) {
+    int64_t waste = 0;
+    double worst = 0;
+    for (int g = 0; g < p->n_groups; g++) {
+        if (!is_by_need(&p->groups[g]))
+            continue;
+        int64_t one = layer_block_bytes(b, &p->groups[g], block_size);
+        struct pieces cut = cut_pieces(one, p->groups[g].n_layers, LEAST_PIECE);
+        double used = (double)(cut.blocks * p->groups[g].n_layers * one) / (double)(cut.places * cut.block_bytes);
+        worst = MAX(worst, 1 - used);
+        waste += cut.places * cut.block_bytes; // the last piece is mapped whole
+    }
+    return waste + (int64_t)((double)bytes * worst);
+}
+
+// ---- allocating -------------------------------------------------------------------------------------------------
+
+static enum status too_large(const struct program *p, int g, struct error *err) {
+    return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
+}
+
+/* A range for n_blocks. Small caches have small pieces. */
+static enum status reserve(struct backend *b, const struct program *p, int g, int block_size, struct error *err) {
+    struct group_cache *c = &b->caches[g];
+    int64_t one = layer_block_bytes(b, &p->groups[g], block_size), total, n_bytes;
+    if (__builtin_mul_overflow(one * p->groups[g].n_layers, c->n_blocks, &total))
+        return too_large(p, g, err);
+    struct pieces cut = cut_pieces(one, p->groups[g].n_layers, MIN(LEAST_PIECE, total / 32));
+    int64_t n = (c->n_blocks + cut.blocks - 1) / cut.blocks, piece_bytes = cut.places * cut.block_bytes;
+    if (n <= 1) { // one piece, no larger than it must be
+        cut.blocks = cut.places = MAX(c->n_blocks, 1);
+        piece_bytes = (cut.blocks * p->groups[g].n_layers * cut.block_bytes + VIRTUAL_GRAIN - 1) / VIRTUAL_GRAIN * VIRTUAL_GRAIN;
+    }
+    if (n * cut.places > INT32_MAX || __builtin_mul_overflow(piece_bytes, n, &n_bytes))
+        return too_large(p, g, err);
+    c->is_mapped = true;
+    c->block_elements = cut.block_bytes / element_bytes(c->element);
+    c->piece_blocks = (int)cut.blocks;
+    c->piece_places = (int)cut.places;
+    c->layer_elements = c->block_elements * cut.blocks;
+    TRY(virtual_reserve(b->device, (size_t)n_bytes, (size_t)piece_bytes, &c->map, err));
+    c->at = (void *)(uintptr_t)c->map.at;
+    return OK;
+}
+
+static enum status allocate(struct backend *b, const struct program *p, int g, struct error *err) {
+    struct group_cache *c = &b->caches[g];
+    int64_t n_bytes;
+    c->block_elements = block_elements(b, &p->groups[g], b->block_size);
+    c->layer_elements = c->block_elements * c->n_blocks;
+    c->piece_blocks = c->piece_places = (int)MAX(c->n_blocks, 1);
+    if (__builtin_mul_overflow(c->block_elements * p->groups[g].n_layers * element_bytes(c->element), c->n_blocks, &n_bytes))
+        return too_large(p, g, err);
+    if (cudaMalloc(&c->at, (size_t)MAX(n_bytes, 1)) != cudaSuccess) {
+        cudaGetLastError();
+        return fail(err, ERR_MEMORY, "%s: the device has no room for %lld slots of recurrent state, %lld bytes", p->name,
+                    (long long)c->n_blocks, (long long)n_bytes);
+    }
+    DEVICE_TRY(b, err, cudaMemset(c->at, 0, (size_t)n_bytes), "clearing %lld bytes of recurrent state", (long long)n_bytes);
+    return OK;
+}
+
+static enum status allocate_host(struct backend *b, const struct program *p, int g, struct error *err) {
+    struct group_cache *c = &b->caches[g];
+    int64_t n_bytes = c->block_elements * p->groups[g].n_layers * element_bytes(c->element) * c->n_host;
+    if (n_bytes > 0 && cudaMallocHost(&c->host, (size_t)n_bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return fail(err, ERR_MEMORY, "%s: no pinned memory for %lld bytes of swap space", p->name, (long long)n_bytes);
+    }
+    return OK;
+}
+
+enum status cuda_commit_cache(struct backend *b, int group, int *n, struct error *err) {
+    struct group_cache *c = &b->caches[group];
+    BUG_IF(!c->is_mapped || *n < 0 || *n > c->n_blocks);
+    if (b->fault.status != OK) {
+        *err = b->fault;
+        return err->status;
+    }
+    int before = c->map.n_mapped, wanted = (int)(((int64_t)*n + c->piece_blocks - 1) / c->piece_blocks);
+    enum status st = virtual_map(&c->map, b->device, wanted, err);
+    if (st == ERR_DEVICE && b->fault.status == OK)
+        b->fault = *err;
+    if (c->map.n_mapped > before)
+        DEVICE_TRY(b, err,
+                   cudaMemsetAsync((char *)c->at + (size_t)before * c->map.piece_bytes, 0,
+                                   (size_t)(c->map.n_mapped - before) * c->map.piece_bytes, b->stream),
+                   "clearing %d pieces of %zu MiB of cache", c->map.n_mapped - before, c->map.piece_bytes >> 20);
+    *n = (int)MIN((int64_t)c->map.n_mapped * c->piece_blocks, c->n_blocks);
+    return st;
+}
+
+static enum status commit_all(struct backend *b, const struct program *p, int g, struct error *err) {
+    int n = (int)b->caches[g].n_blocks;
+    struct error why;
+    enum status st = cuda_commit_cache(b, g, &n, &why);
+    if (st == ERR_MEMORY)
+        return fail(err, ERR_MEMORY, "%s: the device has no room for a cache of %lld blocks, %lld bytes", p->name,
+                    (long long)b->caches[g].n_blocks, (long long)b->caches[g].map.n_bytes);
+    if (st != OK)
+        *err = why;
+    return st;
+}
+
+enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
+    BUG_IF(b->n_caches > 0);
+    b->block_size = config->block_size;
+    memcpy(b->table_width, config->table_width, sizeof b->table_width);
+    for (int g = 0; g < p->n_groups; g++) {
+        bool state = p->groups[g].kind == CACHE_STATE;
+        TRY(check_cache(b, p, &p->groups[g], err));
+        b->caches[g].element = cache_element(b, &p->groups[g]);
+        b->caches[g].n_blocks = state ? config->n_states : config->n_blocks[g];
+        b->caches[g].n_host = state ? config->n_host_states : config->n_host_blocks[g];
+        b->n_caches = g + 1;
+        TRY(state ? allocate(b, p, g, err) : reserve(b, p, g, b->block_size, err));
+        TRY(allocate_host(b, p, g, err));
+        if (!state && !config->by_need)
+            TRY(commit_all(b, p, g, err));
+    }
+    return OK;
+}
+
+void caches_release(struct backend *b) {
+    for (int g = 0; g < b->n_caches; g++) {
+        if (b->caches[g].is_mapped)
+            virtual_release(&b->caches[g].map);
+        else
+            cudaFree(b->caches[g].at);
+        cudaFreeHost(b->caches[g].host);
+    }
+}
