@@ -172,8 +172,10 @@ $(FUZZERS): $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(LIBS)
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c)
-CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(patsubst src/%.cu,build/cuda/%.cu.o,$(wildcard src/backend/cuda/*.cu))
-CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
+CUDA_CODE := $(patsubst src/%.cu,build/cuda/%.cu.o,$(wildcard src/backend/cuda/*.cu))
+CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(CUDA_CODE) build/cuda/kernels.o
+# The launch functions of the runtime are watched by src/backend/cuda/faults.c.
+CUDA_LIBS := -Wl,--wrap=cudaLaunchKernelExC,--wrap=cudaLaunchKernel -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
 CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) $(addprefix tests/test_,goldens.c overlap.c sample_rows.c))
 
 build/cuda/%.o: src/%.c
@@ -182,13 +184,20 @@ build/cuda/%.o: src/%.c
 build/cuda/%.cu.o: src/%.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -Xcompiler -fPIC -c -o $@ $<
+build/cuda/kernels.c: tools/kernels.py $(CUDA_CODE)
+	$(call QUIET,list)tools/kernels.py $@ $(CUDA_CODE)
+build/cuda/kernels.o: build/cuda/kernels.c
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 $(CUDA_TESTS): build/cuda/%: $(BUILD)/tests/%.o $(BUILD)/tests/op_rig.o $(CUDA_OBJ) $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
 # Tests of kernels alone, and programs that time them.
 CUDA_UNITS := $(patsubst tests/cuda/%.c,build/cuda/%,$(wildcard tests/cuda/test_*.c))
 build/cuda/libbackend.a: $(CUDA_OBJ)
 $(CUDA_UNITS): build/cuda/%: build/cuda/tests/%.o build/cuda/libbackend.a $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka -lm $(ALL_LIBS) $(CUDA_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/cuda/libbackend.a -Wl,--no-whole-archive $(LIBS) -Wl,--as-needed -lcmocka -lm \
+	    $(ALL_LIBS) $(CUDA_LIBS)
+# Those with a whole backend hold all of its kernels, as the list of them says.
+build/cuda/test_nodes build/cuda/test_cache build/cuda/test_faults: WHOLE := -Wl,--whole-archive
 build/cuda/linear: bench/cuda_linear.cu build/cuda/backend/cuda/stream.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $^ -lcublasLt
 build/cuda/tests/%.o: tests/cuda/%.c

@@ -6,6 +6,7 @@
 #include "core/plugin.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,15 +40,33 @@ static bool find_library(char path[PATH_BYTES], char where[2 * PATH_BYTES]) {
     return false;
 }
 
+/* A file that was cut short is mapped all the same, and kills whoever reads behind its end: so its table of sections, which stands last,
+ * must be in it. */
+static bool is_whole(const char *path) {
+    Elf64_Ehdr head;
+    uint64_t end;
+    FILE *f = fopen(path, "rb");
+    bool whole = f && fread(&head, sizeof head, 1, f) == 1 && memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
+                 !__builtin_add_overflow(head.e_shoff, (uint64_t)head.e_shnum * head.e_shentsize, &end) && end <= INT64_MAX &&
+                 fseek(f, 0, SEEK_END) == 0 && (uint64_t)ftell(f) >= end;
+    if (f)
+        fclose(f);
+    return whole;
+}
+
 static enum status load_cuda(const struct backend_ops **out, struct error *err) {
     char path[PATH_BYTES], where[2 * PATH_BYTES];
     if (!find_library(path, where))
         return fail(err, ERR_UNSUPPORTED, "--device cuda: there is no %s in %s; `make cuda` builds it where the CUDA toolkit is", library,
                     where);
+    if (!is_whole(path))
+        return fail(err, ERR_FORMAT, "--device cuda: %s is no library, or was cut short; build it again (make cuda) and copy it whole",
+                    path);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct plugin *p = handle ? dlsym(handle, "gyre_plugin") : NULL;
     if (!p)
-        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s", dlerror());
+        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s; build it again (make cuda), with the CUDA libraries of this machine",
+                    dlerror());
     if (strcmp(p->version, GYRE_VERSION) != 0 || p->layout != plugin_layout())
         return fail(err, ERR_UNSUPPORTED, "--device cuda: %s was built with another gyre (%s); build both together", path, p->version);
     *out = p->ops;

@@ -1,25 +1,12 @@
 /* backend.c - the vtable of the CUDA backend; see cuda.h. */
 #include "backend/cuda/cuda.h"
 
+#include "backend/cuda/manifest.h"
 #include "backend/cuda/plan_cache.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...) {
-    char what[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
-    if (b->fault.status == OK)
-        fail(&b->fault, ERR_DEVICE, "CUDA device %d: %s: %s", b->device, what, cudaGetErrorString(code));
-    if (err)
-        *err = b->fault;
-    return ERR_DEVICE;
-}
 
 // ---- open -------------------------------------------------------------------------------------------------------
 
@@ -40,16 +27,20 @@ static void open_plans(struct backend *b) {
 }
 
 static enum status open_parts(struct backend *b, struct error *err) {
-    int n = 0, major = 0;
+    struct machine_found machine = {.device = b->device, .runtime = CUDART_VERSION};
+    int n = 0;
+    TRY(manifest_check_code(&kernel_list, err));
+    cudaDriverGetVersion(&machine.driver);
+    TRY(manifest_check_driver(&machine, err));
     cudaError_t code = cudaGetDeviceCount(&n);
     if (code != cudaSuccess || n == 0)
         return no_device(err, code == cudaSuccess ? cudaErrorNoDevice : code, "no GPU can be used");
-    code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, b->device);
+    code = cudaDeviceGetAttribute(&machine.major, cudaDevAttrComputeCapabilityMajor, b->device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&machine.minor, cudaDevAttrComputeCapabilityMinor, b->device);
     if (code != cudaSuccess)
         return no_device(err, code, "the GPU does not answer");
-    if (major != 9)
-        return fail(err, ERR_UNSUPPORTED, "--device cuda: the kernels are made for Hopper (compute capability 9.0), this GPU has %d.x",
-                    major);
+    TRY(manifest_check_card(&kernel_list, &machine, err));
     if ((code = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking)) != cudaSuccess)
         return no_device(err, code, "no stream");
     if ((code = cudaMalloc(&b->workspace, WORKSPACE_BYTES)) != cudaSuccess)
@@ -514,7 +505,6 @@ static const float *cuda_hidden(struct executable *exe, int t) {
 }
 
 const struct backend_ops backend_cuda = {
-    .commit_cache = cuda_commit_cache,
     .name = "cuda",
     .ragged = true,
     .makes_dummies = true,
@@ -524,6 +514,7 @@ const struct backend_ops backend_cuda = {
     .open = cuda_open,
     .place_weights = cuda_place_weights,
     .alloc_cache = cuda_alloc_cache,
+    .commit_cache = cuda_commit_cache,
     .cache_block_bytes = cuda_cache_block_bytes,
     .cache_room = cuda_cache_room,
     .compile = cuda_compile,

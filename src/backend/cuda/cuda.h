@@ -1,13 +1,15 @@
 /* cuda.h - what the host files of the CUDA backend share.
  *
+ *     faults.c    what is said when the device fails
+ *     manifest.c  whether the kernels that were loaded are those of the build, and for this card
  *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
  *     weights.c   weights on the device: which element and place each gets, and what rounding did
  *     upload.c    how they come there
  *     gemm.c      LINEAR by cuBLASLt or by tiles.cu, one plan for each shape and number of rows, found when a program is compiled
  *     memory.c    what a step takes of the device, and what is left for caches
+ *     cache.c     caches: addresses for all blocks, memory behind those that are used; virtual.c maps it
  *     gemm_plan.c which of the library's algorithms, found by timing; plan_cache.c keeps what was found
  *     padded.c    the numbers of rows that a step is padded to
- *     cache.c     caches: addresses for all blocks, memory behind those that are used; virtual.c maps it
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     fold.c      ops that need no node of their own
  *     fuse.c      which LINEARs stream their weight, and which of them do the GATED_ACT behind them too
@@ -29,10 +31,10 @@
 #include "core/backend.h"
 
 #include <cublasLt.h>
-
-/* A weight on the device. */
 #include "backend/cuda/virtual.h"
 
+
+/* A weight on the device. */
 struct placed {
     const struct weight *weight;
     struct dweight matrix; // of matrices; at NULL: the weight is read whole
@@ -40,8 +42,6 @@ struct placed {
 };
 
 struct backend {
-    int device;
-    cudaStream_t stream;
 /* The memory of a cache group, see cache.c. */
 struct group_cache {
     void *at, *host; // host: blocks that are only copied from and to, pinned
@@ -58,6 +58,8 @@ static inline int32_t cache_place(const struct group_cache *c, int32_t b) {
     return b < c->piece_blocks ? b : b / c->piece_blocks * c->piece_places + b % c->piece_blocks;
 }
 
+    int device;
+    cudaStream_t stream;
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
     struct plan_cache *plans;
@@ -85,6 +87,9 @@ enum { WORKSPACE_BYTES = 32 << 20 };
 enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+struct executable;
+struct compiled_op;
+void op_described(const struct executable *exe, const struct compiled_op *c, int n_rows, char *out, size_t n); // for such a sentence
 #define DEVICE_TRY(b, err, call, ...)                                   \
     do {                                                                \
         cudaError_t device_code_ = (call);                              \
@@ -95,19 +100,19 @@ enum status device_fault(struct backend *b, struct error *err, cudaError_t code,
 int64_t element_bytes(enum element e);
 enum element kv_element(const struct backend *b); // once the weights are placed
 
-/* ---- weights.c ---- */
-enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
-const struct placed *weight_on_device(const struct backend *b, const struct weight *w); // NULL for NULL
-void weights_release(struct backend *b);
-
 /* ---- cache.c ---- */
-bool part_is_plain(const struct weight_part *part);
+
 int64_t cuda_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size);
 /* Of `bytes` for blocks of all groups, what pieces that are not full waste at most. */
 int64_t cache_waste(const struct backend *b, const struct program *p, int block_size, int64_t bytes);
 enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err);
 enum status cuda_commit_cache(struct backend *b, int group, int *n, struct error *err);
 void caches_release(struct backend *b);
+/* ---- weights.c ---- */
+enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
+const struct placed *weight_on_device(const struct backend *b, const struct weight *w); // NULL for NULL
+void weights_release(struct backend *b);
+bool part_is_plain(const struct weight_part *part);
 
 /* ---- upload.c ---- */
 /* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */

@@ -13,8 +13,11 @@ enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, con
     exe->step_bytes += n_bytes;
     if (exe->only_sized || cudaMalloc((void **)out, (size_t)n_bytes) == cudaSuccess)
         return OK;
+    size_t free_bytes = 0, total = 0;
     cudaGetLastError();
-    return fail(err, ERR_MEMORY, "the device has no room for %lld MiB of %s", (long long)(n_bytes >> 20), what);
+    cudaMemGetInfo(&free_bytes, &total);
+    return fail(err, ERR_MEMORY, "the device has no room for %lld MiB of %s: %zu of its %zu MiB are free", (long long)(n_bytes >> 20), what,
+                free_bytes >> 20, total >> 20);
 }
 
 enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,
@@ -26,10 +29,10 @@ enum status cuda_cache_room(struct backend *b, const struct program *p, struct b
     DEVICE_TRY(b, err, cudaMemGetInfo(&free_bytes, &total), "asking for its memory");
     int64_t may = (int64_t)((double)total * (share > 0 ? share : SHARE)), held = (int64_t)(total - free_bytes);
     *out = may - held - step - LIBRARIES;
+    *out -= MIN(cache_waste(b, p, b->block_size ? b->block_size : 64, MAX(*out, 0)), MAX(*out, 0) / 2);
     if (*out > 0)
         return OK;
     return fail(
-    *out -= MIN(cache_waste(b, p, b->block_size ? b->block_size : 64, MAX(*out, 0)), MAX(*out, 0) / 2);
         err, ERR_MEMORY,
         "%s: of the %lld MiB of the GPU that may be taken (gpu_memory_utilization) %lld are, by the weights and by others, and a step "
         "of %d tokens takes %lld: nothing is left for the cache",

@@ -154,6 +154,12 @@ static void run_delta(const struct executable *exe, const struct compiled_op *c,
     launch_delta_rule(l, &d, c->in[0], c->in[1], c->in[2], c->floats[0], c->floats[1], c->cache, c->out[0]);
 }
 
+static enum status op_refused(struct executable *exe, const struct compiled_op *c, int n_rows, cudaError_t code, struct error *err) {
+    char what[280];
+    op_described(exe, c, n_rows, what, sizeof what);
+    return device_fault(exe->backend, err, code, "%s", what);
+}
+
 static enum status run_op(struct executable *exe, const struct compiled_op *c, const struct launch *l, struct error *err) {
     const union op_args *a = &c->op->args;
     enum rows kind = val_given(c->op->in[0]) ? exe->program->values[c->op->in[0].id].rows : ROWS_TOKENS;
@@ -192,8 +198,8 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
     case OP_SAMPLE: launch_sample(l, c->in[0]); break;
     case N_OPCODES: BUG_IF(true);
     }
-    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "%s: starting %s for %d rows", exe->program->name, op_name(c->op->code), n_rows);
-    return OK;
+    cudaError_t code = cudaGetLastError();
+    return code == cudaSuccess ? OK : op_refused(exe, c, n_rows, code, err);
 }
 
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
@@ -249,7 +255,8 @@ enum status step_collect(struct executable *exe, struct sample_result *results, 
     struct backend *b = exe->backend;
     BUG_IF(exe->n_collected == exe->n_started);
     const struct step_slot *slot = &exe->slots[exe->n_collected % STEPS_IN_FLIGHT];
-    DEVICE_TRY(b, err, cudaEventSynchronize(slot->done), "%s: a step of %d tokens", exe->program->name, slot->plan->n_tokens);
+    DEVICE_TRY(b, err, cudaEventSynchronize(slot->done), "%s: a step of %d tokens, %d sequences and %d rows, %s", exe->program->name,
+               slot->plan->n_tokens, slot->plan->n_seqs, slot->plan->n_rows, graphs_have(exe, slot->plan) ? "captured" : "op by op");
     for (int r = 0; r < slot->plan->n_rows; r++)
         take_result(slot, r, &results[r]);
     exe->n_collected++;

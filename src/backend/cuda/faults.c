@@ -1,0 +1,101 @@
+/* faults.c - what is said when a device fails: which device, what was being done with which sizes, and of a launch that was refused the kernel,
+ * its grid, its threads and its shared memory beside what the device allows.
+ *
+ * Launches are watched by the linker: every call of the runtime's two launch functions in this library comes by here (--wrap in the
+ * Makefile), so that no launcher has to tell. A kernel that fails while it runs is not known by name: the device says so when it is
+ * waited for, and the sentence how to find out. */
+#include "backend/cuda/cuda.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+// ---- launches ---------------------------------------------------------------------------------------------------
+
+/* The last launch that was refused, of this thread. */
+static _Thread_local struct {
+    const void *kernel; // NULL: none since it was told
+    dim3 grid, block;
+    size_t shared;
+    cudaStream_t stream;
+} refused;
+
+cudaError_t __real_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args);
+cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args);
+cudaError_t __real_cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
+cudaError_t __wrap_cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
+
+static cudaError_t note(cudaError_t code, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+    if (code != cudaSuccess && !refused.kernel) {
+        refused.kernel = kernel;
+        refused.grid = grid, refused.block = block;
+        refused.shared = shared, refused.stream = stream;
+    }
+    return code;
+}
+
+cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args) {
+    cudaError_t code = __real_cudaLaunchKernelExC(config, kernel, args);
+    return note(code, kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
+}
+
+cudaError_t __wrap_cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
+    return note(__real_cudaLaunchKernel(kernel, grid, block, args, shared, stream), kernel, grid, block, shared, stream);
+}
+
+/* Goes behind what was being done. */
+static void tell_launch(const struct backend *b, char *out, size_t n) {
+    struct cudaFuncAttributes is = {0};
+    const char *name = NULL;
+    int most = 0;
+    out[0] = '\0';
+    if (!refused.kernel)
+        return;
+    cudaFuncGetName(&name, refused.kernel);
+    cudaFuncGetAttributes(&is, refused.kernel);
+    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, b->device);
+    snprintf(out, n,
+             ", kernel %.160s refused on the %s: grid %u x %u x %u, %u threads of at most %d, %zu + %zu bytes of shared memory of at most "
+             "%d (%d asked "
+             "for), %d registers",
+             name ? name : "?", refused.stream == b->stream ? "stream of steps" : "stream of another", refused.grid.x, refused.grid.y,
+             refused.grid.z, refused.block.x * refused.block.y * refused.block.z, is.maxThreadsPerBlock, is.sharedSizeBytes, refused.shared,
+             most, is.maxDynamicSharedSizeBytes, is.numRegs);
+    refused.kernel = NULL;
+}
+
+// ---- faults -----------------------------------------------------------------------------------------------------
+
+/* Of a kernel that ran; the context is lost with it. */
+static bool is_of_a_kernel(cudaError_t code) {
+    return code == cudaErrorIllegalAddress || code == cudaErrorLaunchFailure || code == cudaErrorMisalignedAddress ||
+           code == cudaErrorIllegalInstruction || code == cudaErrorInvalidAddressSpace || code == cudaErrorInvalidPc ||
+           code == cudaErrorHardwareStackError || code == cudaErrorLaunchTimeout;
+}
+
+enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...) {
+    char what[300], launch[420];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    if (b->fault.status == OK) {
+        tell_launch(b, launch, sizeof launch);
+        fail(&b->fault, ERR_DEVICE, "CUDA device %d: %s%s: %s%s", b->device, what, launch, cudaGetErrorString(code),
+             is_of_a_kernel(code) ? "; CUDA_LAUNCH_BLOCKING=1 and --enforce-eager tell in which op" : "");
+    }
+    if (err)
+        *err = b->fault;
+    return ERR_DEVICE;
+}
+
+void op_described(const struct executable *exe, const struct compiled_op *c, int n_rows, char *out, size_t n) {
+    const struct op *op = c->op;
+    const struct weight *w = op->weights[0];
+    int at = (int)(op - exe->program->ops);
+    if (w)
+        snprintf(out, n, "%s: op %d, %s with %s [%lld, %lld] for %d rows of %d", exe->program->name, at, op_name(op->code), w->name,
+                 (long long)w->out, (long long)w->in, n_rows, op->in[0].width);
+    else
+        snprintf(out, n, "%s: op %d, %s for %d rows of %d > %d", exe->program->name, at, op_name(op->code), n_rows, op->in[0].width,
+                 op->out[0].width);
+}

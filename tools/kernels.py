@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""The list of kernels that go into libgyre-cuda.so, as a C file: what src/backend/cuda/manifest.c compares the loaded library with.
+
+    tools/kernels.py OUT.c OBJECT.cu.o...
+
+Of each object: its device code's size and XXH3 (the section .nv_fatbin, which the linker copies as it is), the architecture that it is for and the names
+of its kernels, read from the ELF files inside."""
+import ctypes
+import os
+import struct
+import sys
+
+FATBIN, HOPPER = 0xBA55ED50, 90
+
+
+def sections(elf):
+    """(name, bytes) of each section of a 64-bit ELF file."""
+    if elf[:4] != b"\x7fELF" or elf[4] != 2:
+        raise ValueError("not a 64-bit ELF file")
+    at, = struct.unpack_from("<Q", elf, 0x28)
+    size, n, names = struct.unpack_from("<HHH", elf, 0x3A)
+    heads = [struct.unpack_from("<IIQQQQ", elf, at + i * size) for i in range(n)]
+    text = heads[names][4]
+    for name, kind, _, _, offset, length in heads:
+        start = text + name
+        yield elf[start:elf.index(b"\0", start)].decode(), b"" if kind == 8 else elf[offset:offset + length]
+
+
+def code_of(path):
+    found = [s for name, s in sections(open(path, "rb").read()) if name == ".nv_fatbin"]
+    if len(found) != 1:
+        raise ValueError("%s: no device code" % path)
+    return found[0]
+
+
+def kernels_of(path, code):
+    """(architecture, names) of a container of one uncompressed ELF file."""
+    magic, _, head, _ = struct.unpack_from("<IHHQ", code, 0)
+    kind, _, entry = struct.unpack_from("<HHI", code, head)
+    arch, = struct.unpack_from("<I", code, head + 28)
+    elf = code[head + entry:]
+    if magic != FATBIN or kind != 2 or elf[:4] != b"\x7fELF":
+        raise ValueError("%s: its device code is not one plain ELF file; compile without PTX and compression" % path)
+    return arch, sorted(name[len(".text."):] for name, _ in sections(elf) if name.startswith(".text."))
+
+
+def main():
+    hash_of = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
+    hash_of.restype = ctypes.c_uint64
+    hash_of.argtypes = ctypes.c_char_p, ctypes.c_size_t
+    files, names = [], []
+    for path in sys.argv[2:]:
+        code = code_of(path)
+        arch, kernels = kernels_of(path, code)
+        if arch != HOPPER:
+            raise ValueError("%s: made for sm_%d" % (path, arch))
+        files.append('    {"%s", %dULL, 0x%016xULL, %d, %d},\n' % (os.path.basename(path)[:-len(".cu.o")], len(code), hash_of(code, len(code)), len(names), len(kernels)))
+        names += kernels
+    with open(sys.argv[1], "w") as f:
+        f.write('/* Made by tools/kernels.py. */\n#include "backend/cuda/manifest.h"\n\nstatic const struct kernel_file files[] = {\n%s};\n' % "".join(files))
+        f.write("static const char *const names[] = {\n%s};\n" % "".join('    "%s",\n' % n for n in names))
+        f.write("const struct kernel_list kernel_list = {files, names, %d, %d, %d};\n" % (len(files), len(names), HOPPER))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, ValueError, struct.error, IndexError) as e:
+        sys.exit("kernels.py: %s" % e)
