@@ -122,6 +122,10 @@ struct backend_ops {
      * [program.n_ops]. NULL: nobody can tell. */
     enum status (*trace)(struct executable *exe, double *op_us, struct error *err);
 
+    /* Seconds that the products of a step of n_tokens rows, n_out of them with logits, take by the fastest algorithms of the vendor's
+     * library, alone, measured now: what an engine that multiplies by those cannot get under. Between steps. NULL: there is no library. */
+    enum status (*ladder)(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
+
     void (*free_executable)(struct executable *exe); // waits for what is in flight
     void (*free)(struct backend *b);
 };

@@ -9,9 +9,9 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "engine/engine.h"
+#include "main/bench_bound.h"
 #include "main/bench_floor.h"
 #include "main/engine_flags.h"
-#include "main/gpu_watch.h"
 #include "main/memory_table.h"
 #include "main/progress.h"
 
@@ -24,6 +24,7 @@
 static struct {
     struct flag_ids batch, prefill;
     int64_t input_len, output_len, n_iters, n_warmup, seed;
+    double warmup_s;
     const char *output_json;
     bool trace;
     struct engine_flags engine;
@@ -36,6 +37,7 @@ static const struct flag flags[] = {
     {"output-len", 0, FLAG_INT, &opt.output_len, "N", "Workload", "tokens of each answer", .min = 2, .max = 1 << 24},
     {"prefill", 0, FLAG_IDS, &opt.prefill, "2048", "Workload", "time the first token of one prompt of so many tokens as well"},
     {"num-iters-warmup", 0, FLAG_INT, &opt.n_warmup, "N", "Workload", "runs of each before those that count", .min = 0, .max = 1 << 20},
+    {"warmup-seconds", 0, FLAG_REAL, &opt.warmup_s, "S", "Workload", "warm up for so long at least, for clocks that stay", .min = 0, .max = 3600},
     {"num-iters", 0, FLAG_INT, &opt.n_iters, "N", "Workload", "runs of each; their median, least and most are printed", .min = 1, .max = 1 << 20},
     {"seed", 0, FLAG_INT, &opt.seed, "N", "Workload", "of the prompts", .min = 0, .max = 1e18},
     {"trace", 0, FLAG_BOOL, &opt.trace, NULL, "Report", "also where the time of a step that decodes goes, and of a prompt's last, op by op; on a GPU"},
@@ -157,6 +159,7 @@ struct row {
     int64_t n, n_prompt;
     struct spread tokens_per_s, first_token_ms;
     struct bench_floor floor; // of a step in the middle of the window, or of the prompt
+    double ladder_s;          // its products by the library alone; 0: there is none
     struct gpu_report gpu;
     int64_t n_decoded;   // tokens while the GPU was watched
     int64_t n_preempted; // sequences that gave way, in all runs that count
@@ -164,25 +167,38 @@ struct row {
     bool ends_together;  // all sequences began in one step, and so end in one
 };
 
+/* Runs that are not counted: as many as were asked for, for as long as was asked for. */
+static enum status warm_up(struct gyre *g, const struct row *row, int64_t n_output, int64_t *round, struct error *err) {
+    struct decode_run r;
+    int64_t start = clock_us();
+    enum status st = OK;
+    for (; st == OK && (*round < opt.n_warmup || clock_seconds_since(start) < opt.warmup_s); ++*round)
+        st = run_once(g, row->n, row->n_prompt, n_output, *round, &r, err);
+    return st;
+}
+
+static void note_run(struct row *row, const struct decode_run *r, double *rate, double *first_ms) {
+    *first_ms = (double)(r->all_first_us - r->started_us) * 1e-3;
+    *rate = (double)(r->n_tokens - r->n_tokens_at_first) / ((double)MAX(r->ended_us - r->all_first_us, 1) * 1e-6);
+    row->n_decoded += r->n_tokens;
+    row->n_preempted += r->n_preempted;
+    row->n_last_step = r->n_last_step;
+    row->ends_together = r->n_tokens_at_first == row->n;
+}
+
 /* With n_output 1 the run is a prefill: its time is that of the first token. */
 static enum status measure(struct gyre *g, const struct device_limits *limits, int64_t n_output, struct row *row, struct error *err) {
     double *rates = xcalloc((size_t)opt.n_iters, sizeof *rates), *first = xcalloc((size_t)opt.n_iters, sizeof *first);
     struct gpu_watch *watch = NULL;
     const char *why;
     struct decode_run r;
-    enum status st = OK;
-    for (int64_t i = 0; i < opt.n_warmup + opt.n_iters && st == OK; i++) {
-        if (i == opt.n_warmup)
-            gpu_watch_start(&watch, &why);
-        st = run_once(g, row->n, row->n_prompt, n_output, i, &r, err);
-        if (st != OK || i < opt.n_warmup)
-            continue;
-        first[i - opt.n_warmup] = (double)(r.all_first_us - r.started_us) * 1e-3;
-        rates[i - opt.n_warmup] = (double)(r.n_tokens - r.n_tokens_at_first) / ((double)MAX(r.ended_us - r.all_first_us, 1) * 1e-6);
-        row->n_decoded += r.n_tokens;
-        row->n_preempted += r.n_preempted;
-        row->n_last_step = r.n_last_step;
-        row->ends_together = r.n_tokens_at_first == row->n;
+    int64_t round = 0;
+    enum status st = warm_up(g, row, n_output, &round, err);
+    gpu_watch_start(&watch, &why);
+    for (int64_t i = 0; i < opt.n_iters && st == OK; i++) {
+        st = run_once(g, row->n, row->n_prompt, n_output, round + i, &r, err);
+        if (st == OK)
+            note_run(row, &r, &rates[i], &first[i]);
     }
     gpu_watch_stop(watch, &row->gpu);
     if (st == OK) {
@@ -198,22 +214,15 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
 
 /* ---- printing ---- */
 
-static void print_gpu(const struct gpu_report *r, int64_t n_tokens) {
-    if (r->n_samples == 0)
-        return;
-    printf("  %4.0f MHz %3.0f W", r->sm_mhz, r->watts);
-    if (r->joules > 0)
-        printf(" %6.3f J/token", r->joules / (double)n_tokens);
-    if (r->held_back)
-        printf(" (held back: 0x%llx)", (unsigned long long)r->held_back);
-}
-
 static void print_decode(const struct row *r) {
     double step_s = (double)r->n / r->tokens_per_s.median;
-    printf("%5lld %10.1f (%.1f to %.1f) %9.3f %9.3f %6.1f %% %8.2f %8.2f %8.1f %9.1f", (long long)r->n, r->tokens_per_s.median,
-           r->tokens_per_s.least, r->tokens_per_s.most, step_s * 1e3, r->floor.seconds * 1e3, 100 * r->floor.seconds / step_s,
+    char ladder[40] = "        -         -"; // there is no library
+    if (r->ladder_s > 0)
+        snprintf(ladder, sizeof ladder, "%9.3f %7.1f %%", r->ladder_s * 1e3, 100 * r->ladder_s / step_s);
+    printf("%5lld %10.1f (%.1f to %.1f) %9.3f %9.3f %6.1f %% %s %7.2f %8.2f %8.1f %9.1f", (long long)r->n, r->tokens_per_s.median,
+           r->tokens_per_s.least, r->tokens_per_s.most, step_s * 1e3, r->floor.seconds * 1e3, 100 * r->floor.seconds / step_s, ladder,
            r->floor.weight_bytes * 1e-9, r->floor.cache_bytes * 1e-9, r->floor.flops / step_s * 1e-12, r->first_token_ms.median);
-    print_gpu(&r->gpu, r->n_decoded);
+    bench_gpu_print(&r->gpu, r->n_decoded);
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);
     printf("\n");
@@ -225,7 +234,9 @@ static void print_prefill(const struct row *r) {
     printf("prefill   %lld tokens: %.2f ms (%.2f to %.2f), %.1f TFLOP/s, %.1f %% of a floor of %.2f ms", (long long)r->n_prompt,
            r->first_token_ms.median, r->first_token_ms.least, r->first_token_ms.most, r->floor.flops / seconds * 1e-12,
            100 * r->floor.seconds / seconds, r->floor.seconds * 1e3);
-    print_gpu(&r->gpu, r->n_prompt * opt.n_iters);
+    if (r->ladder_s > 0)
+        printf(", %.1f %% of a ladder of %.2f", 100 * r->ladder_s / seconds, r->ladder_s * 1e3);
+    bench_gpu_print(&r->gpu, r->n_prompt * opt.n_iters);
     printf("\n");
     fflush(stdout);
 }
@@ -250,21 +261,6 @@ static double process_age_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)started / (double)sysconf(_SC_CLK_TCK);
 }
 
-static void print_device(const struct gyre *g, const struct device_limits *l) {
-    struct gpu_watch *watch;
-    const char *why;
-    if (!isfinite(l->read_bytes_per_s)) {
-        printf("device    %s: has no limits\n", l->name);
-        return;
-    }
-    printf("device    %s: reads %.1f GB/s, multiplies %s at %.1f TFLOP/s, what is wider at %.1f, measured now\n", l->name,
-           l->read_bytes_per_s * 1e-9, l->product, l->flops_per_s * 1e-12, l->wide_flops_per_s * 1e-12);
-    if (gpu_watch_start(&watch, &why))
-        gpu_watch_stop(watch, NULL);
-    else if (g->ops->cache_room) // a device with memory of its own: a GPU
-        printf("clocks    not known: %s\n", why);
-}
-
 /* What came between exec and the first token of a short prompt. */
 static enum status print_start(struct gyre *g, struct error *err) {
     enum { START_TOKENS = 16 };
@@ -283,9 +279,10 @@ static enum status print_start(struct gyre *g, struct error *err) {
 static json_t *spread_json(struct spread s) { return json_pack("{s:f, s:f, s:f}", "median", s.median, "least", s.least, "most", s.most); }
 
 static json_t *row_json(const struct row *r, bool is_decode) {
-    json_t *json = json_pack("{s:I, s:I, s:o, s:f, s:f, s:f, s:f}", "batch", (json_int_t)r->n, "input_len", (json_int_t)r->n_prompt,
-                             "first_token_ms", spread_json(r->first_token_ms), "floor_ms", r->floor.seconds * 1e3, "weight_bytes",
-                             r->floor.weight_bytes, "cache_bytes", r->floor.cache_bytes, "flops", r->floor.flops);
+    json_t *json =
+        json_pack("{s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f}", "batch", (json_int_t)r->n, "input_len", (json_int_t)r->n_prompt,
+                  "first_token_ms", spread_json(r->first_token_ms), "floor_ms", r->floor.seconds * 1e3, "ladder_ms", r->ladder_s * 1e3,
+                  "weight_bytes", r->floor.weight_bytes, "cache_bytes", r->floor.cache_bytes, "flops", r->floor.flops);
     if (is_decode) {
         json_object_set_new(json, "output_len", json_integer(opt.output_len));
         json_object_set_new(json, "tokens_per_s", spread_json(r->tokens_per_s));
@@ -367,11 +364,12 @@ static enum status trace_prefill(struct gyre *g, const struct device_limits *lim
 static enum status bench_decodes(struct gyre *g, const struct device_limits *limits, json_t *rows, struct error *err) {
     printf("decode    greedy, %lld tokens in, %lld out, median of %lld (least to most); the floor is of a step in the middle\n",
            (long long)opt.input_len, (long long)opt.output_len, (long long)opt.n_iters);
-    printf("batch   tokens/s                        ms a step  floor ms of floor  weights    cache  TFLOP/s  first ms\n"
-           "                                                                         GB       GB\n");
+    printf("batch   tokens/s                        ms a step  floor ms of floor ladder ms of ladder weights    cache  TFLOP/s  first ms\n"
+           "                                                                                              GB       GB\n");
     for (size_t i = 0; i < opt.batch.n; i++) {
         struct row row = {.n = opt.batch.ids[i], .n_prompt = opt.input_len};
         TRY(measure(g, limits, opt.output_len, &row, err));
+        TRY(bench_ladder(g, row.n, row.n, &row.ladder_s, err));
         print_decode(&row);
         if (opt.trace)
             TRY(trace_decode(g, limits, &row, err));
@@ -384,6 +382,7 @@ static enum status bench_prefills(struct gyre *g, const struct device_limits *li
     for (size_t i = 0; i < opt.prefill.n; i++) {
         struct row row = {.n = 1, .n_prompt = opt.prefill.ids[i]};
         TRY(measure(g, limits, 1, &row, err));
+        TRY(bench_ladder(g, row.n_prompt, 1, &row.ladder_s, err));
         print_prefill(&row);
         if (opt.trace)
             TRY(trace_prefill(g, limits, &row, err));
@@ -392,21 +391,11 @@ static enum status bench_prefills(struct gyre *g, const struct device_limits *li
     return OK;
 }
 
-/* A device without limits is infinitely fast, and its floors are 0. */
-static enum status measure_limits(struct gyre *g, struct device_limits *out, struct error *err) {
-    if (g->ops->measure)
-        return g->ops->measure(g->backend, out, err);
-    *out =
-        (struct device_limits){.read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .wide_flops_per_s = INFINITY, .product = "nothing"};
-    snprintf(out->name, sizeof out->name, "%s", g->ops->name);
-    return OK;
-}
-
 static enum status bench(struct gyre *g, struct error *err) {
     struct device_limits limits;
     TRY(print_start(g, err));
-    TRY(measure_limits(g, &limits, err));
-    print_device(g, &limits);
+    TRY(bench_limits(g, &limits, err));
+    bench_limits_print(g, &limits);
     memory_table_print(g, stdout);
     json_t *decode = json_array(), *prefill = json_array();
     json_t *json = json_pack("{s:s, s:f, s:s, s:f, s:o, s:o}", "device", limits.name, "read_bytes_per_s",
@@ -468,6 +457,8 @@ const struct verb_spec verb_bench_decode = {
     .run = run,
     .epilogue =
         "A step must read every weight that it uses and the cache of its sequences; the floor adds up, op by op, the longer of reading\n"
-        "that and of computing, at the rates that the device showed just before. Prompts are computed before the clock starts.\n"
+        "that and of computing, at the rates that the device showed just before. The ladder is the time that the step's products take by "
+        "the\n"
+        "library's fastest algorithms alone, measured there and then. Prompts are computed before the clock starts.\n"
         "  gyre bench decode Qwen2.5-7B --device cuda --quantization fp8 --batch 1,8,32,128,256,512 --prefill 2048\n"
         "  gyre bench decode Qwen2.5-0.5B/config.json --load-format dummy --batch 1,4 --output-len 64\n"};

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "main/bench_batch.h"
+#include "main/bench_bound.h"
 #include "main/bench_report.h"
 #include "main/engine_flags.h"
 
@@ -44,20 +45,34 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static enum status time_batches(struct gyre *g, const struct bench_batch *batch, double *latencies, struct error *err) {
+static enum status time_batches(struct gyre *g, const struct bench_batch *batch, double *latencies, struct gpu_report *gpu,
+                                struct error *err) {
     struct progress progress;
+    struct gpu_watch *watch = NULL;
+    const char *why;
     enum status st = OK;
     progress_begin(&progress, "bench latency", "batches", opt.n_warmup + opt.n_iters);
     for (int64_t i = 0; i < opt.n_warmup + opt.n_iters && st == OK; i++) {
         double seconds;
         int64_t n_output;
+        if (i == opt.n_warmup)
+            gpu_watch_start(&watch, &why);
         st = bench_batch_run(g, batch, &seconds, &n_output, err);
         if (i >= opt.n_warmup)
             latencies[i - opt.n_warmup] = seconds;
         progress_step(&progress, i + 1);
     }
+    gpu_watch_stop(watch, gpu);
     progress_end(&progress);
     return st;
+}
+
+/* Beside the median batch. The energy is that of all. */
+static enum status report_bound(struct gyre *g, const double *sorted, struct gpu_report *gpu, struct error *err) {
+    double n = (double)(opt.batch_size * opt.n);
+    struct bench_shape load = {.n = n, .n_prompt = (double)opt.input_len, .n_output = (double)opt.output_len, .n_seqs = n};
+    gpu->joules /= (double)opt.n_iters;
+    return bench_bound_print(g, &load, sorted_percentile(sorted, (size_t)opt.n_iters, 50), gpu, err);
 }
 
 /* x in the order of time, sorted in size order. */
@@ -101,12 +116,15 @@ static enum status measure(struct gyre *g, const struct tokenizer *tok, struct e
     for (int64_t i = 0; i < opt.batch_size; i++)
         jobs[i] = (struct bench_job){ids + i * opt.input_len, opt.input_len, opt.output_len};
     struct bench_batch batch = {.jobs = jobs, .n = (size_t)opt.batch_size, .copies = opt.n, .tokenizer = tok, .seed = (uint64_t)opt.seed};
-    enum status st = time_batches(g, &batch, latencies, err);
+    struct gpu_report gpu;
+    enum status st = time_batches(g, &batch, latencies, &gpu, err);
     if (st == OK) {
         memcpy(sorted, latencies, (size_t)opt.n_iters * sizeof *sorted);
         qsort(sorted, (size_t)opt.n_iters, sizeof *sorted, by_value);
         st = report(latencies, sorted, err);
     }
+    if (st == OK)
+        st = report_bound(g, sorted, &gpu, err);
     free(jobs);
     free(ids);
     free(latencies);

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "main/bench_batch.h"
+#include "main/bench_bound.h"
 #include "main/bench_dataset.h"
 #include "main/engine_flags.h"
 
@@ -55,6 +56,9 @@ static enum status measure(struct gyre *g, const struct model_text *text, const 
     struct progress progress;
     int64_t n_prompt = 0, n_output;
     double seconds;
+    struct gpu_watch *watch = NULL;
+    struct gpu_report gpu;
+    const char *why;
     for (size_t i = 0; i < data->n; i++) {
         const struct bench_prompt *p = &data->prompts[i];
         jobs[i] = (struct bench_job){p->ids.ids, (int64_t)p->ids.n, p->n_output_tokens};
@@ -67,10 +71,16 @@ static enum status measure(struct gyre *g, const struct model_text *text, const 
                                 .tokenizer = opt.no_text ? NULL : text->tok,
                                 .seed = (uint64_t)opt.data.seed,
                                 .progress = &progress};
+    gpu_watch_start(&watch, &why);
     enum status st = bench_batch_run(g, &batch, &seconds, &n_output, err);
+    gpu_watch_stop(watch, &gpu);
     progress_end(&progress);
     free(jobs);
-    return st == OK ? report(seconds, (int64_t)data->n, n_prompt, n_output, err) : st;
+    TRY(st);
+    TRY(report(seconds, (int64_t)data->n, n_prompt, n_output, err));
+    double n = (double)((int64_t)data->n * opt.n);
+    struct bench_shape load = {.n = n, .n_prompt = (double)n_prompt / (double)data->n, .n_output = (double)n_output / n, .n_seqs = n};
+    return bench_bound_print(g, &load, seconds, &gpu, err);
 }
 
 static enum status open_text(struct model_text *text, const char *model, struct error *err) {

@@ -5,7 +5,9 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { NVML_SUCCESS = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, SENSOR_GPU = 0 };
@@ -15,7 +17,7 @@ typedef struct nvmlDevice *device_handle;
 
 struct nvml {
     int (*init)(void), (*shutdown)(void);
-    int (*handle)(unsigned, device_handle *);
+    int (*handle)(unsigned, device_handle *), (*handle_of_uuid)(const char *, device_handle *);
     int (*clock)(device_handle, int, unsigned *);
     int (*power)(device_handle, unsigned *); // mW
     int (*temperature)(device_handle, int, unsigned *);
@@ -42,6 +44,7 @@ static bool load(struct gpu_watch *w) {
     } functions[] = {{"nvmlInit_v2", &w->nvml.init},
                      {"nvmlShutdown", &w->nvml.shutdown},
                      {"nvmlDeviceGetHandleByIndex_v2", &w->nvml.handle},
+                     {"nvmlDeviceGetHandleByUUID", &w->nvml.handle_of_uuid},
                      {"nvmlDeviceGetClockInfo", &w->nvml.clock},
                      {"nvmlDeviceGetPowerUsage", &w->nvml.power},
                      {"nvmlDeviceGetTemperature", &w->nvml.temperature},
@@ -92,6 +95,17 @@ static void *watch(void *arg) {
     return NULL;
 }
 
+/* NVML counts all GPUs of the system, CUDA those that CUDA_VISIBLE_DEVICES leaves: "3,1" or "GPU-uuid,...". */
+static bool find_device(struct gpu_watch *w) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    char first[80] = "0", *end;
+    if (visible && *visible)
+        snprintf(first, sizeof first, "%.*s", (int)strcspn(visible, ","), visible);
+    unsigned long index = strtoul(first, &end, 10);
+    int code = *end == '\0' ? w->nvml.handle((unsigned)index, &w->device) : w->nvml.handle_of_uuid(first, &w->device);
+    return code == NVML_SUCCESS;
+}
+
 bool gpu_watch_start(struct gpu_watch **out, const char **why) {
     struct gpu_watch *w = xcalloc(1, sizeof *w);
     *out = w;
@@ -102,8 +116,8 @@ bool gpu_watch_start(struct gpu_watch **out, const char **why) {
         *why = "there is no libnvidia-ml.so.1";
     else if (w->nvml.init() != NVML_SUCCESS)
         *why = "NVML does not start";
-    else if (w->nvml.handle(0, &w->device) != NVML_SUCCESS)
-        *why = "NVML knows no GPU";
+    else if (!find_device(w))
+        *why = "NVML does not know the GPU";
     if (*why) {
         gpu_watch_stop(w, NULL);
         *out = NULL;

@@ -13,7 +13,7 @@ struct gpu_report {
     uint64_t held_back;      // NVML's reasons for clocks below the highest, of all samples, without "idle" and "as the user set"
 };
 
-/* Watches the first GPU of the system, every 50 ms. Returns false, and why is a sentence, where there is no NVML or no GPU. */
+/* Watches the GPU that CUDA calls device 0, every 50 ms. Returns false, and why is a sentence, where there is no NVML or no GPU. */
 struct gpu_watch;
 bool gpu_watch_start(struct gpu_watch **out, const char **why);
 void gpu_watch_stop(struct gpu_watch *take_watch, struct gpu_report *out); // NULL is fine: a report of nothing

@@ -26,8 +26,14 @@ class Offline(unittest.TestCase):
 
     def test_latency_has_vllms_lines_and_its_json_the_same(self):
         out, r = self.run_json("latency", STORY, "--input-len", "8", "--output-len", "4", "--batch-size", "3", "--num-iters", "7", "--num-iters-warmup", "1")
-        self.assertEqual([re.sub(r"[\d.e-]+ seconds", "X", line) for line in out.splitlines()],
+        lines = out.splitlines()
+        self.assertEqual([re.sub(r"[\d.e-]+ seconds", "X", line) for line in lines[:8]],
                          ["Avg latency: X", "Std latency: X"] + ["%d%% percentile latency: X" % p for p in (10, 25, 50, 75, 90, 99)])
+        self.assertRegex(lines[8], r"^device    .*: reads [\d.]+ GB/s")
+        floor = re.match(r"floor     ([\d.]+) s: ([\d.]+) % of that; 1.0 chunks of prompts and 3 steps of 3 sequences$", lines[9])
+        share = float(floor.group(1)) / statistics.median(r["latencies"])  # of what others leave of the machine; printed to a millisecond
+        self.assertAlmostEqual(float(floor.group(2)) / 100 / share, 1, delta=0.2)
+        self.assertGreater(float(floor.group(2)), 0)
         self.assertEqual(len(r["latencies"]), 7)
         self.assertAlmostEqual(r["avg_latency"], statistics.mean(r["latencies"]), 9)
         self.assertAlmostEqual(r["std_latency"], statistics.pstdev(r["latencies"]), 9)

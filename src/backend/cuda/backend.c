@@ -526,6 +526,7 @@ const struct backend_ops backend_cuda = {
     .weight_bytes = cuda_weight_bytes,
     .measure = cuda_measure,
     .trace = cuda_trace,
+    .ladder = cuda_ladder,
     .free_executable = cuda_free_executable,
     .free = cuda_free,
 };

@@ -19,6 +19,7 @@
  *     graphs.c    the graphs, captured when a program is compiled
  *     trace.c     how long each op takes
  *     measure.c   what the card can do at best
+ *     ladder.c    what the library's products of a step take alone
  *     kernels.h   the launchers
  *
  * Products run in float16 where the checkpoint stores most of its matrices in 16 bits or fewer (eight times finer than bfloat16;
@@ -30,9 +31,9 @@
 #include "backend/cuda/kernels.h"
 #include "core/backend.h"
 
-#include <cublasLt.h>
 #include "backend/cuda/virtual.h"
 
+#include <cublasLt.h>
 
 /* A weight on the device. */
 struct placed {
@@ -41,7 +42,6 @@ struct placed {
     struct dweight floats; // of vectors and convolutions
 };
 
-struct backend {
 /* The memory of a cache group, see cache.c. */
 struct group_cache {
     void *at, *host; // host: blocks that are only copied from and to, pinned
@@ -58,6 +58,7 @@ static inline int32_t cache_place(const struct group_cache *c, int32_t b) {
     return b < c->piece_blocks ? b : b / c->piece_blocks * c->piece_places + b % c->piece_blocks;
 }
 
+struct backend {
     int device;
     cudaStream_t stream;
     cublasLtHandle_t blas;
@@ -86,10 +87,10 @@ enum { WORKSPACE_BYTES = 32 << 20 };
 /* The first fault stays; the sentence says what was done, with which sizes. */
 enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-
 struct executable;
 struct compiled_op;
 void op_described(const struct executable *exe, const struct compiled_op *c, int n_rows, char *out, size_t n); // for such a sentence
+
 #define DEVICE_TRY(b, err, call, ...)                                   \
     do {                                                                \
         cudaError_t device_code_ = (call);                              \
@@ -98,16 +99,16 @@ void op_described(const struct executable *exe, const struct compiled_op *c, int
     } while (0)
 
 int64_t element_bytes(enum element e);
-enum element kv_element(const struct backend *b); // once the weights are placed
 
 /* ---- cache.c ---- */
-
+enum element kv_element(const struct backend *b); // once the weights are placed
 int64_t cuda_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size);
 /* Of `bytes` for blocks of all groups, what pieces that are not full waste at most. */
 int64_t cache_waste(const struct backend *b, const struct program *p, int block_size, int64_t bytes);
 enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err);
 enum status cuda_commit_cache(struct backend *b, int group, int *n, struct error *err);
 void caches_release(struct backend *b);
+
 /* ---- weights.c ---- */
 enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
 const struct placed *weight_on_device(const struct backend *b, const struct weight *w); // NULL for NULL
@@ -281,6 +282,9 @@ void cuda_memory(const struct executable *exe, struct device_memory *out);
 /* ---- measure.c ---- */
 enum status cuda_measure(struct backend *b, struct device_limits *out, struct error *err);
 int64_t cuda_weight_bytes(const struct backend *b, const struct weight *w);
+
+/* ---- ladder.c ---- */
+enum status cuda_ladder(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
 
 /* ---- attention.c ---- */
 enum element attention_query_element(const struct backend *b, const struct op *op); // what an ATTENTION rounds its queries to

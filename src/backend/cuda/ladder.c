@@ -1,0 +1,108 @@
+/* ladder.c - what a step's products take by the library alone (backend_ops.ladder): the bound of an engine that multiplies by cuBLASLt and does
+ * nothing else. Each shape's product is timed with every algorithm that the library proposes, as nodes of a graph over the weights of up to
+ * 16 layers, so that a large model's come from memory; the fastest counts, as often as the program has the shape. No scales a row, no bias, no
+ * activation. Overwrites the values of a step; nothing may be in flight. */
+#include "backend/cuda/gemm_internal.h"
+
+#include <stdlib.h>
+
+enum { ALGORITHMS = 12, NODES = 16, REPLAYS = 5 };
+
+struct rung {
+    const struct gemm *gemm;
+    int rows;
+    const void *weights[NODES];
+    int n_weights;
+    double us;
+};
+
+static bool same_product(const struct gemm *a, const struct gemm *b) {
+    return a->weight.out == b->weight.out && a->weight.in == b->weight.in && a->weight.element == b->weight.element &&
+           a->y.element == b->y.element;
+}
+
+static int by_value(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* A graph of NODES products by one algorithm, timed; 0: the library cannot. */
+static double time_algorithm(const struct rung *r, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm) {
+    struct backend *b = r->gemm->backend;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    float ms[REPLAYS + 1] = {0};
+    bool works = cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+    for (int i = 0; works && i < NODES; i++)
+        works = gemm_put(r->gemm, p, algorithm, r->weights[i % r->n_weights], r->gemm->x.at, r->gemm->y.at) == CUBLAS_STATUS_SUCCESS;
+    works = cudaStreamEndCapture(b->stream, &graph) == cudaSuccess && works && cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess;
+    for (int i = 0; works && i <= REPLAYS; i++) { // the first loads the kernel
+        cudaEventRecord(b->begun, b->stream);
+        cudaGraphLaunch(exec, b->stream);
+        cudaEventRecord(b->ended, b->stream);
+        works = cudaEventSynchronize(b->ended) == cudaSuccess && cudaEventElapsedTime(&ms[i], b->begun, b->ended) == cudaSuccess;
+    }
+    if (exec)
+        cudaGraphExecDestroy(exec);
+    if (graph)
+        cudaGraphDestroy(graph);
+    qsort(ms + 1, REPLAYS, sizeof *ms, by_value);
+    return works ? (double)ms[1 + REPLAYS / 2] * 1e3 / NODES : 0;
+}
+
+static enum status time_rung(struct rung *r, struct error *err) {
+    const struct gemm *g = r->gemm;
+    struct plan_of_rows *p = &g->plans[padded_index(r->rows)];
+    cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
+    cublasLtMatmulPreference_t wish;
+    size_t workspace = WORKSPACE_BYTES;
+    int n = 0;
+    if (cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS)
+        return gemm_refused(g->op, p->rows, CUBLAS_STATUS_ALLOC_FAILED, err);
+    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    cublasStatus_t code =
+        cublasLtMatmulAlgoGetHeuristic(g->backend->blas, g->description, g->w, p->x, p->y, p->y, wish, ALGORITHMS, found, &n);
+    cublasLtMatmulPreferenceDestroy(wish);
+    for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < n; i++) {
+        double us = time_algorithm(r, p, &found[i].algo);
+        if (us > 0 && (r->us == 0 || us < r->us))
+            r->us = us;
+    }
+    DEVICE_TRY(g->backend, err, cudaStreamSynchronize(g->backend->stream), "%s: timing the library's products of %d rows",
+               g->op->weights[0]->name, r->rows);
+    cudaGetLastError(); // of what it could not do
+    return r->us > 0 ? OK : gemm_refused(g->op, p->rows, CUBLAS_STATUS_NOT_SUPPORTED, err);
+}
+
+static struct rung *rung_of(struct rung *rungs, int *n, const struct gemm *g, int rows) {
+    for (int i = 0; i < *n; i++)
+        if (rungs[i].rows == rows && same_product(rungs[i].gemm, g))
+            return &rungs[i];
+    rungs[*n] = (struct rung){.gemm = g, .rows = rows};
+    return &rungs[(*n)++];
+}
+
+enum status cuda_ladder(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err) {
+    const struct program *p = exe->program;
+    struct rung *rungs = xcalloc((size_t)p->n_ops + 1, sizeof *rungs);
+    int *count = xcalloc((size_t)p->n_ops + 1, sizeof *count), n = 0;
+    enum status st = OK;
+    BUG_IF(n_tokens > exe->bucket.max_tokens || n_out > MAX(exe->bucket.max_rows, 1));
+    for (int i = 0; i < p->n_ops; i++) {
+        int rows = p->ops[i].code == OP_LINEAR && p->values[p->ops[i].in[0].id].rows == ROWS_TOKENS ? n_tokens : n_out;
+        if (p->ops[i].code != OP_LINEAR || rows == 0)
+            continue;
+        struct rung *r = rung_of(rungs, &n, exe->ops[i].gemm, rows);
+        count[r - rungs]++;
+        if (r->n_weights < NODES)
+            r->weights[r->n_weights++] = exe->ops[i].gemm->weight.at;
+    }
+    *seconds = 0;
+    for (int i = 0; i < n && st == OK; i++) {
+        st = time_rung(&rungs[i], err);
+        *seconds += rungs[i].us * 1e-6 * count[i];
+    }
+    free(rungs);
+    free(count);
+    return st;
+}

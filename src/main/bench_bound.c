@@ -1,0 +1,82 @@
+/* bench_bound.c - see bench_bound.h. */
+#include "main/bench_bound.h"
+
+#include "engine/engine.h"
+#include "main/bench_floor.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum status bench_limits(struct gyre *g, struct device_limits *out, struct error *err) {
+    if (g->ops->measure)
+        return g->ops->measure(g->backend, out, err);
+    *out =
+        (struct device_limits){.read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .wide_flops_per_s = INFINITY, .product = "nothing"};
+    snprintf(out->name, sizeof out->name, "%s", g->ops->name);
+    return OK;
+}
+
+void bench_limits_print(const struct gyre *g, const struct device_limits *l) {
+    struct gpu_watch *watch;
+    const char *why;
+    if (!isfinite(l->read_bytes_per_s)) {
+        printf("device    %s: has no limits\n", l->name);
+        return;
+    }
+    printf("device    %s: reads %.1f GB/s, multiplies %s at %.1f TFLOP/s, what is wider at %.1f, measured now\n", l->name,
+           l->read_bytes_per_s * 1e-9, l->product, l->flops_per_s * 1e-12, l->wide_flops_per_s * 1e-12);
+    if (gpu_watch_start(&watch, &why))
+        gpu_watch_stop(watch, NULL);
+    else if (g->ops->cache_room) // a device with memory of its own: a GPU
+        printf("clocks    not known: %s\n", why);
+}
+
+enum status bench_ladder(struct gyre *g, int64_t n_tokens, int64_t n_out, double *seconds, struct error *err) {
+    int64_t rows = MIN(n_tokens, g->info.max_batched_tokens);
+    *seconds = 0;
+    if (!g->ops->ladder)
+        return OK;
+    TRY(g->ops->ladder(g->exe, (int)rows, (int)MIN(n_out, g->info.max_seqs), seconds, err));
+    *seconds *= (double)n_tokens / (double)rows;
+    return OK;
+}
+
+void bench_gpu_print(const struct gpu_report *r, int64_t n_tokens) {
+    if (r->n_samples == 0)
+        return;
+    printf("  %4.0f MHz %3.0f W", r->sm_mhz, r->watts);
+    if (r->joules > 0)
+        printf(" %6.3f J/token", r->joules / (double)n_tokens);
+    if (r->held_back)
+        printf(" (held back: 0x%llx)", (unsigned long long)r->held_back);
+}
+
+enum status bench_bound_print(struct gyre *g, const struct bench_shape *l, double seconds, const struct gpu_report *gpu,
+                              struct error *err) {
+    struct device_limits limits;
+    struct bench_floor prompts, step;
+    double of_prompts, of_step;
+    if (!g->ops->measure)
+        return OK;
+    TRY(bench_limits(g, &limits, err));
+    bench_limits_print(g, &limits);
+    double rows = fmin(fmax(l->n * l->n_prompt, 1), g->info.max_batched_tokens), at_once = fmin(l->n_seqs, g->info.max_seqs);
+    double n_chunks = l->n * l->n_prompt / rows, n_steps = l->n * fmax(l->n_output - 1, 0) / at_once;
+    bench_floor(g, &limits, rows / l->n_prompt, 0, l->n_prompt, &prompts);
+    bench_floor(g, &limits, at_once, l->n_prompt + l->n_output / 2, 1, &step);
+    TRY(bench_ladder(g, (int64_t)rows, (int64_t)fmax(rows / l->n_prompt, 1), &of_prompts, err));
+    TRY(bench_ladder(g, (int64_t)at_once, (int64_t)at_once, &of_step, err));
+    double floor_s = n_chunks * prompts.seconds + n_steps * step.seconds, ladder_s = n_chunks * of_prompts + n_steps * of_step;
+    if (floor_s > 0)
+        printf("floor     %.3f s: %.1f %% of that; %.1f chunks of prompts and %.0f steps of %.0f sequences\n", floor_s,
+               100 * floor_s / seconds, n_chunks, n_steps, at_once);
+    if (ladder_s > 0)
+        printf("ladder    %.3f s: %.1f %%; the library's products alone, the fastest of its algorithms\n", ladder_s,
+               100 * ladder_s / seconds);
+    if (gpu->n_samples > 0) {
+        printf("gpu     ");
+        bench_gpu_print(gpu, (int64_t)fmax(l->n * l->n_output, 1));
+        printf(" %d C\n", gpu->celsius);
+    }
+    return OK;
+}

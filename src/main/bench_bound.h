@@ -1,0 +1,27 @@
+/* bench_bound.h - what stands beside every measured time: the device's limits, a floor, the library's products alone, clocks and power. */
+#pragma once
+
+#include "core/backend.h"
+#include "gyre.h"
+#include "main/gpu_watch.h"
+
+/* A device without limits is infinitely fast, and its floors are 0. */
+enum status bench_limits(struct gyre *g, struct device_limits *out, struct error *err);
+void bench_limits_print(const struct gyre *g, const struct device_limits *limits);
+
+/* Seconds that the products of n_tokens rows take by the library's fastest algorithms, alone, in steps as large as may be, n_out of them with
+ * logits; 0: the backend has no library. Nothing may be in flight. */
+enum status bench_ladder(struct gyre *g, int64_t n_tokens, int64_t n_out, double *seconds, struct error *err);
+
+/* " 1950 MHz 540 W 0.046 J/token (held back: 0x4)"; nothing where the GPU was not watched. */
+void bench_gpu_print(const struct gpu_report *r, int64_t n_tokens);
+
+/* n sequences, each of n_prompt tokens and n_output answered, as prompts in full steps and then n_seqs at a time, one token a step. */
+struct bench_shape {
+    double n, n_prompt, n_output, n_seqs; // lengths are means
+};
+
+/* The device's limits, lines "floor" and "ladder" with what part of `seconds` each is, and the clocks, for a load that took so long. Nothing for
+ * a device without limits. */
+enum status bench_bound_print(struct gyre *g, const struct bench_shape *load, double seconds, const struct gpu_report *gpu,
+                              struct error *err);
