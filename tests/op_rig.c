@@ -53,10 +53,14 @@ struct backend_options rig_backend_options(const char *kernels, int n_threads) {
     return (struct backend_options){.n_threads = n_threads, .kernels = cpu ? kernels : NULL, .dtype = cpu ? NULL : kernels};
 }
 
-/* Where a program's time went, told at its end. */
+/* Where a program's time went, and who came nearest to a bound; told at its end. */
 static struct {
     double begun, opening, stepping;
-    int n_rigs, n_steps;
+    int n_rigs, n_steps, n_bounds;
+    struct {
+        double bound, error;
+        char what[120];
+    } nearest[8]; // to each bound of rounding
 } spent;
 
 static double seconds(void) {
@@ -68,6 +72,8 @@ static double seconds(void) {
 static void tell_spent(void) {
     printf("rig: %d rigs opened in %.1f s, %d steps in %.1f s, all in %.1f s\n", spent.n_rigs, spent.opening, spent.n_steps, spent.stepping,
            seconds() - spent.begun);
+    for (int i = 0; i < spent.n_bounds; i++)
+        printf("rig: at most %.3g of %.3g: %s\n", spent.nearest[i].error, spent.nearest[i].bound, spent.nearest[i].what);
 }
 
 struct rig *rig_new(struct rig_options o) {
@@ -518,12 +524,26 @@ double rig_cosine(const struct rig *rig, const double *got, const double *want) 
 
 /* ---- checks and pieces of formulas ---- */
 
+static void note_error(const struct rig *rig, double error, double bound, enum rig_schedule schedule, const char *what) {
+    int i = 0;
+    while (i < spent.n_bounds && spent.nearest[i].bound != bound)
+        i++;
+    if (bound < 1e-3 || i == (int)ARRAY_LEN(spent.nearest) || (i < spent.n_bounds && error <= spent.nearest[i].error))
+        return;
+    spent.n_bounds = MAX(spent.n_bounds, i + 1);
+    spent.nearest[i].bound = bound;
+    spent.nearest[i].error = error;
+    snprintf(spent.nearest[i].what, sizeof spent.nearest[i].what, "%s, schedule %d, %s", what, schedule,
+             rig->o.kernels ? rig->o.kernels : "best");
+}
+
 void rig_expect(struct rig *rig, const double *want, double bound, enum rig_schedule schedule, const char *what) {
     double error = rig_error(rig, rig_run(rig, schedule), want);
     if (rig->o.kernels && strcmp(rig->o.kernels, "bfloat16") == 0)
         bound = MAX(bound, RIG_BF16_BOUND * MAX(rig->depth, 1));
     if (rig->o.kernels && strcmp(rig->o.kernels, "float16") == 0)
         bound = MAX(bound, RIG_F16_BOUND * MAX(rig->depth, 1));
+    note_error(rig, error, bound, schedule, what);
     if (!(error <= bound))
         fail_msg("%s, schedule %d, %s: error %.3g over %.3g", what, schedule, rig->o.kernels ? rig->o.kernels : "best", error, bound);
 }

@@ -50,6 +50,10 @@ tests() {
         echo "rows_$k GYRE_TEST_PART=$k/4 $there/test_ops_rows"
     done
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
+    for path in library stream tiles wide; do # wherever it can be taken, not where it is fastest
+        echo "rows_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/3 $there/test_ops_rows"
+        echo "layer_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=2/4 $there/test_ops_layer"
+    done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
     for t in ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
