@@ -87,6 +87,8 @@ enum status attention_plan(struct executable *exe, struct error *err) {
         struct dparts *list = list_of(exe, &p->ops[i]);
         if (!list)
             list = add_lists(exe, &p->ops[i]);
+        for (int k = 0; k < 2; k++)
+            list[k].n_kv_heads = MAX(list[k].n_kv_heads, p->ops[i].args.attention.n_kv_heads);
         most_bytes = MAX(most_bytes, partial_bytes(&p->ops[i], list));
         most_heads = MAX(most_heads, p->ops[i].args.attention.n_kv_heads);
     }
@@ -130,5 +132,6 @@ void attention_launch(struct executable *exe, const struct compiled_op *c, const
     bool behind_prep = c > exe->ops && c[-1].op->code == OP_QKV_PREP;
     if (has_long(l))
         launch_attention_prefill(l, &a, list + 1, c->in[0], c->floats[0], c->cache, c->out[0]);
-    launch_attention_decode(l, &a, list, behind_prep, c->in[0], c->floats[0], c->cache, c->out[0]);
+    struct dmat out = has_long(l) ? c->out[0] : output_with_most(exe, c, 0, l->n_tokens); // the prefill kernel does not fold
+    launch_attention_decode(l, &a, list, behind_prep, c->in[0], c->floats[0], c->cache, out);
 }

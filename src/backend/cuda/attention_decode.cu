@@ -1,4 +1,5 @@
-/* attention_decode.cu - ATTENTION for few query tokens a sequence: bound by reading the cache once.
+/* attention_decode.cu - ATTENTION for few query tokens a sequence: bound by reading the cache once. Of 16 bits or int8; of e4m3 see
+ * attention_decode_bytes.cu.
  *
  *     S^T [keys, columns] = K q^T,  P = 2^(S - m),  O^T [channels, columns] = V^T P^T
  *
@@ -30,7 +31,7 @@ namespace {
 template <class S> __device__ void compute_all(const arguments &p, const memory<S> &m) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_kv = p.a.n_kv_heads;
     place at = {lane, lane / 4, lane % 4, warp % KEY_WARPS, warp / KEY_WARPS};
-    ring_place r = {0, 0};
+    ring_place r = {0, 0, 0};
     int n = p.prefetch ? __ldcg(p.parts.n) * n_kv : 0;
     wait_for_previous();
     let_next_start();
@@ -120,7 +121,7 @@ void launch_attention_decode(const launch *l, const dattention *a, const dparts 
     switch (cache.element) {
     case ELEMENT_F16: start_dim<ELEMENT_F16>(l, p); break;
     case ELEMENT_BF16: start_dim<ELEMENT_BF16>(l, p); break;
-    case ELEMENT_E4M3: start_dim<ELEMENT_E4M3>(l, p); break;
+    case ELEMENT_E4M3: launch_attention_decode_bytes(l, a, parts, prefetch, q, sinks, cache, out); break;
     default: start_dim<ELEMENT_I8>(l, p);
     }
 }

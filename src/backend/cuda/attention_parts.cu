@@ -1,9 +1,10 @@
 /* attention_parts.cu - cuts the sequences of a step into parts for the attention kernels: once a step, one block a kind of layer.
  *
- * A part is a run of keys (whole tiles of 64) that some columns, query heads of tokens, look at. Where a sequence is cut depends on
- * its own length alone, never on what else is in the step: so a sequence gives the same numbers alone and among others. Up to
- * WHOLE tiles stay in one piece, since then joining costs more than it gains; beyond, a part has PART tiles, until there are
- * max_split of them.
+ * A part is a run of keys (whole tiles of 64) that some columns, query heads of tokens, look at. To join parts costs as much as some
+ * ten tiles, so a sequence is cut where the device would else have too little to do at once, or one block would work longer than
+ * all others: a part has the step's tiles divided by the parts that run at once, LEAST at least, and a sequence of half as many more
+ * stays whole, as do all of up to WHOLE tiles. (Parts of 4 tiles wherever a sequence has more than 5, whatever else the step holds,
+ * cost 59 us where 128 sequences of 528 tokens are to be read in 16.)
  *
  * A list is of sequences with few tokens in this step, or with many: least_tokens to most_tokens. The groups of columns of a sequence
  * stand last first, as the last see most keys and had better not be begun at the end.
@@ -11,11 +12,12 @@
  * Thread s plans sequence s (and s + 1024, ...); a scan over the block gives each its place in the list. */
 #include "backend/cuda/device.cuh"
 
-enum { THREADS = 1024, TILE = 64, WHOLE = 5, PART = 4 };
+enum { THREADS = 1024, TILE = 64, WHOLE = 14, LEAST = 8 };
 
 enum { AT_ONCE = 16 };
 struct lists {
     dparts list[AT_ONCE];
+    int at_once[AT_ONCE]; // of a list: parts that run at once
 };
 
 /* How the columns and keys of a sequence are cut: n_groups groups of columns, each into n_parts. */
@@ -23,10 +25,11 @@ struct cut {
     int columns, n_groups, n_parts;
 };
 
-static __device__ int n_parts_of(int n_tiles, int most) {
-    if (n_tiles <= WHOLE)
+/* tiles: of a part. */
+static __device__ int n_parts_of(int n_tiles, int tiles, int most) {
+    if (n_tiles <= max(WHOLE, tiles + tiles / 2))
         return 1;
-    return max(1, min(most, (n_tiles + PART - 1) / PART));
+    return max(1, min(most, (n_tiles + tiles - 1) / tiles));
 }
 
 /* The first key that a token sees. */
@@ -35,10 +38,13 @@ static __device__ int first_key(const dparts &p, int position) {
     return p.chunk > 0 ? max(first, position / p.chunk * p.chunk) : first;
 }
 
-static __device__ cut cut_sequence(const dparts &p, int n_tokens, int position) {
+static __device__ int tiles_of(const dparts &p, int n_tokens, int position) {
+    return (position + n_tokens - 1) / TILE - first_key(p, position) / TILE + 1;
+}
+
+static __device__ cut cut_sequence(const dparts &p, int n_tokens, int position, int tiles) {
     int columns = n_tokens * p.per_kv, n_groups = (columns + p.columns - 1) / p.columns;
-    int n_tiles = (position + n_tokens - 1) / TILE - first_key(p, position) / TILE + 1;
-    return {columns, n_groups, n_parts_of(n_tiles, p.max_split / n_groups)};
+    return {columns, n_groups, n_parts_of(tiles_of(p, n_tokens, position), tiles, p.max_split / n_groups)};
 }
 
 /* Inclusive sum over the threads before and this one. */
@@ -71,6 +77,23 @@ static __device__ void write_parts(const dparts &p, const cut &c, int seq, int r
     }
 }
 
+/* How many tiles a part of this step has: of all groups of columns of all sequences. */
+static __device__ int tiles_of_part(const device_plan &plan, const dparts &p, int at_once, int *shared) {
+    int n_seqs = step_seqs(plan), total = 0;
+    for (int s = threadIdx.x; s < n_seqs; s += THREADS) {
+        int row = plan.query_start[s], n_tokens = plan.query_start[s + 1] - row;
+        if (n_tokens >= p.least_tokens && n_tokens <= p.most_tokens)
+            total += tiles_of(p, n_tokens, plan.position[row]) * ((n_tokens * p.per_kv + p.columns - 1) / p.columns);
+    }
+    total = __reduce_add_sync(0xffffffffu, total);
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = total;
+    __syncthreads(); // the sums of all warps are there
+    total = __reduce_add_sync(0xffffffffu, shared[threadIdx.x % 32]);
+    __syncthreads(); // shared may be used again
+    return max(LEAST, (total + at_once - 1) / at_once);
+}
+
 static __global__ void attention_parts(device_plan plan, const __grid_constant__ lists all) {
     let_next_start();
     wait_for_previous();
@@ -78,6 +101,7 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
     __shared__ int shared[32];
     __shared__ int total, total_sums;
     int n_seqs = step_seqs(plan), base = 0, base_sums = 0;
+    int tiles = p.max_split > 1 ? tiles_of_part(plan, p, all.at_once[blockIdx.x], shared) : 1;
     for (int first = 0; first < n_seqs; first += THREADS) {
         int s = first + threadIdx.x;
         cut c = {};
@@ -86,7 +110,7 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
         if (n_tokens >= p.least_tokens && n_tokens <= p.most_tokens) {
             row = plan.query_start[s];
             position = plan.position[row];
-            c = cut_sequence(p, n_tokens, position);
+            c = cut_sequence(p, n_tokens, position, tiles);
         }
         int n = c.n_groups * c.n_parts, end = base + scan(n, shared), n_sums = c.n_parts > 1 ? n : 0;
         int end_sums = base_sums + scan(n_sums, shared);
@@ -105,12 +129,24 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
         *p.n = min(base, p.max_parts);
 }
 
+int attention_blocks(int n_seqs, int n_kv_heads) {
+    static int n_sms;
+    if (!n_sms) {
+        int device = 0;
+        cudaGetDevice(&device);
+        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
+    }
+    return (int64_t)n_seqs * n_kv_heads <= n_sms ? n_sms : 2 * n_sms;
+}
+
 void launch_attention_parts(const launch *l, const dparts *parts, int n, int stride) {
     for (int first = 0; first < n; first += AT_ONCE) {
         lists some;
         int k = 0;
-        for (; k < AT_ONCE && first + k < n; k++)
+        for (; k < AT_ONCE && first + k < n; k++) {
             some.list[k] = parts[(first + k) * stride];
+            some.at_once[k] = max(1, attention_blocks(l->n_seqs, some.list[k].n_kv_heads) / some.list[k].n_kv_heads);
+        }
         launch_node(attention_parts, k, THREADS, 0, l->stream, l->plan, some);
     }
 }

@@ -1,5 +1,8 @@
-/* decode_feed.cuh - of attention_decode.cu: the two warps that do not compute. One brings keys and values, the other describes the
- * next pair and brings its queries. */
+/* decode_feed.cuh - of attention_decode.cu and attention_decode_bytes.cu: the two warps that do not compute. One brings keys and values,
+ * the other describes the next pair and brings its queries.
+ *
+ * Where GROUPS warpgroups share a pair they take its tiles in turn, each from a ring of its own: in one ring a warpgroup could come round
+ * to a stage that another's copy, begun earlier and ended later, has not filled yet, and take the phase before for its own. */
 #pragma once
 
 #include "backend/cuda/decode_shape.cuh"
@@ -22,8 +25,8 @@ struct table_reader {
 };
 
 /* Brings one side of a tile: lane l copies the slots of one block that one panel has of them, or their scales. */
-template <class S>
-__device__ void copy_side(const arguments &p, const memory<S> &m, ring_place &at, bool values, int kv, int tile, int low, int end, int run,
+template <class S, class M>
+__device__ void copy_side(const arguments &p, const M &m, ring_place &at, bool values, int kv, int tile, int low, int end, int run,
                           int n_runs, int block) {
     int lane = threadIdx.x % 32, panel = lane % S::N_PANELS, r = lane / S::N_PANELS, n_copies = n_runs * S::N_PANELS;
     bool scales = S::BYTES && lane >= n_copies && lane < n_copies + n_runs;
@@ -48,14 +51,14 @@ __device__ void copy_side(const arguments &p, const memory<S> &m, ring_place &at
         to += scales ? S::ROW * TILE + from_run * run * 4 : panel * TILE * S::PANEL + from_run * run * S::PANEL;
         bulk_copy(to, from, n_bytes, full);
     }
-    at.next(S::N_STAGES);
+    at.next(S::RING);
 }
 
-template <class S> __device__ void copy_all(const arguments &p, const memory<S> &m) {
-    ring_place at = {0, 0};
+template <class S, class M> __device__ void copy_all(const arguments &p, const M &m) {
     int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, run = min(TILE, p.n_slots), n_runs = TILE / run, shift = __ffs(p.n_slots) - 1;
     int width = p.plan.table_width[p.cache.group];
     bool waited = !p.prefetch;
+    ring_place mine = {lane * S::RING, 0, lane * S::RING}; // of the ring of warpgroup `lane`
     if (waited)
         wait_for_previous();
     int n = __ldcg(p.parts.n) * n_kv;
@@ -71,8 +74,12 @@ template <class S> __device__ void copy_all(const arguments &p, const memory<S> 
             }
             table.need((tile + TILE - 1) >> shift, tile >> shift, width);
             int block = table.get((tile + min(lane, n_runs - 1) * run) >> shift);
+            int of = (tile - part.first) / TILE % S::GROUPS; // whose tile it is
+            ring_place at = {__shfl_sync(0xffffffffu, mine.stage, of), __shfl_sync(0xffffffffu, mine.parity, of), of * S::RING};
             copy_side<S>(p, m, at, false, kv, tile, low, part.end, run, n_runs, block);
             copy_side<S>(p, m, at, true, kv, tile, low, part.end, run, n_runs, block);
+            if (lane == of)
+                mine = at;
         }
     }
     if (!waited)
@@ -102,7 +109,7 @@ template <class S> __device__ void describe(const arguments &p, const dpart &par
 }
 
 /* A warp: the next pair is described and its queries come while the pair before is computed. */
-template <class S> __device__ void tell_all(const arguments &p, const memory<S> &m) {
+template <class S, class M> __device__ void tell_all(const arguments &p, const M &m) {
     int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, per_kv = p.a.n_heads / n_kv, element = p.q.element == ELEMENT_F32 ? 4 : 2;
     bool waited = !p.prefetch;
     if (waited)

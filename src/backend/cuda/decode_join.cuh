@@ -31,7 +31,11 @@ template <class S> __device__ void join_columns(const arguments &p, const memory
     }
 }
 
-template <class S> __device__ void store_four(const arguments &p, int64_t at, float4 x, float by) {
+/* Bits of a size: they are ordered as sizes are, and what is not a number is above all. */
+__device__ uint32_t size_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+/* Returns the bits of the largest size. */
+template <class S> __device__ uint32_t store_four(const arguments &p, int64_t at, float4 x, float by) {
     x = {x.x * by, x.y * by, x.z * by, x.w * by};
     if (p.out.element == ELEMENT_F32)
         *reinterpret_cast<float4 *>(static_cast<float *>(p.out.at) + at) = x;
@@ -39,6 +43,13 @@ template <class S> __device__ void store_four(const arguments &p, int64_t at, fl
         *reinterpret_cast<uint2 *>(static_cast<char *>(p.out.at) + at * 2) = {to_pair<false>(x.x, x.y), to_pair<false>(x.z, x.w)};
     else
         *reinterpret_cast<uint2 *>(static_cast<char *>(p.out.at) + at * 2) = {to_pair<true>(x.x, x.y), to_pair<true>(x.z, x.w)};
+    return max(max(size_bits(x.x), size_bits(x.y)), max(size_bits(x.z), size_bits(x.w)));
+}
+
+/* Whole warps, where sequences have one token each: all columns of a pair are of one row. */
+template <class S> __device__ void fold_size(const arguments &p, const task<S> &t, uint32_t size) {
+    if (p.out.most)
+        fold_most(p.out.most, t.part.row, __uint_as_float(size));
 }
 
 __device__ float4 plus(float4 a, float4 b, float by) { return {a.x + b.x * by, a.y + b.y * by, a.z + b.z * by, a.w + b.w * by}; }
@@ -71,6 +82,7 @@ __device__ void join_warps(const arguments &p, const memory<S> &m, const task<S>
         shrink<S>(o, n, by[0], by[1]);
     }
     bool whole = t.part.n_parts == 1;
+    uint32_t size = 0;
     float *mine = m.merge + (at.key_warp * S::CHANNEL_WARPS + at.channel_warp) * S::COLUMNS * S::MERGE_ROW;
     float *left = whole ? nullptr : partial_of<S>(p, t.part.at + t.part.part_of, kv);
 #pragma unroll
@@ -95,16 +107,18 @@ __device__ void join_warps(const arguments &p, const memory<S> &m, const task<S>
                 x = plus(x, *reinterpret_cast<const float4 *>(m.merge + ((k * S::CHANNEL_WARPS + w) * S::COLUMNS + c) * S::MERGE_ROW + d),
                          1);
             if (whole)
-                store_four<S>(p, t.out[c] + channel, x, m.factor[c]);
+                size = max(size, store_four<S>(p, t.out[c] + channel, x, m.factor[c]));
             else
                 __stcg(reinterpret_cast<float4 *>(left + c * S::DIM + channel), x);
         }
         threads_sync(1, S::COMPUTE); // the sums may be written over
     }
+    if (whole)
+        fold_size<S>(p, t, size);
 }
 
 /* The parts of a sequence, by the block that ends last, in their order. */
-template <class S> __device__ void join_parts(const arguments &p, const memory<S> &m, const task<S> &t, int kv) {
+template <class S, class M> __device__ void join_parts(const arguments &p, const M &m, const task<S> &t, int kv) {
     int n_parts = t.part.n_parts, n_columns = t.n_columns, stride = p.a.n_kv_heads * S::COLUMNS * (S::DIM + 2);
     const float *base = partial_of<S>(p, t.part.at, kv);
     float *weight = m.merge; // [n_parts][COLUMNS]: at most 64 * 16
@@ -141,6 +155,7 @@ template <class S> __device__ void join_parts(const arguments &p, const memory<S
         m.factor[c] = 1.0f / total;
     }
     threads_sync(1, S::COMPUTE); // the parts' weights are there
+    uint32_t size = 0;
     for (int i = threadIdx.x; i < n_columns * (S::DIM / 4); i += S::COMPUTE) {
         int c = i / (S::DIM / 4), channel = i % (S::DIM / 4) * 4;
         float4 x = {0, 0, 0, 0};
@@ -148,8 +163,9 @@ template <class S> __device__ void join_parts(const arguments &p, const memory<S
         for (int k = 0; k < n_parts; k++)
             x = plus(x, __ldcg(reinterpret_cast<const float4 *>(base + (int64_t)k * stride + c * S::DIM + channel)),
                      weight[k * S::COLUMNS + c]);
-        store_four<S>(p, t.out[c] + channel, x, m.factor[c]);
+        size = max(size, store_four<S>(p, t.out[c] + channel, x, m.factor[c]));
     }
+    fold_size<S>(p, t, size);
     threads_sync(1, S::COMPUTE); // weights and factors may be written over
 }
 

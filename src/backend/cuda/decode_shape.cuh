@@ -1,4 +1,5 @@
-/* decode_shape.cuh - of attention_decode.cu: sizes of a kernel, what it is given, and its shared memory. */
+/* decode_shape.cuh - of attention_decode.cu: sizes of a kernel, what it is given, and its shared memory. What it is given, and a pair's
+ * description, are attention_decode_bytes.cu's too. */
 #pragma once
 
 #include "backend/cuda/kv.cuh"
@@ -11,7 +12,7 @@ constexpr int TILE = 64, KEY_WARPS = 4, MAX_STAGES = 24;
 template <int DIM_, int N_TILES_, element E_> struct shape {
     static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES;
     static constexpr element E = E_;
-    static constexpr bool BYTES = E == ELEMENT_E4M3 || E == ELEMENT_I8, BF16 = E == ELEMENT_BF16;
+    static constexpr bool BYTES = E == ELEMENT_I8, BF16 = E == ELEMENT_BF16;
     static constexpr int ROW = DIM * (BYTES ? 1 : 2), PANEL = ROW % 128 == 0 ? 128 : 64, N_PANELS = ROW / PANEL;
     static constexpr int CHANNEL_WARPS = DIM * N_TILES > 2048 ? 4 : DIM *N_TILES > 256 ? (DIM == 512 && N_TILES == 2 ? 4 : 2) : 1;
     static constexpr bool QUERY_IN_SHARED = DIM == 512 && N_TILES == 2;
@@ -28,6 +29,7 @@ template <int DIM_, int N_TILES_, element E_> struct shape {
     static constexpr int BLOCKS = CHANNEL_WARPS > 1 ? 1 : 2; // an SM; with 3 the ring of each is too short for long parts
     static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 112) * 1024 - FIXED;
     static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES;
+    static constexpr int GROUPS = 1, RING = N_STAGES;
     static constexpr int SHARED = FIXED + N_STAGES * STAGE + 128;
     static_assert(N_STAGES >= 2 && DIM % 64 == 0 && CHANNELS % ROUND == 0, "at least keys and values of a tile fit");
 };
@@ -85,10 +87,10 @@ template <class S> struct memory {
 };
 
 struct ring_place {
-    int stage, parity;
+    int stage, parity, first;
     __device__ void next(int n_stages) {
-        if (++stage == n_stages) {
-            stage = 0;
+        if (++stage == first + n_stages) {
+            stage = first;
             parity ^= 1;
         }
     }

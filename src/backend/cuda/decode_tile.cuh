@@ -85,14 +85,6 @@ template <class S> struct queries {
     }
 };
 
-/* Pairs of the channels of one K step, or of keys of one tile of channels, from words of four bytes. */
-template <class S> __device__ void widen(uint32_t word, uint32_t &low, uint32_t &high) {
-    if (S::E == ELEMENT_E4M3)
-        e4m3_to_pairs(word, low, high);
-    else
-        int8_to_pairs(word, low, high);
-}
-
 /* s [16 keys, columns] of the warp's 16 keys of a tile. Two sums a tile of columns, so that products need not wait for each other. */
 template <class S>
 __device__ void scores(const memory<S> &m, uint32_t stage, const queries<S> &q, const place &at, float (&s)[S::N_TILES][4]) {
@@ -107,10 +99,10 @@ __device__ void scores(const memory<S> &m, uint32_t stage, const queries<S> &q, 
         load_matrices(a, piece<S>(stage, row, (S::BYTES ? k : 2 * k) + half));
         if constexpr (S::BYTES) {
             uint32_t b[4], c[4];
-            widen<S>(a[0], b[0], b[2]);
-            widen<S>(a[1], b[1], b[3]);
-            widen<S>(a[2], c[0], c[2]);
-            widen<S>(a[3], c[1], c[3]);
+            int8_to_pairs(a[0], b[0], b[2]);
+            int8_to_pairs(a[1], b[1], b[3]);
+            int8_to_pairs(a[2], c[0], c[2]);
+            int8_to_pairs(a[3], c[1], c[3]);
             for (int n = 0; n < S::N_TILES; n++) {
                 uint2 x = q.get(m, k, n, at.lane), y = q.get(m, k + 1, n, at.lane);
                 multiply_add<false>(s[n], b, x.x, x.y);
@@ -148,7 +140,7 @@ template <class S> __device__ void scale_scores(const arguments &p, float scale0
 }
 
 /* -inf where the column does not see the key. */
-template <class S> __device__ void hide(const task<S> &t, int key, const place &at, float (&s)[S::N_TILES][4]) {
+template <class S, class P> __device__ void hide(const task<S> &t, int key, const P &at, float (&s)[S::N_TILES][4]) {
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
@@ -249,8 +241,8 @@ template <class S> __device__ void add_values(uint32_t stage, const place &at, c
 #pragma unroll
             for (int j = 0; j < 2; j++) { // rows g and g + 8 of the left operand are channels 2g and 2g + 1 of the piece
                 uint32_t a[4];
-                widen<S>(__byte_perm(words[2 * j], 0, 0x3120), a[0], a[1]);
-                widen<S>(__byte_perm(words[2 * j + 1], 0, 0x3120), a[2], a[3]);
+                int8_to_pairs(__byte_perm(words[2 * j], 0, 0x3120), a[0], a[1]);
+                int8_to_pairs(__byte_perm(words[2 * j + 1], 0, 0x3120), a[2], a[3]);
 #pragma unroll
                 for (int n = 0; n < S::N_TILES; n++)
                     multiply_add<false>(o.o[i + j][n], a, b[n].x, b[n].y);

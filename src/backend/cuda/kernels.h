@@ -345,6 +345,7 @@ struct dpart {
 /* A list of parts for layers that share a window, a chunk and the number of query heads to a KV head. */
 struct dparts {
     int window, chunk, per_kv, columns; // columns: of a part, at most
+    int n_kv_heads;                     // of the layers, or of the one with most
     int least_tokens, most_tokens;      // of this step, of the sequences that the list is of
     int max_parts, max_split;           // entries of the list; parts that a sequence is cut into at most
     int32_t *n;                         // [1]
@@ -352,14 +353,22 @@ struct dparts {
     float *partial;                     // [n_seqs * max_split][n_kv_heads][columns][v_head_dim + 2] of the layer with the most
     int32_t *arrived;                   // [n_seqs * max_split][n_kv_heads], zero between launches
 };
+/* Blocks that compute at once in a step of so many sequences: where all pairs of a sequence and a KV head have a multiprocessor of
+ * their own one a multiprocessor, else two. */
+int attention_blocks(int n_seqs, int n_kv_heads);
 void launch_attention_parts(const struct launch *l, const struct dparts *parts, int n, int stride); // parts[0], parts[stride] ... n of them
 
 /* ---- attention_decode.cu ---- */
 /* Whether the kernel takes the shape; `columns` it wants of a part. */
 bool attention_decode_takes(const struct dattention *a, enum element cache, int block_size);
-/* prefetch: the node before is the layer's QKV_PREP, so that keys of earlier steps may be read before it ends. */
+/* prefetch: the node before is the layer's QKV_PREP, so that keys of earlier steps may be read before it ends. out may have most where
+ * no sequence has more than one token. */
 void launch_attention_decode(const struct launch *l, const struct dattention *a, const struct dparts *parts, bool prefetch, struct dmat q,
                              struct dweight sinks, struct dcache cache, struct dmat out);
+
+/* ---- attention_decode_bytes.cu: the same of a cache of e4m3 ---- */
+void launch_attention_decode_bytes(const struct launch *l, const struct dattention *a, const struct dparts *parts, bool prefetch,
+                                   struct dmat q, struct dweight sinks, struct dcache cache, struct dmat out);
 
 /* ---- attention_prefill.cu: the same shapes ---- */
 int attention_prefill_rows(const struct dattention *a); // what it wants as `columns` of a part

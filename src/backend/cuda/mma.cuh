@@ -12,6 +12,17 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+/* Likewise, and whether any of them came with `x`. */
+__device__ __forceinline__ bool threads_any(int barrier, int n_threads, bool x) {
+    uint32_t any;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 q, %3, 0;\nbar.red.or.pred p, %1, %2, q;\nselp.b32 %0, 1, 0, p;\n}"
+                 : "=r"(any)
+                 : "r"(barrier), "r"(n_threads), "r"((uint32_t)x)
+                 : "memory");
+    return any;
+}
+__device__ __forceinline__ void store_shared(uint32_t at, uint32_t x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory"); }
+
 // ---- matrices ---------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t row) {
