@@ -95,7 +95,7 @@ struct gyre_info {
     int n_eos;
     int64_t max_model_len;   // tokens that a sequence may have here ...
     int64_t model_max_len;   // ... and by the model's config; larger where the cache has no room or an option says so
-    int64_t kv_cache_bytes;  // allocated
+    int64_t kv_cache_bytes;  // that the cache may take; a GPU's is taken by need
     int64_t kv_cache_tokens; // that the cache holds, of all sequences together
     int max_batched_tokens, max_seqs, block_size;
     int n_tenants;

@@ -164,7 +164,10 @@ int gyre_poll(struct gyre *g, struct gyre_event *events, int max) {
     int n = hand_out(g, events, max);
     if (n > 0 || max <= 0)
         return n;
-    engine_step(g);
+    if (engine_has_work(g))
+        engine_step(g);
+    else
+        engine_rest(g);
     return hand_out(g, events, max);
 }
 

@@ -172,7 +172,7 @@ static struct gyre *open_model(const char *folder, const char *kv, int64_t cache
                              .backend = &backend_cuda,
                              .dtype = "float16",
                              .kv_cache_dtype = kv,
-                             .max_seqs = 4,
+                             .max_seqs = 256, // so many decide how large the cache may be
                              .block_size = 16,
                              .kv_cache_bytes = cache_bytes,
                              .cache_idle_s = idle_s};
