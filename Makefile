@@ -203,9 +203,9 @@ build/cuda/linear: bench/cuda_linear.cu build/cuda/backend/cuda/stream.cu.o
 build/cuda/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
-build/cuda/test_tiles: tests/cuda/test_tiles.cu src/backend/cuda/tiles.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+build/cuda/test_tiles: tests/cuda/test_tiles.cu tests/cuda/products.cuh src/backend/cuda/tiles.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
-build/cuda/test_wide: tests/cuda/test_wide.cu src/backend/cuda/wide.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+build/cuda/test_wide: tests/cuda/test_wide.cu tests/cuda/products.cuh src/backend/cuda/wide.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
 build/cuda/bench_wide: bench/cuda_wide.cu src/backend/cuda/wide.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt

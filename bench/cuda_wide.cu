@@ -190,39 +190,36 @@ static void step(const model &m, const std::vector<int> &rows) {
     }
 }
 
-/* Every way to share and split, with tiles such that all blocks have as many of them. */
+/* Every way to split, with tiles such that all blocks have as many of them. */
 static std::vector<wide_cut> cuts_of(const dwide &a, int rows) {
     std::vector<wide_cut> found;
-    int octets = up_to(columns_of(&a), 8), token_tiles = up_to(rows, TOKENS), most = 42 / (a.gated ? 2 : 1);
-    for (int split = 1; split <= 8; split *= 2)
-        for (int row_share = 1; split * row_share <= MAX_CLUSTER; row_share *= 2)
-            for (int token_share = 1; token_share <= token_tiles && split * row_share * token_share <= MAX_CLUSTER; token_share *= 2)
-                for (int passes = 1; passes <= 16; passes++) {
-                    int cluster = split * row_share * token_share, at_once = wide_blocks(cluster) / cluster;
-                    int token_groups = up_to(token_tiles, token_share), row_groups = at_once * passes / token_groups;
-                    if (row_groups == 0 || (split > 1 && passes > 1))
-                        continue;
-                    wide_cut c = {up_to(octets, row_groups * row_share), split, row_share, token_share, at_once * cluster, 2};
-                    c.octets = up_to(c.octets, token_share) * token_share;
-                    if (c.octets > most || c.octets < 2 || (c.octets * 2 < most && passes > 2))
-                        continue;
-                    int most_stages = wide_stages(&a, &c), room = 113 * 1024;
-                    int half = most_stages; // so that two blocks have room
-                    for (c.n_stages = most_stages; c.n_stages > 1 && (int)shared_bytes(a.gated, &c) > room; c.n_stages--)
-                        half = c.n_stages - 1;
-                    for (int n : {most_stages, half}) {
-                        c.n_stages = n;
-                        for (c.lag = 0; c.lag <= (passes > 1 ? 3 : 0); c.lag++)
-                            if (n <= most_stages && wide_takes_cut(&a, rows, &c))
-                                found.push_back(c);
-                    }
-                }
+    int octets = up_to(units_of(&a), 8), token_tiles = up_to(rows, TOKENS), most = 36 / (a.gated ? 2 : 1);
+    for (int split = 1; split <= 8; split++) {
+        int before = 0;
+        for (int passes = 1; passes <= 20; passes++) {
+            int at_once = wide_blocks(split) / split, row_tiles = at_once * passes / token_tiles;
+            if (row_tiles == 0 || (split > 1 && passes > 1))
+                continue;
+            wide_cut c = {up_to(octets, row_tiles), split, at_once * split, 2};
+            if (c.octets > most || c.octets < 2 || (c.octets * 3 < most && passes > 1) || c.octets == before)
+                continue;
+            before = c.octets;
+            int most_stages = wide_stages(&a, &c);
+            int half = most_stages; // so that two blocks have room
+            for (c.n_stages = most_stages; c.n_stages > 1 && shared_bytes(&a, &c) > 113 * 1024; c.n_stages--)
+                half = c.n_stages - 1;
+            for (int n : {most_stages, most_stages - 1, half}) {
+                c.n_stages = n;
+                if (wide_takes_cut(&a, rows, &c))
+                    found.push_back(c);
+            }
+        }
+    }
     return found;
 }
 
 static void print_cut(double us, const wide_cut &c) {
-    printf("    %6.2f us: %d octets, split %d, share %d %d, %d blocks, %d stages, lag %d\n", us, c.octets, c.split, c.row_share,
-           c.token_share, c.n_blocks, c.n_stages, c.lag);
+    printf("    %6.2f us: %d octets, split %d, %d blocks, %d stages\n", us, c.octets, c.split, c.n_blocks, c.n_stages);
 }
 
 static void cuts(const model &m, const std::vector<int> &rows) {

@@ -1,68 +1,12 @@
 /* test_wide.cu - LINEAR of many rows from e4m3 values (src/backend/cuda/wide.cu) against double precision.
  *
  * The reference is a plain kernel, a thread a sum, in double. Random shapes and numbers of tokens, biases, gated pairs, cuts with every
- * way to share; what must not be written is poisoned before and looked at after, what must not be read is NaN. */
+ * way to split; what must not be written is poisoned before and looked at after, what must not be read is NaN. */
 #include "backend/cuda/wide.cu"
 
-#include <math.h>
-#include <stdio.h>
+#include "products.cuh"
+
 #include <time.h>
-#include <vector>
-
-#define MUST(call)                                                                \
-    do {                                                                          \
-        cudaError_t code_ = (call);                                               \
-        if (code_ != cudaSuccess) {                                               \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code_)); \
-            fflush(stdout);                                                       \
-            exit(1);                                                              \
-        }                                                                         \
-    } while (0)
-
-static __device__ __host__ uint32_t hash(uint64_t i) {
-    i += 0x9e3779b97f4a7c15u;
-    i = (i ^ i >> 30) * 0xbf58476d1ce4e5b9u;
-    i = (i ^ i >> 27) * 0x94d049bb133111ebu;
-    return (uint32_t)(i >> 32);
-}
-static __device__ double e4m3_value(unsigned char v) {
-    int e = v >> 3 & 15, m = v & 7;
-    double size = e ? ldexp(8.0 + m, e - 10) : ldexp((double)m, -9);
-    return v & 0x80 ? -size : size;
-}
-
-static __global__ void fill8(unsigned char *at, size_t n, uint64_t seed) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        unsigned char v = (unsigned char)hash(seed * 0x100000000u + i);
-        at[i] = (v & 0x7f) == 0x7f ? 0 : v;
-    }
-}
-static __global__ void fill32(float *at, size_t n, uint64_t seed, float low, float high) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        at[i] = low + (high - low) * (hash(seed * 0x100000000u + i) >> 8) / 16777216.0f;
-}
-
-/* products[token][row] and the sum of their sizes. */
-static __global__ void reference(const unsigned char *w, const unsigned char *x, int64_t x_stride, const float *w_scale,
-                                 const float *x_scale, const float *bias, int out, int in, double *products, double *sizes) {
-    int row = blockIdx.x * blockDim.y + threadIdx.y, token = blockIdx.y;
-    if (row >= out)
-        return;
-    double sum = 0, size = 0;
-    for (int i = threadIdx.x; i < in; i += 32) {
-        double t = e4m3_value(w[(int64_t)row * in + i]) * e4m3_value(x[token * x_stride + i]);
-        sum += t, size += t * t;
-    }
-    for (int s = 16; s > 0; s /= 2) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, s);
-        size += __shfl_xor_sync(0xffffffffu, size, s);
-    }
-    if (threadIdx.x == 0) {
-        double scale = (double)w_scale[row] * x_scale[token];
-        products[(int64_t)token * out + row] = sum * scale + (bias ? bias[row] : 0);
-        sizes[(int64_t)token * out + row] = sqrt(size) * scale;
-    }
-}
 
 struct counts {
     unsigned long long wrong, stray, differ, most;
@@ -158,9 +102,8 @@ static void check(const problem &t, const wide_cut *cut, uint64_t seed) {
     again.at = d.again;
     y.most = d.most;
     wide_cut c = cut ? *cut : wide_cut_of(&a, n);
-    printf("out %d in %d tokens %d%s%s element %d: %d octets, split %d, share %d %d, %d blocks, %d stages, lag %d: ", out, in, n,
-           t.gated ? " gated" : "", t.bias ? " bias" : "", (int)t.e, c.octets, c.split, c.row_share, c.token_share, c.n_blocks, c.n_stages,
-           c.lag);
+    printf("out %d in %d tokens %d%s%s element %d: %d octets, split %d, %d blocks, %d stages: ", out, in, n, t.gated ? " gated" : "",
+           t.bias ? " bias" : "", (int)t.e, c.octets, c.split, c.n_blocks, c.n_stages);
     n_cases++;
     if (!wide_takes(&a, x, y, n) || !wide_takes_cut(&a, n, &c)) {
         printf("REFUSED\n");
@@ -185,6 +128,56 @@ static void check(const problem &t, const wide_cut *cut, uint64_t seed) {
         printf("; WRONG %llu, stray %llu, differ %llu, most %llu\n", got.wrong, got.stray, got.differ, got.most);
     n_bad += !fine;
     fflush(stdout);
+}
+
+static void check_heads(int n_heads, int n_kv, int dim, int in, int n, bool bias, element cache, element q, const wide_cut *cut,
+                        uint64_t seed) {
+    int out = (n_heads + 2 * n_kv) * dim, width = n_heads * dim, rows_there = n + 16;
+    heads t = heads_of(n_heads, n_kv, dim, n, cache, seed);
+    fill8<<<256, 256, 0, stream>>>(d.w, (size_t)out * in, seed);
+    fill8<<<256, 256, 0, stream>>>(d.x, (size_t)n * in, seed + 1);
+    fill32<<<64, 256, 0, stream>>>(d.w_scale, out, seed + 2, 1e-5f, 2e-5f);
+    fill32<<<64, 256, 0, stream>>>(d.x_scale, n, seed + 3, 0.5f, 1.5f);
+    fill32<<<64, 256, 0, stream>>>(d.bias, out, seed + 4, -1, 1);
+    MUST(cudaMemsetAsync(d.y, 0xff, (size_t)rows_there * width * 2, stream));
+    dwide a = {{d.w, out, in, ELEMENT_E4M3, d.w_scale}, bias ? d.bias : nullptr, false, 0, &t.h};
+    dmat x = {d.x, in, in, ELEMENT_E4M3, d.x_scale}, y = {d.y, width, width, q};
+    wide_cut c = cut ? *cut : wide_cut_of(&a, n);
+    if (cut)
+        c.n_stages = wide_stages(&a, &c) < c.n_stages ? wide_stages(&a, &c) : c.n_stages;
+    printf("heads %d + 2 x %d of %d, in %d tokens %d%s cache %d queries %d: %d octets, split %d, %d blocks, %d stages: ", n_heads, n_kv,
+           dim, in, n, bias ? " bias" : "", (int)cache, (int)q, c.octets, c.split, c.n_blocks, c.n_stages);
+    n_cases++;
+    fflush(stdout);
+    if (!wide_takes(&a, x, y, n) || !wide_takes_cut(&a, n, &c)) {
+        printf("REFUSED\n");
+        n_bad++;
+        return;
+    }
+    for (int i = 0; i < 2; i++)
+        MUST(launch_wide_linear_cut(stream, n, &a, x, y, &c));
+    reference<<<dim3(up_to(out, 8), n), dim3(32, 8), 0, stream>>>(d.w, d.x, in, d.w_scale, d.x_scale, bias ? d.bias : nullptr, out, in,
+                                                                  d.products, d.sizes);
+    MUST(cudaStreamSynchronize(stream));
+    n_bad += !heads_are_right(t, n, d.products, d.sizes, d.y, rows_there, q);
+    fflush(stdout);
+    free_heads(t);
+}
+
+static void check_all_heads(uint64_t seed) {
+    const element caches[] = {ELEMENT_E4M3, ELEMENT_F16, ELEMENT_BF16};
+    for (int n : {65, 96, 128, 129, 200, 300}) {
+        element cache = caches[seed % 3], q = seed % 2 ? ELEMENT_F16 : ELEMENT_BF16;
+        if (n == 96 || n == 300)
+            check_heads(28, 4, 128, 3584, n, true, ELEMENT_E4M3, ELEMENT_F16, nullptr, seed++);
+        check_heads(14, 2, 64, 896, n, n % 2, cache, q, nullptr, seed++);
+        check_heads(3, 1, 32, 272, n, n % 2, cache, q, nullptr, seed++);
+        check_heads(2, 2, 16, 128, n, true, cache, q, nullptr, seed++);
+        wide_cut whole = {1 + (int)(seed % 7), 1, 40, 2 + (int)(seed % 3)}, split = {12, 2 << seed % 2, 0, 3};
+        split.n_blocks = up_to(16 * 6, split.octets) * up_to(n, 128) * split.split;
+        check_heads(8, 4, 96, 2048, n, true, cache, q, &whole, seed++);
+        check_heads(8, 4, 96, 2048, n, true, caches[n % 3], q, &split, seed++);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -225,19 +218,13 @@ int main(int argc, char **argv) {
         bool gated = random(2);
         dwide a = {{nullptr, out, in, ELEMENT_E4M3, nullptr}, nullptr, gated, 0};
         wide_cut c = {};
-        c.split = 1 << random(4);
-        c.row_share = 1 << random(3);
-        c.token_share = 1 << random(3);
-        int cluster = c.split * c.row_share * c.token_share;
-        if (cluster > 8)
-            continue;
-        c.octets = (1 + random(42 / (gated ? 2 : 1) / c.token_share)) * c.token_share;
-        c.n_blocks = (1 + random(wide_blocks(cluster) / cluster)) * cluster;
+        c.split = random(3) ? 1 : 2 + random(7);
+        c.octets = 1 + random(36 / (gated ? 2 : 1));
+        c.n_blocks = (1 + random(wide_blocks(c.split) / c.split)) * c.split;
         c.n_stages = 2;
         if (!wide_takes_cut(&a, n, &c))
             continue;
         c.n_stages = 2 + random(wide_stages(&a, &c) - 1);
-        c.lag = random(c.n_stages);
         check({out, in, n, gated, random(2) != 0, random(2),
                gated        ? (i % 2 ? ELEMENT_F16 : ELEMENT_BF16)
                : i % 3 == 0 ? ELEMENT_F32
@@ -245,6 +232,7 @@ int main(int argc, char **argv) {
               &c, seed);
         i++;
     }
+    check_all_heads(seed);
     printf(n_bad ? "%llu of %llu CASES FAILED\n" : "all fine\n", n_bad, n_cases);
     return n_bad != 0;
 }

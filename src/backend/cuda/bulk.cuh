@@ -61,6 +61,9 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, int n_b
                  "r"(n_bytes), "r"(barrier)
                  : "memory");
 }
+__device__ __forceinline__ void bulk_map_prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 /* A box of a tensor map, its first element at these coordinates, innermost first; what lies outside counts as copied. The map is a
  * __grid_constant__ parameter of the kernel. */
 __device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, uint32_t barrier, uint64_t policy) {
@@ -74,22 +77,6 @@ __device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *ma
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, "
                  "%5}], [%6], %7;" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "l"(policy)
-                 : "memory");
-}
-
-/* To the same place of all blocks of the cluster whose ranks' bits the mask has, the bytes counted by the same barrier of each. */
-__device__ __forceinline__ void bulk_copy_box_to_all(uint32_t to, const CUtensorMap *map, int c0, int c1, uint32_t barrier,
-                                                     uint64_t policy, uint16_t mask) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
-                 "[%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
-                 "l"(map), "r"(c0), "r"(c1), "r"(barrier), "h"(mask), "l"(policy)
-                 : "memory");
-}
-__device__ __forceinline__ void bulk_copy_box_to_all(uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3, uint32_t barrier,
-                                                     uint64_t policy, uint16_t mask) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
-                 "[%1, {%2, %3, %4, %5}], [%6], %7, %8;" ::"r"(to),
-                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "h"(mask), "l"(policy)
                  : "memory");
 }
 
@@ -133,6 +120,10 @@ __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.w
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
+
+/* cluster_sync in two: here, and all are here. */
+__device__ __forceinline__ void cluster_is_here() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_are_here() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
 /* The same place in the block with that rank, as the functions below take it. */
 __device__ __forceinline__ uint32_t address_at_rank(uint32_t address, int rank) {

@@ -91,6 +91,14 @@ template <int N> struct e4m3_product; // N: a multiple of 8 up to 256
                          : E4M3_R_##J : "l"(a), "l"(b), "r"(add));                                                            \
         }                                                                                                                \
     }
+
+/* The same with a in registers: of 16 bytes by 8 rows each, rows 16w + g and 16w + g + 8 of bytes 4t .., then of bytes 16 + 4t .. (load_matrices). */
+#define E4M3_PRODUCT_OF_REGISTERS(N, J, A, B, ADD)                                                                       \
+    __device__ __forceinline__ void e4m3_multiply(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int add) {      \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                    \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" E4M3_D_##J "}, {" A "}, " B ", p, 1, 1;\n}" \
+                     : E4M3_R_##J : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                       \
+    }
 // clang-format on
 
 E4M3_PRODUCT(8, 1, "%4", "%5", "%6");
@@ -126,4 +134,8 @@ E4M3_PRODUCT(240, 30, "%120", "%121", "%122");
 E4M3_PRODUCT(248, 31, "%124", "%125", "%126");
 E4M3_PRODUCT(256, 32, "%128", "%129", "%130");
 
+E4M3_PRODUCT_OF_REGISTERS(128, 16, "%64, %65, %66, %67", "%68", "%69")
+E4M3_PRODUCT_OF_REGISTERS(144, 18, "%72, %73, %74, %75", "%76", "%77")
+
+#undef E4M3_PRODUCT_OF_REGISTERS
 #undef E4M3_PRODUCT
