@@ -6,7 +6,7 @@
  * What is fast holds its columns in registers, four neighbours at a time: each of x, d, r and y crosses memory once, in 16 or 8
  * bytes a thread. A row is all latency, so there is one wait: the sum of squares and the largest |r w| go through it together,
  * and the row's factor, being positive, changes neither which element is largest nor what e4m3 makes of r w / largest. Norm weights
- * are loaded before the wait. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond. Bytes a
+ * are loaded before the wait, and x, which was written a layer ago, is brought to the L2 meanwhile. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond. Bytes a
  * row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda_nodes.cu): a row of 3,584 1.2 us, of
  * 5,376 1.3 us (1.7 with d normed), 128 of them 2.7 and 2.9, 512 4.8 and 6.1 us (6.3 TB/s, from L2).
  *
@@ -41,6 +41,9 @@ struct add_norm_args {
     dmat r, y, twin;
 };
 
+/* The line that this lies in, whoever may still write it: the L2 is where writes meet. */
+static __device__ void fetch_to_l2(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
 // ---- ADD_NORM ---------------------------------------------------------------------------------------------------
 
 /* D: how d lies, RAW: as raw products, NORMED: d is normed first, C: blocks a row. Thread i of a row holds the fours i,
@@ -66,6 +69,10 @@ static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS)
         column[k] = RAW && i < n ? reinterpret_cast<const float4 *>(a.d.col_scale)[i] : float4{};
     }
     float scale = a.r_scale ? *a.r_scale : 1.0f;
+#pragma unroll
+    for (int k = 0; k < FOURS; k++)
+        if (at.thread + k * at.n_threads < n && threadIdx.x % 8 == 0)
+            fetch_to_l2(xs + k * at.n_threads);
     row_opened<C>();
     wait_for_previous();
 #pragma unroll
