@@ -1,7 +1,7 @@
 /* sample.cu - SAMPLE: all of core/sample.h, in one node. A cluster of thread blocks takes a row of logits.
  *
- * Each block of the cluster holds a slice of the row in its shared memory, so the row is read once; what the slices say is
- * joined in the first block's. With x the row after bias, bans and penalties and e = (x - max) / temperature, weights are the
+ * Each block of the cluster holds a slice of the row in its shared memory, so the row is read once, by bulk copies that are all
+ * asked for at once; what the slices say is joined in the first block's. With x the row after bias, bans and penalties and e = (x - max) / temperature, weights are the
  * integers of core/sample_weight.h, whose sums do not depend on the order: the token is that of sample_row, bit for bit.
  *
  * Nothing is sorted. top_k, top_p and the draw each ask for a place in the descending order of candidates: the first at which the
@@ -12,6 +12,7 @@
  *
  * Greedy rows end at the first cluster barrier. Log-probabilities are of the raw row, read before it is changed. Bytes: the row, once.
  * Blocks push what they know into the others' memory before a barrier, never pull after the last one, so a block may end then. */
+#include "backend/cuda/bulk.cuh"
 #include "backend/cuda/device.cuh"
 #include "core/sample_weight.h"
 
@@ -28,6 +29,7 @@ enum {
     LIST = 256,        // candidates that the first block looks at one by one
     CHUNK = 8192,      // tokens whose history is counted at a time
     MOST_CLUSTER = 16, // more than 8 is not portable, but every Hopper has it
+    PIECES = 4,        // that a slice is copied in
 };
 
 /* Range i of e reaches down to edge i; the last one to the end of the candidates. Bins are powers of two wide, so that an e is
@@ -82,6 +84,7 @@ struct joined {
 
 struct cluster_shared {
     drow asked;
+    uint64_t copied[PIECES];     // barriers
     best bests[2][MOST_CLUSTER]; // of every block; of the raw and of the changed row
     int bad[MOST_CLUSTER];
     reached of_blocks[2][MOST_CLUSTER]; // likewise
@@ -163,29 +166,52 @@ static __device__ void look_at(float x, int id, best &mine, int &bad) {
         mine = best{x, id};
 }
 
-/* Reads the slice; `keep` puts it into shared memory. */
-static __device__ void read_slice(const row_view &v, bool keep) {
+/* Whether the slice lies as bulk copies want it. */
+static __device__ bool in_bulk(const row_view &v) { return reinterpret_cast<uintptr_t>(v.raw + v.first) % 16 == 0 && v.n % 4 == 0; }
+
+/* In fours. */
+static __device__ int piece_begin(const row_view &v, int piece) { return v.n / 4 * piece / PIECES; }
+
+/* One thread, once the barriers are there and the logits. */
+static __device__ void copy_slice(const row_view &v) {
+    for (int piece = 0; piece < PIECES; piece++) {
+        int begin = piece_begin(v, piece), n_bytes = (piece_begin(v, piece + 1) - begin) * (int)sizeof(float4);
+        uint32_t barrier = shared_address(&v.s.copied[piece]);
+        barrier_expect(barrier, n_bytes);
+        if (n_bytes > 0)
+            bulk_copy(shared_address(v.x + 4 * begin), v.raw + v.first + 4 * begin, n_bytes, barrier);
+    }
+}
+
+/* Looks at the slice as it comes. */
+static __device__ void look_at_copy(const row_view &v, best &mine, int &bad) {
+    for (int piece = 0; piece < PIECES; piece++) {
+        barrier_wait(shared_address(&v.s.copied[piece]), 0);
+        for (int i = piece_begin(v, piece) + threadIdx.x; i < piece_begin(v, piece + 1); i += THREADS) {
+            float4 q = reinterpret_cast<const float4 *>(v.x)[i];
+            look_at(q.x, v.first + 4 * i, mine, bad);
+            look_at(q.y, v.first + 4 * i + 1, mine, bad);
+            look_at(q.z, v.first + 4 * i + 2, mine, bad);
+            look_at(q.w, v.first + 4 * i + 3, mine, bad);
+        }
+    }
+}
+
+/* The slice is in shared memory after this, and whole fours. */
+static __device__ void read_slice(const row_view &v) {
     best mine = {-INFINITY, INT_MAX};
     int bad = 0;
-    const float *from = v.raw + v.first;
-    int n4 = reinterpret_cast<uintptr_t>(from) % 16 == 0 ? v.n / 4 : 0;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < n4; i += THREADS) {
-        float4 q = reinterpret_cast<const float4 *>(from)[i];
-        look_at(q.x, v.first + 4 * i, mine, bad);
-        look_at(q.y, v.first + 4 * i + 1, mine, bad);
-        look_at(q.z, v.first + 4 * i + 2, mine, bad);
-        look_at(q.w, v.first + 4 * i + 3, mine, bad);
-        if (keep)
-            reinterpret_cast<float4 *>(v.x)[i] = q;
+    if (in_bulk(v)) {
+        look_at_copy(v, mine, bad);
+    } else {
+        for (int i = threadIdx.x; i < v.n; i += THREADS) {
+            float x = v.raw[v.first + i];
+            look_at(x, v.first + i, mine, bad);
+            v.x[i] = x;
+        }
+        if (threadIdx.x < 4 && v.n + (int)threadIdx.x < (v.n + 3) / 4 * 4)
+            v.x[v.n + threadIdx.x] = -INFINITY;
     }
-    for (int i = 4 * n4 + threadIdx.x; i < v.n; i += THREADS) {
-        look_at(from[i], v.first + i, mine, bad);
-        if (keep)
-            v.x[i] = from[i];
-    }
-    if (keep && threadIdx.x < 4 && v.n + (int)threadIdx.x < (v.n + 3) / 4 * 4)
-        v.x[v.n + threadIdx.x] = -INFINITY; // so that the slice is whole fours
     tell_best(v, 0, mine, bad);
 }
 
@@ -758,18 +784,24 @@ static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dm
     row_view v = {plan, shared,  reinterpret_cast<float *>(memory + SHARED_BYTES),
                   r,    first,   max(0, min(slice, logits.width - first)),
                   rank, n_ranks, static_cast<const float *>(logits.at) + r * logits.stride};
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         shared.any_bad = shared.above = shared.n_list = 0;
+        for (int i = 0; i < PIECES; i++)
+            barrier_init(shared_address(&shared.copied[i]), 1);
+        barrier_init_done();
+    }
     cluster.barrier_arrive(); // this block has started, and what others add to is zero
     wait_for_previous();
     bool is_there = r < step_rows(plan);
+    if (is_there && threadIdx.x == 0 && in_bulk(v))
+        copy_slice(v);
     if (is_there && threadIdx.x < sizeof(drow) / 4)
         reinterpret_cast<int32_t *>(&shared.asked)[threadIdx.x] = reinterpret_cast<const int32_t *>(plan.rows + r)[threadIdx.x];
     cluster.barrier_wait(); // all blocks have started: their memory may be written
-    __syncthreads();        // asked and any_bad
+    __syncthreads();        // asked, any_bad and the barriers
     if (!is_there)
         return;
-    read_slice(v, !shared.asked.is_plain);
+    read_slice(v);
     cluster.sync(); // every block knows every best
     best raw = best_told(v, 0);
     int bad = 0;
