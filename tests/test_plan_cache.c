@@ -70,6 +70,34 @@ static void what_is_not_timed_is_not_kept(void **state) {
     EXPECT(!file_exists(path));
 }
 
+/* The same product in the same node as something else, or in another program, may be fastest by another path. */
+static void plans_differ_by_what_is_done_in_the_node_and_where(void **state) {
+    (void)state;
+    unlink(path);
+    struct error err;
+    struct plan_cache *c = plan_cache_open(path, machine);
+    for (int i = 0; i < 12; i++) {
+        struct plan_key k = key_of(1);
+        struct plan_choice choice = {.path = i % 6, .us = 1 + i};
+        k.ending = i % 3;
+        k.program = i % 6 / 3 * 1000000007; // twice all six: the second takes the place of the first
+        plan_cache_add(c, &k, &choice);
+    }
+    EXPECT_EQ(c->n, 6);
+    EXPECT_OK(plan_cache_save(c, &err), err);
+    plan_cache_free(c);
+    c = plan_cache_open(path, machine);
+    EXPECT_EQ(c->n, 6);
+    for (int i = 0; i < 6; i++) {
+        struct plan_key k = key_of(1);
+        k.ending = i % 3;
+        k.program = i / 3 * 1000000007;
+        EXPECT_EQ(plan_cache_find(c, &k)->path, i);
+        EXPECT_EQ((int)plan_cache_find(c, &k)->us, 7 + i);
+    }
+    plan_cache_free(c);
+}
+
 static void another_machine_has_no_plans(void **state) {
     (void)state;
     write_some(20);
@@ -131,6 +159,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_are_read_as_they_were_written),
         cmocka_unit_test(what_is_not_timed_is_not_kept),
+        cmocka_unit_test(plans_differ_by_what_is_done_in_the_node_and_where),
         cmocka_unit_test(another_machine_has_no_plans),
         cmocka_unit_test(a_changed_or_cut_file_counts_as_none),
         cmocka_unit_test(a_file_that_others_may_write_to_counts_as_none),

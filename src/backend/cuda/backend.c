@@ -322,7 +322,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         x = c->in_twin->q;
         y = c->raw;
     }
-    return gemm_open(exe->backend, op, c->pair ? c->pair->op : NULL, x, y, max_rows, &c->gemm, err);
+    return gemm_open(exe->backend, op, c->pair ? c->pair->op : NULL, x, y, linear_made(c), max_rows, &c->gemm, err);
 }
 
 /* The widest row that a LINEAR may have to convert, its raw products, and what experts keep between their two nodes. */
@@ -406,6 +406,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         }
         TRY(compile_op(exe, &exe->ops[i], element, offset, err));
     }
+    TRY(paths_choose(exe, err));
     struct error unwritten; // then what was timed is timed again the next time: a start takes longer, and nothing else
     plan_cache_save(exe->backend->plans, &unwritten);
     return graphs_capture(exe, err);

@@ -5,10 +5,11 @@
  *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
  *     weights.c   weights on the device: which element and place each gets, and what rounding did
  *     upload.c    how they come there
- *     gemm.c      LINEAR by cuBLASLt or by tiles.cu, one plan for each shape and number of rows, found when a program is compiled
+ *     gemm.c      LINEAR by cuBLASLt, tiles.cu or wide.cu
  *     memory.c    what a step takes of the device, and what is left for caches
  *     cache.c     caches: addresses for all blocks, memory behind those that are used; virtual.c maps it
- *     gemm_plan.c which of the library's algorithms, found by timing; plan_cache.c keeps what was found
+ *     gemm_plan.c which of the library's algorithms for each number of rows, found by timing; plan_cache.c keeps what was found
+ *     paths.c     which kernel computes each LINEAR for each number of rows, found by timing layers
  *     padded.c    the numbers of rows that a step is padded to
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     fold.c      ops that need no node of their own
@@ -123,9 +124,9 @@ enum element upload_element(enum dtype dtype); // ELEMENT_I32: not one that is s
 /* ---- gemm.c ---- */
 /* x and y are where they lie in a step. With a weight of e4m3, x is a twin and y gets raw products (kernels.h). */
 struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucket
-/* act: the GATED_ACT that PATH_TILES does too, or NULL. */
-enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, int max_rows,
-                      struct gemm **out, struct error *err);
+/* act: the GATED_ACT that some paths do too, or NULL; made: where they write, which get no raw products. */
+enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,
+                      int max_rows, struct gemm **out, struct error *err);
 void gemm_free(struct gemm *g);
 
 /* How a LINEAR is computed for a number of rows, and so what it reads. */
@@ -134,10 +135,21 @@ enum linear_path {
     PATH_TWIN,   // by cuBLASLt from its e4m3 twin, to raw products
     PATH_TILES,  // by tiles.cu from its twin, with the GATED_ACT behind it
     PATH_STREAM, // by stream.cu from the value, likewise
+    PATH_WIDE,   // by wide.cu from its twin, likewise
+    N_PATHS
 };
-static inline bool reads_twin(enum linear_path path) { return path == PATH_TWIN || path == PATH_TILES; }
-enum linear_path gemm_path(const struct gemm *g, int n_rows); // of all but stream.cu's
+static inline bool reads_twin(enum linear_path path) { return path == PATH_TWIN || path == PATH_TILES || path == PATH_WIDE; }
+static inline bool is_ours(enum linear_path path) { return path == PATH_TILES || path == PATH_STREAM || path == PATH_WIDE; }
+enum linear_path gemm_library(const struct gemm *g);                    // PATH_VALUE or PATH_TWIN
+enum linear_path gemm_path(const struct gemm *g, int n_rows);           // the library, until one is taken
+void gemm_take(struct gemm *g, enum linear_path path, int n_rows);      // nothing beyond the rows it is for
+bool gemm_takes(const struct gemm *g, enum linear_path path, int rows); // whether that can be; of all but stream.cu's
+bool gemm_is_worth_timing(const struct gemm *g);                        // its weight is large
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err);
+
+/* ---- paths.c ----
+ * Chooses the path of every LINEAR for every number of rows, as gemm_take has it. Before graphs are captured, when a step can run. */
+enum status paths_choose(struct executable *exe, struct error *err);
 
 /* ---- padded.c ---- */
 int padded_rows(int n);    // what a step of n >= 1 rows is computed as: what lies between is padding
@@ -175,7 +187,7 @@ struct compiled_op {
     struct dmat in[OP_MAX_IN], out[OP_MAX_OUT];
     struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
     struct gemm *gemm;                 // LINEAR
-    int stream_rows;                   // LINEAR: up to so many rows stream.cu computes it
+    int stream_rows;                   // LINEAR: up to so many rows stream.cu takes it
     struct compiled_op *pair;          // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR
     struct dmat convert;               // LINEAR: where x goes first, if it has another element
     struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
@@ -304,11 +316,13 @@ enum status plan_send(struct executable *exe, struct step_slot *slot, const stru
 bool gated_act_follows(const struct program *p, int i);
 /* Values [p->n_values] live as long as fused nodes need them. */
 void fuse_lives(const struct program *p, struct value *values);
-/* Up to how many rows of x, of max_rows, a LINEAR streams its weight; 0: never. */
+/* Up to how many rows of x, of max_rows, stream.cu takes a LINEAR; 0: never. */
 int stream_rows(const struct compiled_op *c, struct dmat x, int max_rows);
+bool linear_takes(const struct compiled_op *c, enum linear_path path, int rows); // rows: one of padded_rows
 enum linear_path linear_path(const struct compiled_op *c, int n_rows);
-bool does_its_pair(const struct compiled_op *linear, int n_rows);        // in one node
-struct dmat linear_output(const struct compiled_op *linear, int n_rows); // which that writes
+bool does_its_pair(const struct compiled_op *linear, int n_rows);                     // in one node
+const struct compiled_op *linear_maker(const struct compiled_op *linear, int n_rows); // which of the two has the node's output
+struct dmat linear_made(const struct compiled_op *linear);                            // that output where the node is one of ours
 void stream_run(const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x);
 
 /* ---- step.c ---- */
@@ -316,6 +330,7 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, stru
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err);
 const struct step_slot *step_collected(const struct executable *exe);                       // the one collected last
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err); // all ops, one after the other
+enum status step_launch_ops(struct executable *exe, const struct launch *l, int first, int end, struct error *err); // some of them
 
 /* ---- trace.c ---- */
 enum status trace_mark(struct executable *exe, int op, struct error *err); // nothing, unless a step is traced

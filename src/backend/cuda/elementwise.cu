@@ -77,13 +77,8 @@ template <int ACT, element E, bool RAW, element Y> static __global__ void __laun
     wait_for_previous();
     int t = blockIdx.y, col = 8 * (blockIdx.x * THREADS + threadIdx.x);
     float unit = RAW ? RAW_UNIT * a.gate.row_scale[t] : 1.0f;
-    eight_of<Y> made = {};
-    if (col < a.y.width) {
-        made = act_eight<ACT, E, RAW, Y>(a, t, col, unit);
-        store_eight<Y>(a.y, t, col, made);
-    }
-    if (a.y.most)
-        fold_most(a.y.most, t, fmaxf(largest(floats_of<Y>(made.low)), largest(floats_of<Y>(made.high))));
+    if (col < a.y.width)
+        store_eight<Y>(a.y, t, col, act_eight<ACT, E, RAW, Y>(a, t, col, unit));
 }
 
 /* The same with a twin, and y where it is wanted. C: blocks a row, EIGHTS: that a thread holds. */

@@ -1,13 +1,9 @@
-/* fuse.c - which LINEARs the weight stream computes, and which do the GATED_ACT behind them too; see cuda.h.
+/* fuse.c - which LINEARs the weight stream can compute, and which do the GATED_ACT behind them too; see cuda.h.
  *
  *     LINEAR, GATED_ACT      y = act(gate) * up, where gate and up are the two halves of the columns of x W^T + b, read by nobody else
  *
- * A pair is one node in steps that take the stream or tiles, and two in all others. */
+ * A pair is one node in steps that take a kernel of ours, and two in all others. */
 #include "backend/cuda/cuda.h"
-
-/* The library is as fast with more, on an H200 (bench/cuda_linear.cu). */
-enum { FASTER_UP_TO = 8 };
-_Static_assert((int)FASTER_UP_TO <= (int)STREAM_MAX_ROWS, "what is chosen can be computed");
 
 static bool is_read_by_one(const struct program *p, val v) {
     int n = 0;
@@ -48,32 +44,33 @@ static struct dstream stream_of(const struct compiled_op *c) {
     return s;
 }
 
-static struct dmat output_of(const struct compiled_op *c) { return c->pair ? c->pair->out[0] : c->out[0]; }
-
-bool does_its_pair(const struct compiled_op *linear, int n_rows) {
-    enum linear_path path = linear_path(linear, n_rows);
-    return linear->pair && (path == PATH_STREAM || path == PATH_TILES);
+struct dmat linear_made(const struct compiled_op *linear) {
+    return linear->pair ? linear->pair->out[0] : linear->out[0];
 }
 
-struct dmat linear_output(const struct compiled_op *linear, int n_rows) {
-    return does_its_pair(linear, n_rows) ? linear->pair->out[0] : linear->out[0];
+bool does_its_pair(const struct compiled_op *linear, int n_rows) { return linear->pair && is_ours(linear_path(linear, n_rows)); }
+
+const struct compiled_op *linear_maker(const struct compiled_op *linear, int n_rows) {
+    return does_its_pair(linear, n_rows) ? linear->pair : linear;
 }
 
 int stream_rows(const struct compiled_op *c, struct dmat x, int max_rows) {
     struct dstream s = stream_of(c);
     int most = 0, last = padded_index(max_rows);
-    if (c->in_order.at && !c->convert.at && !stream_takes(&s, c->in_order, output_of(c), 1))
+    if (c->in_order.at && !c->convert.at && !stream_takes(&s, c->in_order, linear_made(c), 1))
         return 0;
-    for (int i = 0; i <= last && padded_rows_at(i) <= FASTER_UP_TO && stream_takes(&s, x, output_of(c), padded_rows_at(i)); i++)
+    for (int i = 0; i <= last && padded_rows_at(i) <= STREAM_MAX_ROWS && stream_takes(&s, x, linear_made(c), padded_rows_at(i)); i++)
         most = padded_rows_at(i);
     return most;
 }
 
-enum linear_path linear_path(const struct compiled_op *c, int n_rows) {
-    return padded_rows(n_rows) <= c->stream_rows ? PATH_STREAM : gemm_path(c->gemm, n_rows);
+bool linear_takes(const struct compiled_op *c, enum linear_path path, int rows) {
+    return path == PATH_STREAM ? rows <= c->stream_rows : gemm_takes(c->gemm, path, rows);
 }
+
+enum linear_path linear_path(const struct compiled_op *c, int n_rows) { return gemm_path(c->gemm, n_rows); }
 
 void stream_run(const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x) {
     struct dstream s = stream_of(c);
-    launch_stream_linear(l, padded_rows(n_rows), &s, x, output_of(c));
+    launch_stream_linear(l, padded_rows(n_rows), &s, x, linear_made(c));
 }

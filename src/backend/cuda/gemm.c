@@ -1,4 +1,4 @@
-/* gemm.c - LINEAR by cuBLASLt, and by tiles.cu what that takes.
+/* gemm.c - LINEAR by cuBLASLt, or by tiles.cu or wide.cu where paths.c has chosen one of them.
  *
  *     y [M, out] = x [M, in] W^T + b        as cuBLAS sees it: Y^T [out, M] = W x^T, columns one after another
  *
@@ -63,20 +63,41 @@ static enum status describe(struct gemm *g, struct error *err) {
     return OK;
 }
 
-struct dtiles gemm_tiles(const struct gemm *g) {
+static const float *bias_of(const struct gemm *g) {
     const struct weight *bias = g->op->weights[1];
-    struct dtiles t = {.w = g->weight, .bias = bias ? weight_on_device(g->backend, bias)->floats.at : NULL};
+    return bias ? weight_on_device(g->backend, bias)->floats.at : NULL;
+}
+
+static struct dtiles tiles_of(const struct gemm *g) {
+    struct dtiles t = {.w = g->weight, .bias = bias_of(g)};
     if (g->act)
         t.ending = (struct dending){.kind = ENDING_GATED, .act = (int)g->act->args.gated_act.act, .limit = g->act->args.gated_act.limit};
     return t;
 }
 
-/* With more rows it wins where it is timed, behind its like, and loses in a step. */
-enum { TILES_UP_TO = 64 };
+static struct dwide wide_of(const struct gemm *g) {
+    return (struct dwide){g->weight, bias_of(g), g->act != NULL, g->act ? (int)g->act->args.gated_act.act : 0};
+}
 
-bool gemm_takes_tiles(const struct gemm *g, int rows) {
-    struct dtiles tiles = gemm_tiles(g);
-    return rows <= TILES_UP_TO && tiles_take(&tiles, g->x, g->y, rows);
+enum linear_path gemm_library(const struct gemm *g) { return g->weight.element == ELEMENT_E4M3 ? PATH_TWIN : PATH_VALUE; }
+
+bool gemm_takes(const struct gemm *g, enum linear_path path, int rows) {
+    struct dtiles tiles = tiles_of(g);
+    struct dwide wide = wide_of(g);
+    switch (path) {
+    case PATH_TILES: return tiles_take(&tiles, g->x, g->made, rows);
+    case PATH_WIDE: return wide_takes(&wide, g->x, g->made, rows);
+    default: return path == gemm_library(g);
+    }
+}
+
+struct plan_key gemm_shape(const struct gemm *g) {
+    return (struct plan_key){.out = (int32_t)g->weight.out,
+                             .in = (int32_t)g->weight.in,
+                             .x = (int32_t)g->x.element,
+                             .w = (int32_t)g->weight.element,
+                             .y = (int32_t)g->y.element,
+                             .biased = g->op->weights[1] != NULL};
 }
 
 static cublasStatus_t lay_out(struct gemm *g) {
@@ -85,7 +106,7 @@ static cublasStatus_t lay_out(struct gemm *g) {
     for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < g->n_plans; i++) {
         struct plan_of_rows *p = &g->plans[i];
         p->rows = padded_rows_at(i);
-        p->path = g->weight.element == ELEMENT_E4M3 ? PATH_TWIN : PATH_VALUE;
+        p->path = gemm_library(g);
         code = cublasLtMatrixLayoutCreate(&p->x, type_of(g->x.element), in, (uint64_t)p->rows, g->x.stride);
         if (code == CUBLAS_STATUS_SUCCESS)
             code = cublasLtMatrixLayoutCreate(&p->y, type_of(g->y.element), out, (uint64_t)p->rows, g->y.stride);
@@ -93,11 +114,12 @@ static cublasStatus_t lay_out(struct gemm *g) {
     return code;
 }
 
-enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, int max_rows,
-                      struct gemm **out, struct error *err) {
+enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,
+                      int max_rows, struct gemm **out, struct error *err) {
     struct gemm *g = xcalloc(1, sizeof *g);
     *out = g;
-    *g = (struct gemm){.backend = b, .op = op, .act = act, .weight = weight_on_device(b, op->weights[0])->matrix, .x = x, .y = y};
+    *g = (struct gemm){
+        .backend = b, .op = op, .act = act, .weight = weight_on_device(b, op->weights[0])->matrix, .x = x, .y = y, .made = made};
     g->n_plans = padded_index(max_rows) + 1;
     g->plans = xcalloc((size_t)g->n_plans, sizeof *g->plans);
     TRY(describe(g, err));
@@ -127,6 +149,12 @@ void gemm_free(struct gemm *g) {
 
 enum linear_path gemm_path(const struct gemm *g, int n_rows) { return g->plans[padded_index(n_rows)].path; }
 
+void gemm_take(struct gemm *g, enum linear_path path, int n_rows) {
+    int i = padded_index(n_rows);
+    if (i < g->n_plans)
+        g->plans[i].path = path;
+}
+
 cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm, const void *weight,
                         const void *x, void *y) {
     const float factor = g->weight.element == ELEMENT_E4M3 ? 1 / RAW_UNIT : 1, zero = 0;
@@ -134,12 +162,17 @@ cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, cons
                           g->backend->workspace, WORKSPACE_BYTES, g->backend->stream);
 }
 
+static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, struct dmat x, struct dmat y) {
+    struct dtiles tiles = tiles_of(g);
+    struct dwide wide = wide_of(g);
+    return p->path == PATH_TILES ? launch_tiles_linear(g->backend->stream, p->rows, &tiles, x, y)
+                                 : launch_wide_linear(g->backend->stream, p->rows, &wide, x, y);
+}
+
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
-    if (p->path == PATH_TILES) {
-        struct dtiles tiles = gemm_tiles(g);
-        DEVICE_TRY(g->backend, err, launch_tiles_linear(g->backend->stream, p->rows, &tiles, x, y),
-                   "%s: the product of %d rows did not start", g->op->weights[0]->name, n_rows);
+    if (p->path == PATH_TILES || p->path == PATH_WIDE) {
+        DEVICE_TRY(g->backend, err, put_ours(g, p, x, y), "%s: the product of %d rows did not start", g->op->weights[0]->name, n_rows);
         return OK;
     }
     cublasStatus_t code = gemm_put(g, p, &p->algorithm, g->weight.at, x.at, y.at);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/plan_cache.h"
 
 struct plan_of_rows {
     int rows;
@@ -15,6 +16,7 @@ struct gemm {
     const struct op *op, *act; // the GATED_ACT behind it, or NULL
     struct dweight weight;
     struct dmat x, y; // where they lie in every step; of e4m3, y is for raw products
+    struct dmat made; // what kernels of ours write
     void *bias;       // in the element that the library wants
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t w;
@@ -22,14 +24,12 @@ struct gemm {
     int n_plans;
 };
 
-/* What tiles.cu would be given, and whether it takes it for so many rows. */
-struct dtiles gemm_tiles(const struct gemm *g);
-bool gemm_takes_tiles(const struct gemm *g, int rows);
+struct plan_key gemm_shape(const struct gemm *g); // without rows, alignments and what belongs to a choice between paths
 
 enum status gemm_refused(const struct op *op, int rows, cublasStatus_t code, struct error *err);
 cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm, const void *weight,
                         const void *x, void *y);
 
 /* ---- gemm_plan.c ---- */
-/* Chooses a path and an algorithm for each of g->plans, whose layouts are there. */
+/* Chooses an algorithm for each of g->plans, whose layouts are there. */
 enum status gemm_plan(struct gemm *g, struct error *err);

@@ -1,34 +1,26 @@
-/* gemm_plan.c - how a LINEAR is computed for each number of rows: by which of the library's algorithms, or by tiles.cu.
+/* gemm_plan.c - which of the library's algorithms computes a LINEAR for each number of rows.
  *
  * The library's first proposal is up to a quarter slower than its best on some shapes of this card. So the best is found by timing:
- * for powers of two and the most rows that a step can have, each of up to 16 proposals, and tiles.cu, several times in a graph, with the weights
+ * for powers of two and the most rows that a step can have, each of up to 16 proposals, several times in a graph, with the weights
  * of as many layers as have the shape, so that none is in the cache still. The numbers between take the algorithm of the next timed
  * one above where the library says that it can compute them, else its first proposal. What was found is kept
- * (plan_cache.h) and asked for before anything else. A product whose weight is small is not worth timing: it is by
- * tiles.cu where that takes it. */
+ * (plan_cache.h) and asked for before anything else. A product whose weight is small is not worth timing. Whether
+ * the library computes it at all, paths.c says. */
 #include "backend/cuda/gemm_internal.h"
 
-#include "backend/cuda/plan_cache.h"
-
-enum { MOST_CANDIDATES = 16, MOST_LARGE = 8, LARGE_ROWS = 1024, MOST_WEIGHTS = 16, WORTH_TIMING = 2 << 20 };
-
-/* What a GATED_ACT in the same node spares at least: reading two products of 16 bits. */
-static const double ACT_US = 2;
+/* Few rows have kernels of ours, many take long to time: half of the proposals will do. */
+enum { MOST_CANDIDATES = 16, HALF = 8, SMALL_ROWS = 32, LARGE_ROWS = 1024, MOST_WEIGHTS = 16, WORTH_TIMING = 2 << 20 };
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == PLAN_WORDS * sizeof(uint64_t), "an algorithm is kept whole");
 
 static int alignment_of(const void *at) { return (int)MIN((uintptr_t)at & -(uintptr_t)at, 256); }
 
 static struct plan_key key_of(const struct gemm *g, int rows) {
-    return (struct plan_key){rows,
-                             (int32_t)g->weight.out,
-                             (int32_t)g->weight.in,
-                             (int32_t)g->x.element,
-                             (int32_t)g->weight.element,
-                             (int32_t)g->y.element,
-                             g->bias != NULL,
-                             alignment_of(g->x.at),
-                             alignment_of(g->y.at)};
+    struct plan_key key = gemm_shape(g);
+    key.rows = rows;
+    key.align_x = alignment_of(g->x.at);
+    key.align_y = alignment_of(g->y.at);
+    return key;
 }
 
 // ---- what the library proposes ----------------------------------------------------------------------------------
@@ -103,15 +95,6 @@ static int repetitions(const struct gemm *g, int rows) {
     return (int)MIN(MAX(200 / least_us, 2), MOST_WEIGHTS);
 }
 
-/* algorithm NULL: by tiles.cu */
-static bool put(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm, const void *weight) {
-    if (algorithm)
-        return gemm_put(g, p, algorithm, weight, g->x.at, g->y.at) == CUBLAS_STATUS_SUCCESS;
-    struct dtiles tiles = gemm_tiles(g);
-    tiles.w.at = weight;
-    return launch_tiles_linear(g->backend->stream, p->rows, &tiles, g->x, g->y) == cudaSuccess;
-}
-
 /* In microseconds; a negative number if it cannot be put into a graph. */
 static double time_one(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm,
                        const struct likes *likes) {
@@ -123,7 +106,7 @@ static double time_one(const struct gemm *g, const struct plan_of_rows *p, const
         return -1;
     bool is_put = true;
     for (int i = 0; is_put && i < n; i++)
-        is_put = put(g, p, algorithm, likes->at[i % likes->n]);
+        is_put = gemm_put(g, p, algorithm, likes->at[i % likes->n], g->x.at, g->y.at) == CUBLAS_STATUS_SUCCESS;
     cudaError_t code = cudaStreamEndCapture(stream, &graph);
     if (code != cudaSuccess || !is_put)
         return cudaGetLastError(), -1;
@@ -148,16 +131,9 @@ static double time_one(const struct gemm *g, const struct plan_of_rows *p, const
 
 static void keep(const struct gemm *g, struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm, double us) {
     struct plan_key key = key_of(g, p->rows);
-    struct plan_choice choice = {.path = (int32_t)p->path, .us = us, .is_checked = true};
+    struct plan_choice choice = {.path = (int32_t)gemm_library(g), .us = us, .is_checked = true};
     memcpy(choice.algorithm, algorithm, sizeof *algorithm);
     p->algorithm = *algorithm;
-    plan_cache_add(g->backend->plans, &key, &choice);
-}
-
-static void keep_tiles(const struct gemm *g, struct plan_of_rows *p, double us) {
-    struct plan_key key = key_of(g, p->rows);
-    struct plan_choice choice = {.path = PATH_TILES, .us = us, .is_checked = true};
-    p->path = PATH_TILES;
     plan_cache_add(g->backend->plans, &key, &choice);
 }
 
@@ -166,7 +142,7 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
     struct likes likes = likes_of(g);
     double best_us = -1;
     int best = -1;
-    TRY(ask_library(g, p, p->rows > LARGE_ROWS ? MOST_LARGE : MOST_CANDIDATES, &proposals, err));
+    TRY(ask_library(g, p, p->rows > LARGE_ROWS || p->rows <= SMALL_ROWS ? HALF : MOST_CANDIDATES, &proposals, err));
     fill_input(g, p->rows);
     for (int i = 0; i < proposals.n; i++) {
         double us = time_one(g, p, &proposals.at[i].algo, &likes);
@@ -175,13 +151,8 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
             best_us = us;
         }
     }
-    double tiles_us = gemm_takes_tiles(g, p->rows) ? time_one(g, p, NULL, &likes) : -1;
     DEVICE_TRY(g->backend, err, cudaStreamSynchronize(g->backend->stream), "%s: timing products of %d rows", g->op->weights[0]->name,
                p->rows);
-    if (tiles_us >= 0 && (best < 0 || tiles_us < best_us + (g->act ? ACT_US : 0))) {
-        keep_tiles(g, p, MAX(tiles_us, 0.01));
-        return OK;
-    }
     if (best < 0)
         return gemm_refused(g->op, p->rows, CUBLAS_STATUS_EXECUTION_FAILED, err);
     keep(g, p, &proposals.at[best].algo, MAX(best_us, 0.01));
@@ -190,19 +161,13 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
 
 // ---- choosing ---------------------------------------------------------------------------------------------------
 
-static bool is_worth_timing(const struct gemm *g) {
-    return g->weight.out * g->weight.in * element_bytes(g->weight.element) >= WORTH_TIMING;
-}
+bool gemm_is_worth_timing(const struct gemm *g) { return g->weight.out * g->weight.in * element_bytes(g->weight.element) >= WORTH_TIMING; }
 
 /* From what was found before; false if it was not, or the library does not know it. */
 static bool recall(const struct gemm *g, struct plan_of_rows *p) {
     struct plan_key key = key_of(g, p->rows);
     struct plan_choice *found = plan_cache_find(g->backend->plans, &key);
-    if (found && found->path == PATH_TILES && gemm_takes_tiles(g, p->rows)) {
-        p->path = PATH_TILES;
-        return true;
-    }
-    if (!found || found->path != (int32_t)p->path)
+    if (!found || found->path != (int32_t)gemm_library(g))
         return false;
     memcpy(&p->algorithm, found->algorithm, sizeof p->algorithm);
     found->is_checked = found->is_checked || can_compute(g, p, &p->algorithm);
@@ -211,12 +176,7 @@ static bool recall(const struct gemm *g, struct plan_of_rows *p) {
 
 static enum status choose_like(const struct gemm *g, struct plan_of_rows *p, const struct plan_of_rows *above, struct error *err) {
     struct proposals first;
-    bool as_above = above ? above->path == PATH_TILES : !is_worth_timing(g);
-    if (as_above && gemm_takes_tiles(g, p->rows)) {
-        keep_tiles(g, p, 0);
-        return OK;
-    }
-    if (above && above->path == p->path && can_compute(g, p, &above->algorithm)) {
+    if (above && can_compute(g, p, &above->algorithm)) {
         keep(g, p, &above->algorithm, 0);
         return OK;
     }
@@ -229,7 +189,7 @@ enum status gemm_plan(struct gemm *g, struct error *err) {
     const struct plan_of_rows *timed = NULL;
     for (int i = g->n_plans - 1; i >= 0; i--) {
         struct plan_of_rows *p = &g->plans[i];
-        bool is_timed = is_worth_timing(g) && (i == g->n_plans - 1 || (p->rows & (p->rows - 1)) == 0);
+        bool is_timed = gemm_is_worth_timing(g) && (i == g->n_plans - 1 || (p->rows & (p->rows - 1)) == 0);
         if (!recall(g, p))
             TRY(is_timed ? choose_by_time(g, p, err) : choose_like(g, p, timed, err));
         timed = is_timed ? p : timed;

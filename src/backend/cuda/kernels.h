@@ -305,8 +305,8 @@ void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat 
 
 /* ---- elementwise.cu: n_rows as the step was launched for ---- */
 void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y,
-                      struct dmat twin); // y may be absent where its twin is given, and have most where it is not
-/* Whether the twin can be written in the same node, or most folded. */
+                      struct dmat twin); // y may be absent where its twin is given
+/* Whether the twin can be written in the same node. */
 bool gated_act_takes_twin(int act, struct dmat gate, struct dmat up, struct dmat y);
 void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate, struct dmat y);
 void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x, struct dmat y);

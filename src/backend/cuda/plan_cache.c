@@ -1,8 +1,8 @@
 /* plan_cache.c - see plan_cache.h.
  *
- *     gyre CUDA plans 1
+ *     gyre CUDA plans 2
  *     NVIDIA H200, 132 multiprocessors, driver 13000, cuBLASLt 130001
- *     16 4608 3584 4 4 0 1 256 256 1 7.04 2a 0 ...            a plan: the key, the path, microseconds, eight words in hexadecimal
+ *     16 4608 3584 4 4 0 1 256 256 0 0 1 7.04 2a 0 ...        a plan: the key, the path, microseconds, eight words in hexadecimal
  *     end 1 5f0c...                                           how many, and a hash of all before this line */
 #include "backend/cuda/plan_cache.h"
 
@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define FIRST_LINE "gyre CUDA plans 1\n"
+#define FIRST_LINE "gyre CUDA plans 2\n"
 enum { MOST_BYTES = 8 << 20, KEY_FIELDS = sizeof(struct plan_key) / sizeof(int32_t) };
 
 struct plan {
@@ -162,7 +162,11 @@ struct plan_choice *plan_cache_find(struct plan_cache *c, const struct plan_key 
 
 void plan_cache_add(struct plan_cache *c, const struct plan_key *key, const struct plan_choice *choice) {
     struct plan p = {*key, *choice};
-    add(c, &p);
+    struct plan_choice *old = plan_cache_find(c, key);
+    if (old)
+        *old = *choice;
+    else
+        add(c, &p);
     c->changed = c->changed || choice->us > 0;
 }
 

@@ -13,9 +13,10 @@
 
 enum { PLAN_WORDS = 8, PLAN_MOST = 20000 };
 
-/* y [rows, out] = x [rows, in] W^T (+ bias); elements as in kernels.h, alignments in bytes. */
+/* y [rows, out] = x [rows, in] W^T (+ bias); elements as in kernels.h, alignments in bytes. Of a choice between paths also what is done in
+ * the same node (enum ending), and which program it was timed in; 0: an algorithm of the library. */
 struct plan_key {
-    int32_t rows, out, in, x, w, y, biased, align_x, align_y;
+    int32_t rows, out, in, x, w, y, biased, align_x, align_y, ending, program;
 };
 
 struct plan_choice {
@@ -32,6 +33,7 @@ struct plan_cache *plan_cache_open(const char *path, const char *machine);
 void plan_cache_free(struct plan_cache *cache);
 
 struct plan_choice *plan_cache_find(struct plan_cache *cache, const struct plan_key *key); // NULL: none; until the next add
+/* In place of what there is for the key. */
 void plan_cache_add(struct plan_cache *cache, const struct plan_key *key, const struct plan_choice *choice);
 
 /* Writes the file if anything was added since. Its folder is made. */

@@ -44,7 +44,16 @@ static enum status copy_cache(struct executable *exe, const struct batch_plan *p
 
 // ---- the ops ----------------------------------------------------------------------------------------------------
 
-static enum status run_linear(const struct compiled_op *c, const struct launch *l, int n_rows, struct error *err) {
+/* Where a kernel of ours writes. Those that can fold the rows' largest sizes as well if a LINEAR is going to ask for them. */
+static struct dmat output_of(const struct executable *exe, const struct compiled_op *c, int n_rows) {
+    const struct compiled_op *maker = linear_maker(c, n_rows);
+    enum linear_path path = linear_path(c, n_rows);
+    bool folds = path == PATH_WIDE || (path == PATH_TILES && maker->op->code == OP_GATED_ACT);
+    return folds ? output_with_most(exe, maker, 0, n_rows) : maker->out[0];
+}
+
+static enum status run_linear(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows,
+                              struct error *err) {
     struct dmat x = l->in_order && c->in_order.at ? c->in_order : c->in[0];
     enum linear_path path = linear_path(c, n_rows);
     if (reads_twin(path)) {
@@ -52,8 +61,8 @@ static enum status run_linear(const struct compiled_op *c, const struct launch *
         if (!c->in_twin->written)
             launch_quantise(l, n_rows, x, c->in_twin->q);
         c->in_twin->written = true;
-        if (path == PATH_TILES)
-            return gemm_run(c->gemm, n_rows, c->in_twin->q, linear_output(c, n_rows), err);
+        if (is_ours(path))
+            return gemm_run(c->gemm, n_rows, c->in_twin->q, output_of(exe, c, n_rows), err);
         TRY(gemm_run(c->gemm, n_rows, c->in_twin->q, c->raw, err));
         if (!c->raw_is_read)
             launch_rescale(l, n_rows, c->raw, c->out[0]);
@@ -170,7 +179,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
     case OP_EMBED: run_embed(exe, c, l); break;
     case OP_ADD_NORM: run_add_norm(exe, c, l); break;
     case OP_NORM: run_norm(exe, c, l, n_rows); break;
-    case OP_LINEAR: TRY(run_linear(c, l, n_rows, err)); break;
+    case OP_LINEAR: TRY(run_linear(exe, c, l, n_rows, err)); break;
     case OP_QKV_PREP: run_qkv_prep(exe, c, l); break;
     case OP_ATTENTION: attention_launch(exe, c, l); break;
     case OP_MLA_PREP: {
@@ -202,15 +211,19 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
     return code == cudaSuccess ? OK : op_refused(exe, c, n_rows, code, err);
 }
 
-enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
+enum status step_launch_ops(struct executable *exe, const struct launch *l, int first, int end, struct error *err) {
     for (int i = 0; i < exe->n_twins; i++)
         exe->twins[i].written = exe->twins[i].folded = false;
-    attention_lists_launch(exe, l);
-    for (int i = 0; i < exe->program->n_ops; i++) {
+    for (int i = first; i < end; i++) {
         TRY(trace_mark(exe, i, err));
         TRY(run_op(exe, &exe->ops[i], l, err));
     }
     return OK;
+}
+
+enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
+    attention_lists_launch(exe, l);
+    return step_launch_ops(exe, l, 0, exe->program->n_ops, err);
 }
 
 // ---- steps ------------------------------------------------------------------------------------------------------

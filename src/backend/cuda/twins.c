@@ -97,8 +97,12 @@ enum status twins_alloc(struct executable *exe, struct error *err) {
     int64_t rows = padded_rows(exe->bucket.max_tokens);
     exe->mosts = (struct dmosts){.pitch = rows, .n = exe->n_twins};
     TRY(device_alloc(exe, &exe->mosts.at, exe->n_twins * rows * (int64_t)sizeof *exe->mosts.at, "largest sizes", err));
-    for (int i = 0; i < exe->n_twins && !exe->only_sized; i++)
+    if (exe->only_sized)
+        return OK;
+    for (int i = 0; i < exe->n_twins; i++)
         exe->twins[i].most = exe->mosts.at + i * rows;
+    size_t n_bytes = (size_t)(exe->n_twins * rows) * sizeof *exe->mosts.at;
+    DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->mosts.at, 0, n_bytes, exe->backend->stream), "clearing %zu bytes", n_bytes);
     return OK;
 }
 
