@@ -296,6 +296,22 @@ static void linear_takes_odd_shapes(void **state) {
                 linear_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i & 1, *kernels);
 }
 
+/* Down to where a float is no longer normal: what of a number is too small for a format is nothing, not something else. */
+static void linear_takes_inputs_of_every_size(void **state) {
+    (void)state;
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (enum rig_format f = 0; f < FORMAT_F8_CHANNEL; f++) {
+            if (!rig_takes_case())
+                continue;
+            struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {9, 4}, .widths = {160}, .kernels = *kernels});
+            for (int64_t i = 0; i < (int64_t)rig->n_rows * rig->width; i++)
+                rig->table[i] = i % 5 ? ldexpf(rig->table[i], -rig_between(rig, 100, 140)) : rig->table[i];
+            double *want = record_linear(rig, f, 64, 160, false);
+            rig_expect(rig, want, 4 * sqrt(160) * EPS, SCHEDULE_WHOLE, "linear of inputs of every size");
+            rig_free(rig);
+        }
+}
+
 /* Large enough for a device to look for the fastest way, and to keep what it found for the second time. */
 static void linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled(void **state) {
     (void)state;
@@ -362,6 +378,7 @@ int main(void) {
         cmocka_unit_test(dummies_of_a_device_are_normal_numbers),
         cmocka_unit_test(gated_linear_by_e4m3_is_near_the_gated_product),
         cmocka_unit_test(linear_takes_odd_shapes),
+        cmocka_unit_test(linear_takes_inputs_of_every_size),
         cmocka_unit_test(linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled),
         cmocka_unit_test(a_gated_projection_is_its_two_halves),
     };

@@ -92,7 +92,7 @@ static ALWAYS_INLINE void split(__m512 v, __m512i parts[3]) {
     parts[0] = first_bits(v);
     __m512 rest = _mm512_maskz_sub_ps(finite, v, _mm512_castsi512_ps(parts[0]));
     parts[1] = first_bits(rest);
-    parts[2] = _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(parts[1])));
+    parts[2] = first_bits(_mm512_sub_ps(rest, _mm512_castsi512_ps(parts[1]))); // of a denormal number more bits would be left
 }
 
 /* Columns [c, c + 32) of a row of n, zeros where there are none, as pairs of bf16: high, middle, low. */

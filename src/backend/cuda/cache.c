@@ -105,8 +105,9 @@ int64_t cache_waste(const struct backend *b, const struct program *p, int block_
 
 // ---- allocating -------------------------------------------------------------------------------------------------
 
-static enum status too_large(const struct program *p, int g, struct error *err) {
-    return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
+static enum status too_large(const struct backend *b, const struct program *p, int g, struct error *err) {
+    return fail(err, ERR_MEMORY, "%s: a cache of %lld blocks in group %d is larger than memory can be", p->name,
+                (long long)b->caches[g].n_blocks, g);
 }
 
 /* A range for n_blocks. Small caches have small pieces. */
@@ -114,7 +115,7 @@ static enum status reserve(struct backend *b, const struct program *p, int g, in
     struct group_cache *c = &b->caches[g];
     int64_t one = layer_block_bytes(b, &p->groups[g], block_size), total, n_bytes;
     if (__builtin_mul_overflow(one * p->groups[g].n_layers, c->n_blocks, &total))
-        return too_large(p, g, err);
+        return too_large(b, p, g, err);
     struct pieces cut = cut_pieces(one, p->groups[g].n_layers, MIN(LEAST_PIECE, total / 32));
     int64_t n = (c->n_blocks + cut.blocks - 1) / cut.blocks, piece_bytes = cut.places * cut.block_bytes;
     if (n <= 1) { // one piece, no larger than it must be
@@ -122,7 +123,7 @@ static enum status reserve(struct backend *b, const struct program *p, int g, in
         piece_bytes = (cut.blocks * p->groups[g].n_layers * cut.block_bytes + VIRTUAL_GRAIN - 1) / VIRTUAL_GRAIN * VIRTUAL_GRAIN;
     }
     if (n * cut.places > INT32_MAX || __builtin_mul_overflow(piece_bytes, n, &n_bytes))
-        return too_large(p, g, err);
+        return too_large(b, p, g, err);
     c->is_mapped = true;
     c->block_elements = cut.block_bytes / element_bytes(c->element);
     c->piece_blocks = (int)cut.blocks;
@@ -140,7 +141,7 @@ static enum status allocate(struct backend *b, const struct program *p, int g, s
     c->layer_elements = c->block_elements * c->n_blocks;
     c->piece_blocks = c->piece_places = (int)MAX(c->n_blocks, 1);
     if (__builtin_mul_overflow(c->block_elements * p->groups[g].n_layers * element_bytes(c->element), c->n_blocks, &n_bytes))
-        return too_large(p, g, err);
+        return too_large(b, p, g, err);
     if (cudaMalloc(&c->at, (size_t)MAX(n_bytes, 1)) != cudaSuccess) {
         cudaGetLastError();
         return fail(err, ERR_MEMORY, "%s: the device has no room for %lld slots of recurrent state, %lld bytes", p->name,
