@@ -256,26 +256,45 @@ static double over_layers(const struct graph *g, size_t first, size_t period, si
     return median(room, n);
 }
 
+/* How many nodes of a period are alike, and how often they stand one behind the other at its beginning: five sliding layers and a global one. */
+static size_t alike_of(const struct step *s, size_t first, size_t period, size_t *times) {
+    for (size_t n = 2; n <= period / 2; n++) {
+        size_t i = 0;
+        while (i + n < period && same_node(s->node[first + i], s->node[first + i + n]))
+            i++;
+        *times = i / n + 1;
+        if (*times > 1 && *times * n > period / 2)
+            return n;
+    }
+    *times = 1;
+    return period;
+}
+
 static void print_layer(const struct graph *g, double *room) {
     const struct step *s = &g->steps[0];
-    size_t period = period_of(s, g->n_nodes);
+    size_t period = period_of(s, g->n_nodes), times;
     if (period == 0) {
         printf("  no nodes repeat\n");
         return;
     }
-    size_t first = first_of(s, g->n_nodes, period);
+    size_t first = first_of(s, g->n_nodes, period), alike = alike_of(s, first, period, &times);
     double sum = 0;
-    printf("  layer of %zu nodes: from the %zuth node of %zu on\n", period, first, g->n_nodes);
+    printf("  layer of %zu nodes: from the %zuth node of %zu on", period, first, g->n_nodes);
+    if (times > 1)
+        printf("; the first %zu of them stand %zu times", alike, times);
+    printf("\n");
     printf("    %8s %8s %8s %8s %8s %6s %6s %7s  kernel\n", "start", "runs", "alone", "early", "gap", "grid", "block", "shared");
     for (size_t k = 0; k < period; k++) {
         const struct node *node = s->node[first + k];
         double alone = over_layers(g, first, period, k, ALONE, room), gap = over_layers(g, first, period, k, GAP, room);
         sum += alone;
+        if (k >= alike && k < alike * times)
+            continue;
         printf("    %8.2f %8.2f %8.2f %8.2f %8.2f %6d %6d %7d  %.110s\n", over_layers(g, first, period, k, START, room),
                over_layers(g, first, period, k, DURATION, room), alone, over_layers(g, first, period, k, EARLY, room), gap, node->grid,
                node->block, node->shared, short_name(node->name));
     }
-    printf("    %8.2f us a layer in all\n", sum);
+    printf("    %8.2f us in all\n", sum);
 }
 
 static void print_names(const struct graph *g, double *room) {
