@@ -253,9 +253,11 @@ int main(int argc, char **argv) {
             c.split = 1;
         c.n_blocks = c.split > 1 ? tiles * c.split : 1 + random(96);
         c.n_stages = 2 + random(MAX_STAGES - 1);
-        while (shared_bytes(gated, n, &c) > SHARED_MOST)
+        int act = random(5);
+        dending e = {gated ? ENDING_GATED : ENDING_PLAIN, act, 0, {}};
+        while (shared_bytes(&e, n, &c) > SHARED_MOST)
             c.n_stages--;
-        check(out, in, n, gated, random(2), random(5), random_element(gated), &c, seed);
+        check(out, in, n, gated, random(2), act, random_element(gated), &c, seed);
     }
     check_activations();
     check_all_heads(seed);

@@ -13,8 +13,8 @@
  *     block   one producer thread, and a warpgroup for each 64 rows of a tile. A ring of stages, 128 bytes of each row of the tile
  *             and of x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads.
  *     cluster `split` blocks that share a tile's terms, when there are fewer tiles than multiprocessors. Each of them finishes
- *             some tokens: the others' sums come into its shared memory (where the ring was), and are added in the order of the
- *             blocks. Thus results are the same every time.
+ *             some tokens: the others' sums come into its shared memory, and are added in the order of the blocks. Thus results are
+ *             the same every time.
  *
  * Weights are never written, so the ring is full of them before the wait for the node before; x follows into the same stages.
  *
@@ -93,12 +93,9 @@ template <variant E> struct filler {
         if (++x_piece == s.piece_end)
             x_piece = s.piece_begin;
     }
-    /* Weights are there before the step is. */
-    __device__ void begin() {
+    __device__ void fill() {
         for (int i = 0; i < n_early; i++)
             put_w(i);
-    }
-    __device__ void go_on() {
         wait_for_previous();
         for (int i = 0; i < n_early; i++)
             put_x(i);
@@ -112,58 +109,81 @@ template <variant E> struct filler {
     }
 };
 
+/* In a register, where the compiler would find an address out again at every use, which is 50 clocks. */
+static __device__ uint32_t kept(uint32_t v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
+/* The same in all lanes, as the compiler sees it: what the tensor core is told must be the warp's, or every product waits for its operands'
+ * way into uniform registers. */
+static __device__ uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
+
 /* A warpgroup's 64 rows of a tile by the tokens, over the block's pieces. */
 template <int N> static __device__ void multiply(const share_of_block &s, ring_place &at, float (&sums)[N / 2]) {
-    int last = -1, group = threadIdx.x / WARPGROUP;
+    int last = -1, group = threadIdx.x / WARPGROUP, n_slots = at.n_slots, slot = at.slot, parity = at.parity;
+    const uint64_t first_w = operand_rows(s.w + group * M_ROWS * STAGE_BYTES_OF_ROW), first_x = operand_rows(s.x);
+    const uint64_t high = first_w & 0xffffffff00000000u;
+    const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x), w_step = s.w_bytes >> 4, x_step = s.x_bytes >> 4;
     auto release = [&](int slot) {
         if (threadIdx.x % 32 == 0)
             barrier_arrive(s.empty + 8 * slot);
     };
     for (int piece = s.piece_begin; piece < s.piece_end; piece++) {
-        barrier_wait(s.full + 8 * at.slot, at.parity);
-        uint64_t w = operand_rows(s.w_stage(at.slot) + group * M_ROWS * STAGE_BYTES_OF_ROW), x = operand_rows(s.x_stage(at.slot));
+        uint32_t w = of_warp(w0 + slot * w_step), x = of_warp(x0 + slot * x_step);
+        barrier_wait(s.full + 8 * slot, parity);
         products_begin();
 #pragma unroll
         for (int k = 0; k < STAGE_BYTES_OF_ROW / E4M3_K; k++)
-            e4m3_product<N>::multiply(sums, w + k * E4M3_K_STEP, x + k * E4M3_K_STEP, piece > s.piece_begin || k > 0);
+            e4m3_product<N>::multiply(sums, high | (w + k * E4M3_K_STEP), high | (x + k * E4M3_K_STEP), piece > s.piece_begin || k > 0);
         products_commit();
         products_wait<1>(); // of the stage before
         if (last >= 0)
             release(last);
-        last = at.slot;
-        at.step();
+        last = slot;
+        if (++slot == n_slots)
+            slot = 0, parity ^= 1;
     }
     products_wait<0>();
     if (last >= 0)
         release(last);
+    at = {slot, n_slots, parity};
 }
 
-/* Eights of tokens are shared out among the blocks of a cluster, which send their sums to the owner's ring: the k-th block's lie behind
- * those of the blocks before. `done` gets the eight's first token and its sums, added in the order of the blocks. */
+/* Sums through shared memory, from where `done` gets the first token of each eight that this block finishes, and its sums. Eights of tokens
+ * are shared out among the blocks of a cluster, which send their sums to the owner: the k-th block's lie behind those of the blocks before,
+ * and are added in this order. No block ends before all that is sent to it has come, so nobody waits for the others otherwise. Of a block
+ * alone a thread reads what it wrote: that is for endings whose code would be long if it were there for every eight. */
 template <int N, class F>
-static __device__ void join_cluster(const tiles_args &a, const share_of_block &s, float4 *ring, int n_consumers, const float (&sums)[N / 2],
-                                    const F &done) {
+static __device__ void finish_from_shared(const tiles_args &a, const share_of_block &s, float4 *received, int n_consumers,
+                                          const float (&sums)[N / 2], const F &done) {
     constexpr int EIGHTS = N / 8;
-    threads_sync(1, n_consumers);
-    cluster_sync(); // nobody reads a ring any more
-    float4 *left = ring + threadIdx.x;
+    float4 *mine = received + threadIdx.x;
     int most = (EIGHTS + a.split - 1) / a.split; // of a block
+    if (a.split > 1)
+        cluster_wait(); // all have begun
     for (int to = 0, j0 = 0; to < a.split; to++) {
         int j1 = EIGHTS * (to + 1) / a.split;
-        uint32_t there = address_at_rank(shared_address(left + s.rank * most * n_consumers), to), counted = address_at_rank(s.all_sums, to);
+        float4 *at = mine + s.rank * most * n_consumers;
+        uint32_t there = address_at_rank(shared_address(at), to), counted = address_at_rank(s.all_sums, to);
 #pragma unroll
-        for (int j = 0; j < EIGHTS; j++)
-            if (j >= j0 && j < j1)
-                store_at_rank(there + (j - j0) * n_consumers * (int)sizeof(float4),
-                              make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), counted);
+        for (int j = 0; j < EIGHTS; j++) {
+            float4 v = make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
+            if (a.split == 1)
+                at[j * n_consumers] = v;
+            else if (j >= j0 && j < j1)
+                store_at_rank(there + (j - j0) * n_consumers * (int)sizeof(float4), v, counted);
+        }
         j0 = j1;
     }
-    barrier_wait(s.all_sums, 0);
+    if (a.split > 1)
+        barrier_wait(s.all_sums, 0);
     int j0 = EIGHTS * s.rank / a.split, j1 = EIGHTS * (s.rank + 1) / a.split;
+#pragma unroll 1
     for (int j = j0; j < j1; j++) {
         float4 sum = make_float4(0, 0, 0, 0);
         for (int k = 0; k < a.split; k++) {
-            float4 v = left[(k * most + j - j0) * n_consumers];
+            float4 v = mine[(k * most + j - j0) * n_consumers];
             sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
         }
         done(j, sum);
@@ -176,6 +196,8 @@ template <int N, variant E, class Y>
 static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE ? 1 : 2)
     tiles_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ tiles_args a) {
+    if (E != ROPE)
+        let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES], all_sums;
     __shared__ token tokens[N];
@@ -185,7 +207,7 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE 
     share_of_block s;
     s.w_bytes = a.octets * (E == PLAIN ? 1 : 2) * ATOM;
     s.x_bytes = N * STAGE_BYTES_OF_ROW;
-    s.rank = cluster_rank();
+    s.rank = blockIdx.x % a.split; // in the cluster
     s.first_tile = blockIdx.x / a.split;
     s.tile_step = gridDim.x / a.split;
     s.n_passes = s.first_tile < a.n_tiles ? (a.n_tiles - s.first_tile + s.tile_step - 1) / s.tile_step : 0;
@@ -193,9 +215,9 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE 
     s.piece_end = a.n_pieces * (s.rank + 1) / a.split;
     s.w = shared_address(ring);
     s.x = s.w + a.n_stages * s.w_bytes;
-    s.full = shared_address(full);
-    s.empty = shared_address(empty);
-    s.all_sums = shared_address(&all_sums);
+    s.full = kept(shared_address(full));
+    s.empty = kept(shared_address(empty));
+    s.all_sums = kept(shared_address(&all_sums));
 
     filler<E> ring_filler(a, s, &w_map, &x_map);
     if ((int)threadIdx.x == n_consumers) {
@@ -205,22 +227,21 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE 
         }
         barrier_init(s.all_sums, 1);
         barrier_init_done();
-        ring_filler.begin();
         int eights = N / 8 * (s.rank + 1) / a.split - N / 8 * s.rank / a.split; // of tokens, that this block finishes
         barrier_expect(s.all_sums, a.split * eights * n_consumers * (int)sizeof(float4));
     }
     if (threadIdx.x < N)
         most_of_block[threadIdx.x] = 0;
     __syncthreads(); // the barriers are ready
-    if (E != ROPE)
-        let_next_start();
+    if (a.split > 1)
+        cluster_arrive();
 
     if (warp == n_consumers / 32) {
         if (threadIdx.x % 32 == 0)
-            ring_filler.go_on();
+            ring_filler.fill();
         __syncwarp();
         if (a.split > 1)
-            cluster_sync(); // as the consumers do, in join_cluster
+            cluster_wait(); // as the consumers do, in finish_from_shared
         return;
     }
 
@@ -245,19 +266,20 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE 
                 tokens[threadIdx.x] = mine;
             threads_sync(1, n_consumers); // they are there
         }
-        if (a.split > 1) {
-            join_cluster<N>(a, s, reinterpret_cast<float4 *>(ring), n_consumers, sums, [&](int j, float4 sum) {
+        if (a.split > 1 || is_long(E)) {
+            finish_from_shared<N>(a, s, reinterpret_cast<float4 *>(ring + a.ring_bytes), n_consumers, sums, [&](int j, float4 sum) {
                 float m = 0;
                 finish<E, Y>(a, rows, tokens, j * 8, sum, m);
 #pragma unroll
                 for (int i = 0; i < N / 8; i++)
                     most[i] = i == j ? larger(most[i], m) : most[i];
             });
-            break; // all tiles are computed at once
+            continue; // the last pass, if tiles are split
         }
+        if constexpr (!is_long(E))
 #pragma unroll
-        for (int j = 0; j < N / 8; j++)
-            finish<E, Y>(a, rows, tokens, j * 8, make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), most[j]);
+            for (int j = 0; j < N / 8; j++)
+                finish<E, Y>(a, rows, tokens, j * 8, make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), most[j]);
     }
     if (is_gated(E) && a.y.most)
         gather_most<N>(a, most, most_of_block, n_consumers);
@@ -267,6 +289,11 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE 
 
 enum { SHARED_MOST = 224 << 10, MAX_CLUSTER = 8 };
 
+static variant variant_of(const struct dending *e) {
+    if (e->kind != ENDING_GATED)
+        return e->kind == ENDING_PLAIN ? PLAIN : ROPE;
+    return e->act == 0 ? GATED_SILU : e->act == 1 ? GATED_GELU_TANH : GATED_OTHER;
+}
 static int up_to(int n, int of) { return (n + of - 1) / of; }
 static int tokens_of(int n_rows) { return up_to(n_rows, 16) * 16; }
 static bool in_pairs(const struct dtiles *a) { return a->ending.kind != ENDING_PLAIN; }
@@ -278,13 +305,16 @@ static int stage_bytes_of(bool pairs, int octets, int n_rows) {
 }
 
 /* The tensor core reads whole 64 rows of a tile: behind the last stage of W that is x, and where x is little, more. */
-static size_t shared_bytes(bool pairs, int n_rows, const struct tiles_cut *c) {
+static size_t ring_bytes(bool pairs, int n_rows, const struct tiles_cut *c) {
     size_t w_bytes = (size_t)c->octets * (pairs ? 2 : 1) * ATOM, ring = (size_t)c->n_stages * stage_bytes_of(pairs, c->octets, n_rows);
     size_t read = (c->n_stages - 1) * w_bytes + (size_t)groups_of(pairs, c->octets) * M_ROWS * STAGE_BYTES_OF_ROW;
-    size_t eights = c->split > 1 ? (size_t)c->split * up_to(tokens_of(n_rows) / 8, c->split) : 0; // of tokens, whose sums come from others
-    size_t left = eights * groups_of(pairs, c->octets) * WARPGROUP * sizeof(float4);
-    size_t most = ring > left ? ring : left;
-    return (most > read ? most : read) + ATOM;
+    return ring > read ? ring : read;
+}
+
+static size_t shared_bytes(const struct dending *e, int n_rows, const struct tiles_cut *c) {
+    bool pairs = e->kind != ENDING_PLAIN, through = c->split > 1 || is_long(variant_of(e));
+    size_t eights = through ? (size_t)c->split * up_to(tokens_of(n_rows) / 8, c->split) : 0; // of tokens, whose sums go through it
+    return ring_bytes(pairs, n_rows, c) + eights * groups_of(pairs, c->octets) * WARPGROUP * sizeof(float4) + ATOM;
 }
 
 using kernel = void (*)(CUtensorMap, CUtensorMap, tiles_args);
@@ -298,23 +328,21 @@ template <variant E, class Y> static kernel kernel_for(int n_rows) {
     }
 }
 
-template <class Y> static kernel kernel_for(const dending &e, int n_rows) {
-    if (e.kind == ENDING_PLAIN)
-        return kernel_for<PLAIN, Y>(n_rows);
-    if (e.kind == ENDING_ROPE)
-        return kernel_for<ROPE, Y>(n_rows);
-    switch (e.act) {
-    case 0: return kernel_for<GATED_SILU, Y>(n_rows);
-    case 1: return kernel_for<GATED_GELU_TANH, Y>(n_rows);
-    default: return kernel_for<GATED_OTHER, Y>(n_rows);
+template <class Y> static kernel kernel_for(variant v, int n_rows) {
+    switch (v) {
+    case PLAIN: return kernel_for<PLAIN, Y>(n_rows);
+    case GATED_SILU: return kernel_for<GATED_SILU, Y>(n_rows);
+    case GATED_GELU_TANH: return kernel_for<GATED_GELU_TANH, Y>(n_rows);
+    case GATED_OTHER: return kernel_for<GATED_OTHER, Y>(n_rows);
+    default: return kernel_for<ROPE, Y>(n_rows);
     }
 }
 
 static kernel kernel_of(const struct dtiles *a, element y, int n_rows) {
     switch (y) {
     case ELEMENT_F32: return kernel_for<PLAIN, float>(n_rows);
-    case ELEMENT_F16: return kernel_for<__half>(a->ending, n_rows);
-    default: return kernel_for<__nv_bfloat16>(a->ending, n_rows);
+    case ELEMENT_F16: return kernel_for<__half>(variant_of(&a->ending), n_rows);
+    default: return kernel_for<__nv_bfloat16>(variant_of(&a->ending), n_rows);
     }
 }
 
@@ -350,16 +378,18 @@ static tiles_cut cut_in(const struct dtiles *a, int n_rows, int split, size_t ro
     for (c.n_stages = 2; c.n_stages < MAX_STAGES; c.n_stages++) {
         struct tiles_cut more = c;
         more.n_stages++;
-        if (shared_bytes(in_pairs(a), n_rows, &more) > room)
+        if (shared_bytes(&a->ending, n_rows, &more) > room)
             break;
     }
     return c;
 }
 
 struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows) {
-    int octets = up_to(units_of(a), 8), split = 4;
-    while (split > 1 &&
-           (octets > blocks_at_once(split) / split * (in_pairs(a) ? 8 : 16) || up_to((int)a->w.in, STAGE_BYTES_OF_ROW) < 4 * split))
+    int octets = up_to(units_of(a), 8), split = 4, pieces = up_to((int)a->w.in, STAGE_BYTES_OF_ROW);
+    // Of short rows a tile for one warpgroup leaves x small, and nothing has to be joined.
+    if (pieces <= 64 && up_to(octets, blocks_at_once(1)) <= M_ROWS / (in_pairs(a) ? 16 : 8))
+        return cut_in(a, n_rows, 1, SHARED_MOST);
+    while (split > 1 && (octets > blocks_at_once(split) / split * (in_pairs(a) ? 8 : 16) || pieces < 4 * split))
         split /= 2;
     return cut_in(a, n_rows, split, SHARED_MOST);
 }
@@ -406,7 +436,7 @@ static bool map_weight(CUtensorMap *map, const struct dtiles *a, int octets) {
     cuuint64_t size[4] = {row, 8, n_halves, (a->w.out - (n_halves - 1) * apart) / 8};
     cuuint64_t strides[3] = {row, row * apart, row * 8};
     cuuint32_t box[4] = {STAGE_BYTES_OF_ROW, 8, (cuuint32_t)n_halves, heads ? 1 : (cuuint32_t)octets};
-    return encode(map, a->w.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+    return encode(map, a->w.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 static bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows) {
@@ -421,14 +451,21 @@ cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struc
     if (!map_weight(&w_map, a, cut->octets) || !map_tokens(&x_map, x, n_rows))
         return cudaErrorInvalidValue;
     int n_units = units_of(a);
-    tiles_args args = {a->w.scale,    a->bias,
-                       x.scale,       y,
-                       a->ending,     n_units,
-                       n_rows,        up_to((int)a->w.in, STAGE_BYTES_OF_ROW),
-                       cut->octets,   up_to(up_to(n_units, 8), cut->octets),
-                       cut->n_stages, cut->split};
+    tiles_args args = {a->w.scale,
+                       a->bias,
+                       x.scale,
+                       y,
+                       a->ending,
+                       n_units,
+                       n_rows,
+                       up_to((int)a->w.in, STAGE_BYTES_OF_ROW),
+                       cut->octets,
+                       up_to(up_to(n_units, 8), cut->octets),
+                       cut->n_stages,
+                       cut->split,
+                       (int)ring_bytes(in_pairs(a), n_rows, cut)};
     kernel k = kernel_of(a, y.element, n_rows);
-    size_t shared = shared_bytes(in_pairs(a), n_rows, cut);
+    size_t shared = shared_bytes(&a->ending, n_rows, cut);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -14,11 +14,13 @@ struct tiles_args {
     dmat y;
     dending ending;
     int n_units; // columns of y, or pairs of rows
-    int n_tokens, n_pieces, octets, n_tiles, n_stages, split;
+    int n_tokens, n_pieces, octets, n_tiles, n_stages, split, ring_bytes;
 };
 
 /* The endings as kernels have them: activations that models of size have are written out. */
 enum variant { PLAIN, GATED_SILU, GATED_GELU_TANH, GATED_OTHER, ROPE };
+/* In code: once in a kernel, not for every eight tokens, since a node's first time through its instructions waits for each. */
+static __host__ __device__ constexpr bool is_long(variant v) { return v == GATED_OTHER || v == ROPE; }
 static __host__ __device__ constexpr bool is_gated(variant v) { return v != PLAIN && v != ROPE; }
 
 /* The larger of two sizes; what is not a number is larger than any. */
