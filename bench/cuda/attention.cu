@@ -1,7 +1,8 @@
 /* attention.cu - the attention kernels of the CUDA backend alone: checked against the plain kernel, and timed.
  *
- *   bench_attention check            every shape and element against the plain kernel, over a poisoned cache; a sequence alone
- *                                    gives the bits that it gives among others; exit status 1 where one differs
+ *   bench_attention check [WORD]     every shape and element against the plain kernel, over a poisoned cache; a sequence alone
+ *                                    gives the bits that it gives among others; exit status 1 where one differs. Of those alone
+ *                                    whose name has the word
  *   bench_attention decode [ELEMENT [MODEL [N LENGTH]]] one token a sequence: us, GB/s of keys and values, per cent of READ_RATE; of
  *                                    models whose name has MODEL in it, of N sequences of LENGTH tokens in place of the list
  *   bench_attention pair [ELEMENT]   QKV_PREP of raw products, with Gemma's norms, and both together as in a step
@@ -21,6 +22,7 @@
 
 static constexpr double READ_RATE = 4.6e12; // of an H200, measured (bytes a second)
 static std::mt19937 rng(12345);
+static const char *only = ""; // what check is to check
 
 static void try_(cudaError_t code, const char *what) {
     if (code == cudaSuccess)
@@ -244,11 +246,15 @@ static const char *element_name(element e) {
 
 /* Both kernels read the same elements, so that only the rounding of queries and of P differs: of 11 bits, or 8. */
 static bool check(const setup &s) {
+    if (!strstr(s.name, only))
+        return true;
     world w = build(s, 1);
     double worst = 0;
     bool same = true;
     launch_attention(&w.l, &w.a, w.q, w.sinks, w.caches[0], w.plain);
-    bool folds = w.n_tokens == (int)s.lens.size(); // then the rows' largest sizes are asked for
+    bool folds = true; // then the rows' largest sizes are asked for
+    for (int n : s.queries)
+        folds = folds && (s.queries[0] == 1 ? n == 1 : n > s.most_decode);
     std::vector<uint32_t> most(w.n_tokens);
     w.out.most = folds ? device<uint32_t>(w.n_tokens) : nullptr;
     for (int again = 0; again < 3; again++) {
@@ -337,6 +343,8 @@ static dmat make_raw(std::vector<float> &x, int n_rows, int width) {
 /* QKV_PREP against prepared(): queries, and what lies in the cache where kv.cuh says. */
 static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interleaved, bool normed, element e, element q_element, int n_slots,
                        bool raw = false) {
+    if (!strstr("qkv_prep", only))
+        return true;
     setup s = {"qkv_prep", n_heads, n_kv, dim, 0, 0, 0, false, e, n_slots, {100, 7, 33}, {20, 7, 1}, q_element == ELEMENT_F32 ? 8 : 16};
     world w = build(s, 1);
     int width = (n_heads + 2 * n_kv) * dim, T = w.n_tokens;
@@ -402,6 +410,8 @@ static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interlea
 
 /* The first sequence alone and among others. The fill depends on the sequence's number, so it stays the first. */
 static bool check_alone(setup s) {
+    if (!strstr("alone", only))
+        return true;
     std::vector<float> many = result(s);
     setup one = s;
     one.lens.resize(1);
@@ -640,6 +650,7 @@ static int prefill_all(element e) {
         time_prefill(m, e, 1, 8192, 1024);
         time_prefill(m, e, 128, 16, 16);
         time_prefill(m, e, 8, 1024, 1024);
+        time_prefill(m, e, 1, 65536, 8192);
     }
     return 0;
 }
@@ -650,14 +661,16 @@ int main(int argc, char **argv) {
                 : strcmp(name, "e4m3") == 0 ? ELEMENT_E4M3
                 : strcmp(name, "int8") == 0 ? ELEMENT_I8
                                             : ELEMENT_F16;
-    if (strcmp(what, "check") == 0)
+    if (strcmp(what, "check") == 0) {
+        only = argc > 2 ? name : "";
         return check_all();
+    }
     if (strcmp(what, "decode") == 0)
         return decode_all(e, argc > 3 ? argv[3] : "", argc > 5 ? atoi(argv[4]) : 0, argc > 5 ? atoi(argv[5]) : 0);
     if (strcmp(what, "pair") == 0)
         return pair_all(e);
     if (strcmp(what, "prefill") == 0)
         return prefill_all(e);
-    fprintf(stderr, "usage: bench_attention check | decode | pair | prefill [f16|bf16|e4m3|int8]\n");
+    fprintf(stderr, "usage: bench_attention check [WORD] | decode | pair | prefill [f16|bf16|e4m3|int8]\n");
     return 2;
 }

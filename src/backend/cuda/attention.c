@@ -118,6 +118,9 @@ void attention_free(struct executable *exe) {
 /* Whether a sequence of the step can have more than one token; graphs are of steps where none has. */
 static bool has_long(const struct launch *l) { return l->n_tokens > l->n_seqs; }
 
+/* Then no sequence has few tokens. */
+static bool is_one_prompt(const struct launch *l) { return l->n_seqs == 1 && l->n_tokens > DECODE_TOKENS; }
+
 void attention_lists_launch(const struct executable *exe, const struct launch *l) {
     launch_attention_parts(l, exe->parts, has_long(l) ? exe->n_parts : exe->n_parts / 2, has_long(l) ? 1 : 2);
 }
@@ -130,8 +133,10 @@ void attention_launch(struct executable *exe, const struct compiled_op *c, const
     }
     const struct dparts *list = list_of(exe, c->op);
     bool behind_prep = c > exe->ops && c[-1].op->code == OP_QKV_PREP;
+    bool folds = !has_long(l) || is_one_prompt(l); // decode attention does where a sequence has one token, prompts' does always
+    struct dmat out = folds ? output_with_most(exe, c, 0, l->n_tokens) : c->out[0];
     if (has_long(l))
-        launch_attention_prefill(l, &a, list + 1, c->in[0], c->floats[0], c->cache, c->out[0]);
-    struct dmat out = has_long(l) ? c->out[0] : output_with_most(exe, c, 0, l->n_tokens); // the prefill kernel does not fold
-    launch_attention_decode(l, &a, list, behind_prep, c->in[0], c->floats[0], c->cache, out);
+        launch_attention_prefill(l, &a, list + 1, c->in[0], c->floats[0], c->cache, out);
+    if (!is_one_prompt(l))
+        launch_attention_decode(l, &a, list, behind_prep, c->in[0], c->floats[0], c->cache, out);
 }

@@ -52,6 +52,10 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
 __device__ __forceinline__ void threads_sync(int barrier, int n_threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
 }
+/* Counts among those without waiting. */
+__device__ __forceinline__ void threads_arrive(int barrier, int n_threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
+}
 
 // ---- bulk copies: one thread asks; the barrier counts their bytes ---------------------------------------------------
 

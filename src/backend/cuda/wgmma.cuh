@@ -15,6 +15,10 @@
 __device__ __forceinline__ uint64_t operand_rows(uint32_t address) {
     return (uint64_t)((address & 0x3FFFF) >> 4) | 1ull << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
+/* The same of panels of 64-byte rows with the 64-byte swizzle, of which eight are 512 bytes. */
+__device__ __forceinline__ uint64_t operand_rows_of_64(uint32_t address) {
+    return (uint64_t)((address & 0x3FFFF) >> 4) | 1ull << 16 | (uint64_t)(512 >> 4) << 32 | 2ull << 62;
+}
 __device__ __forceinline__ uint64_t operand_turned(uint32_t address, int panel) {
     return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }

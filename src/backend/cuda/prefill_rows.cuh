@@ -1,0 +1,151 @@
+/* prefill_rows.cuh - queries on their way to shared memory, for attention_prefill.cu: rounded to what scores are multiplied in.
+ *
+ * Over a cache of 16 bits that is its element, over int8 float16. Over e4m3 a row is first brought to at most 256 by a power of two, its
+ * scale, and then is the sum of two e4m3: what rounding x leaves, and the rounding of that, eight bits of fraction in all. So two
+ * products of e4m3, which are twice as fast, stand for one of float16, and keys need not be widened.
+ *
+ *     row    [DIM bytes of the larger][DIM bytes of the smaller], in panels of 128 bytes */
+#pragma once
+
+#include "backend/cuda/prefill_shape.cuh"
+
+namespace {
+
+template <element Q> struct eight_queries { // eight queries as they come
+    uint4 half;
+    __device__ void load(const dmat &q, int64_t at) { half = *reinterpret_cast<const uint4 *>(static_cast<const char *>(q.at) + at * 2); }
+    __device__ float2 pair(int i) const {
+        uint32_t x = i == 0 ? half.x : i == 1 ? half.y : i == 2 ? half.z : half.w;
+        return Q == ELEMENT_F16 ? __half22float2(*reinterpret_cast<__half2 *>(&x))
+                                : __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&x));
+    }
+};
+template <> struct eight_queries<ELEMENT_F32> {
+    float4 low, high;
+    __device__ void load(const dmat &q, int64_t at) {
+        const float4 *from = reinterpret_cast<const float4 *>(static_cast<const float *>(q.at) + at);
+        low = from[0];
+        high = from[1];
+    }
+    __device__ float2 pair(int i) const {
+        return i == 0 ? float2{low.x, low.y} : i == 1 ? float2{low.z, low.w} : i == 2 ? float2{high.x, high.y} : float2{high.z, high.w};
+    }
+};
+
+/* Where the queries of a row of the tile begin; rows behind the last are copies of it. */
+template <class S> __device__ int64_t query_row(const arguments &p, const dpart &part, int kv, int r) {
+    int per_kv = p.a.n_heads / p.a.n_kv_heads, row = min(part.first_column + r, part.columns - 1);
+    return (part.row + row / per_kv) * p.q.stride + (int64_t)(kv * per_kv + row % per_kv) * S::DIM;
+}
+
+/* Both computing warpgroups bring the rows, of 16 bits; UNROLL loads a thread are under way at a time. */
+template <class S, element Q> __device__ void load_rows(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
+    constexpr int UNROLL = Q != ELEMENT_F32 && S::ROWS * S::DIM >= 8 * 8 * COMPUTE ? 8 : 4, PIECES = S::DIM / 8;
+    for (int first = threadIdx.x; first < S::ROWS * PIECES; first += UNROLL * COMPUTE) {
+        eight_queries<Q> eight[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            int i = first + u * COMPUTE;
+            eight[u].load(p.q, query_row<S>(p, part, kv, i / PIECES) + 8 * (i % PIECES));
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            int i = first + u * COMPUTE, r = i / PIECES, c = i % PIECES;
+            uint32_t y[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float2 x = eight[u].pair(k);
+                y[k] = to_pair<S::BF16>(x.x, x.y);
+            }
+            *reinterpret_cast<uint4 *>(m.at(m.query) + c / 8 * S::QUERY_PANEL + r * 128 + ((c % 8) ^ (r & 7)) * 16) = {y[0], y[1], y[2],
+                                                                                                                       y[3]};
+        }
+    }
+    static_assert(S::ROWS * PIECES % (UNROLL * COMPUTE) == 0, "no thread is left over");
+}
+
+__device__ uint32_t e4m3_pair(float2 x) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(x.y), "f"(x.x));
+    return pair;
+}
+
+__device__ float2 e4m3_floats(uint32_t pair) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
+    return __half22float2(*reinterpret_cast<__half2 *>(&halves));
+}
+
+/* Eight channels from c on of row r, times by, as a larger and a smaller part. */
+template <class S, element Q> __device__ void store_split(const memory<S> &m, int r, int c, const eight_queries<Q> &eight, float by) {
+    uint32_t large[4], small[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float2 x = eight.pair(k);
+        x = {x.x * by, x.y * by};
+        large[k] = e4m3_pair(x);
+        float2 y = e4m3_floats(large[k]);
+        small[k] = e4m3_pair({x.x - y.x, x.y - y.y});
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint32_t *y = half ? small : large;
+        int at = half * S::DIM + c, within = at % 128;
+        *reinterpret_cast<uint2 *>(m.at(m.query) + at / 128 * S::QUERY_PANEL + r * 128 + ((within / 16) ^ (r & 7)) * 16 +
+                                   within % 16) = {y[0] | y[1] << 16, y[2] | y[3] << 16};
+    }
+}
+
+/* LANES threads side by side have a row. */
+template <class S, element Q> __device__ void load_split_rows(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
+    constexpr int LANES = S::DIM / 8 < 32 ? S::DIM / 8 : 32, EACH = S::DIM / 8 / LANES, AT_ONCE = COMPUTE / LANES;
+    constexpr int UNROLL = S::ROWS / AT_ONCE * EACH < 8 ? S::ROWS / AT_ONCE : 8 / EACH;
+    int lane = threadIdx.x % LANES;
+    for (int first = threadIdx.x / LANES; first < S::ROWS; first += UNROLL * AT_ONCE) {
+        eight_queries<Q> eight[UNROLL][EACH];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                eight[u][e].load(p.q, query_row<S>(p, part, kv, first + u * AT_ONCE) + 8 * (lane + e * LANES));
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            float most = 0x1p-100f;
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    most = fmaxf(most, fmaxf(fabsf(eight[u][e].pair(k).x), fabsf(eight[u][e].pair(k).y)));
+            for (int step = LANES / 2; step > 0; step /= 2)
+                most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+            int exponent = (int)(__float_as_uint(most) >> 23) - 127; // most is less than 2^(exponent + 1)
+            int r = first + u * AT_ONCE;
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                store_split<S, Q>(m, r, 8 * (lane + e * LANES), eight[u][e], __uint_as_float((uint32_t)(127 + 7 - exponent) << 23));
+            if (lane == 0)
+                *reinterpret_cast<float *>(m.at(m.row_scales() + r * 4)) = __uint_as_float((uint32_t)(127 - 7 + exponent) << 23);
+        }
+    }
+    static_assert(S::ROWS % (UNROLL * AT_ONCE) == 0, "no row is left over");
+}
+
+template <class S, element Q> __device__ void load_some(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
+    if constexpr (S::KEYS_AS_THEY_ARE)
+        load_split_rows<S, Q>(p, m, part, kv);
+    else
+        load_rows<S, Q>(p, m, part, kv);
+}
+
+template <class S> __device__ void load_queries(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
+    if (p.q.element == ELEMENT_F32)
+        load_some<S, ELEMENT_F32>(p, m, part, kv);
+    else if (p.q.element == ELEMENT_F16)
+        load_some<S, ELEMENT_F16>(p, m, part, kv);
+    else
+        load_some<S, ELEMENT_BF16>(p, m, part, kv);
+    fence_bulk();
+    threads_sync(1, COMPUTE); // all queries are there
+}
+
+} // namespace
