@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(threads_of(N, PARTS), 1)
     } else {
         if constexpr (is_large(N, PARTS))
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consumer<N, PARTS, V> c = {a, m, rank, (int)threadIdx.x / WARPGROUP, warp % 4, (int)threadIdx.x % 32, {}, {}, {}};
+        consumer<N, PARTS, V> c = {a, m, rank, w_bytes + X_BYTES, warp / 4, warp % 4, (int)threadIdx.x % 32, {}, {}, {}};
         c.run(piece_end - piece_begin);
     }
 }
