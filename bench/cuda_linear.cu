@@ -139,7 +139,10 @@ static dmat output_of(const shape &s) {
     return {y, width, width, s.gated ? ELEMENT_F16 : ELEMENT_F32, nullptr};
 }
 static dstream stream_of(const shape &s, int i) {
-    return {{weight_at(s, i), s.out, s.in, s.weight, s.weight == ELEMENT_E4M3 ? ones : nullptr}, nullptr, s.gated, 0, 0};
+    dstream a = {};
+    a.w = {weight_at(s, i), s.out, s.in, s.weight, s.weight == ELEMENT_E4M3 ? ones : nullptr};
+    a.ending.kind = s.gated ? ENDING_GATED : ENDING_PLAIN;
+    return a;
 }
 
 static double time_stream(const shape &s, int rows, const stream_cut *cut, int n_runs) {
@@ -360,7 +363,7 @@ int main(int argc, char **argv) {
     double us =
         microseconds(stream, [&] { return read_all<<<132 * 8, 512, 0, stream>>>((const uint4 *)pool8, POOL / 16, (unsigned *)y), true; }, 5);
     printf("reading alone: %.0f GB/s\n", POOL / us / 1e3);
-    for (int n = 1; n <= 24; n = n < 8 ? n * 2 : n + 8)
+    for (int n = 1; n <= STREAM_MAX_ROWS; n *= 2)
         for (const shape &s : MODELS[0].layer) {
             dstream a = stream_of(s, 0);
             printf("%s M=%d: %s\n", s.name, n, cut_name(stream_cut_of(&a, n)).c_str());

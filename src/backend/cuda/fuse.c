@@ -37,9 +37,8 @@ void fuse_lives(const struct program *p, struct value *values) {
 static struct dstream stream_of(const struct compiled_op *c) {
     struct dstream s = {.w = c->matrix[0], .bias = c->floats[1].at};
     if (c->pair) {
-        s.gated = true;
-        s.act = (int)c->pair->op->args.gated_act.act;
-        s.limit = c->pair->op->args.gated_act.limit;
+        const struct act_args *a = &c->pair->op->args.gated_act;
+        s.ending = (struct dending){.kind = ENDING_GATED, .act = (int)a->act, .limit = a->limit};
     }
     return s;
 }

@@ -211,13 +211,11 @@ void launch_kv_bounds(cudaStream_t stream, struct dweight w, const float *bias, 
                       const struct dheads *h, float *bound);
 
 /* ---- stream.cu: LINEAR of a few rows, bound by reading its weight once ---- */
-enum { STREAM_MAX_ROWS = 16, STREAM_MAX_M_TILES = 3 };
+enum { STREAM_MAX_ROWS = 8, STREAM_MAX_M_TILES = 3 };
 struct dstream {
     struct dweight w;  // e4m3, f16 or bf16
     const float *bias; // [w.out]; NULL: none
-    bool gated;        // y = act(gate) * up of the two halves of w's rows, y.width = w.out / 2; else y.width = w.out
-    int act;           // core/ops.h activation
-    float limit;
+    struct dending ending; // plain or gated
 };
 /* Whether it can compute that: x f16 (or bf16 with a weight of that) at addresses that are multiples of 16, whole pieces of 16 bytes
  * in a row of the weight, and shared memory for so many rows. */
@@ -229,7 +227,7 @@ struct stream_cut {
     int m_tiles;                 // of 16 rows that a warp computes at once
     int row_warps, column_warps; // of a block; the latter a power of two
     int cluster, n_blocks;       // blocks that share the columns; all blocks
-    bool deep;                   // longer queues, of up to 8 rows without a cluster
+    bool deep;                   // longer queues, without a cluster
 };
 struct stream_cut stream_cut_of(const struct dstream *a, int n_rows);                     // n_blocks 0: shared memory is not enough
 int stream_blocks(int cluster);                                                           // that run at once, one on a multiprocessor
