@@ -9,8 +9,8 @@
  *   bench_attention prefill [ELEMENT] prompts, whole and in chunks: us, TFLOP/s
  *
  * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
-#include "graph_time.cuh"
 #include "backend/cuda/kv.cuh"
+#include "graph_time.cuh"
 
 #include <algorithm>
 #include <cstdio>
@@ -190,6 +190,8 @@ static world build(const setup &s, int n_caches) {
                per_kv,
                s.columns,
                s.n_kv,
+               s.dim,
+               s.e,
                1,
                s.most_decode,
                max_parts,

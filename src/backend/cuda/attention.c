@@ -50,7 +50,7 @@ static struct dparts *add_lists(struct executable *exe, const struct op *op) {
     int per_kv = a->n_heads / a->n_kv_heads;
     struct dparts *p = &exe->parts[exe->n_parts];
     exe->n_parts += 2;
-    p[0] = p[1] = (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv};
+    p[0] = p[1] = (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv, .cache = kv_element(exe->backend)};
     p[0].columns = per_kv > 8 ? 16 : 8;
     p[0].least_tokens = 1;
     p[0].most_tokens = DECODE_TOKENS;
@@ -87,8 +87,10 @@ enum status attention_plan(struct executable *exe, struct error *err) {
         struct dparts *list = list_of(exe, &p->ops[i]);
         if (!list)
             list = add_lists(exe, &p->ops[i]);
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < 2; k++) {
             list[k].n_kv_heads = MAX(list[k].n_kv_heads, p->ops[i].args.attention.n_kv_heads);
+            list[k].head_dim = MAX(list[k].head_dim, p->ops[i].args.attention.head_dim);
+        }
         most_bytes = MAX(most_bytes, partial_bytes(&p->ops[i], list));
         most_heads = MAX(most_heads, p->ops[i].args.attention.n_kv_heads);
     }

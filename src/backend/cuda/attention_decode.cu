@@ -31,7 +31,7 @@ namespace {
 template <class S> __device__ void compute_all(const arguments &p, const memory<S> &m) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_kv = p.a.n_kv_heads;
     place at = {lane, lane / 4, lane % 4, warp % KEY_WARPS, warp / KEY_WARPS};
-    ring_place r = {0, 0, 0};
+    ring_place r = {0, 0};
     int n = p.prefetch ? __ldcg(p.parts.n) * n_kv : 0;
     wait_for_previous();
     let_next_start();

@@ -5,17 +5,20 @@
  *     O^T [channels, 2 x columns] = V^T P^T   likewise, V^T from registers: ldmatrix turns it, two byte permutes a word sort its keys
  *
  * Queries and P are sums of terms of e4m3 (t0 + t1/16 + t2/256): three hold the 11 bits that float16 has, two hold 8, and a term costs 8
- * more columns of a product that has 64 rows anyhow. Against the same elements in double precision the largest error of a row is 2.9e-3 of
+ * more columns of a product that has 64 rows anyhow. Against the same elements in double precision the largest error of a row is 2.7e-3 of
  * its largest value, as with products in float16. The tensor core keeps some 14 bits of a sum of e4m3 products, so sums are of one tile
  * and added in float32.
  *
- * A warpgroup takes a tile: warp w the scores of keys 16w .. 16w+15, then channels 16w .. 16w+15 of every 64 for all keys. So P goes
+ * The warpgroup takes a tile: warp w the scores of keys 16w .. 16w+15, then channels 16w .. 16w+15 of every 64 for all keys. So P goes
  * through shared memory and a barrier, in the tensor core's layout, and the largest score of a column is one for the warpgroup: raised,
  * with a second barrier, by the first tile and where a score passes it by P_SLACK powers of two, which the barrier itself tells all. The
- * sums need no joining at a pair's end. Where pairs are few, GROUPS warpgroups of a block share one, tile by tile.
+ * sums need no joining at a pair's end. A tile is some 230 instructions of a warp one after another, about 1,000 cycles, and a pair has
+ * 2,500 besides; two blocks a multiprocessor hide some of that. Four were tried for up to 128 channels, 80 registers a thread and two
+ * tiles in a ring: 16.2 for 14.4 us at 128 x 272 of Qwen2.5-7B, 50.7 for 46.6 at 512 x 272.
  *
- * With attention_decode.cu's kernel, which converts e4m3 to float16 in registers, it was 8.0, 17, 57 and 152 us for Qwen2.5-7B at
- * 1 x 272, 128 x 272, 512 x 272 and 128 x 2,048; this: docs/benchmarks.md. */
+ * Where pairs are few, SHARE blocks of a cluster take the tiles of one in turn; at its end the others leave their sums in the shared
+ * memory of the first (st.async, counted by a barrier there). One block of SHARE warpgroups was tried: it has to wait for the
+ * node before to leave its registers, and one multiprocessor reads all the keys. */
 #include "backend/cuda/decode_bytes.cuh"
 #include "backend/cuda/decode_feed.cuh"
 
@@ -23,13 +26,14 @@ namespace {
 
 template <class S> __device__ void compute_bytes(const arguments &p, const byte_memory<S> &m) {
     int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, buffer = 0;
-    byte_place at = {lane, (int)threadIdx.x / 32 % 4, lane / 4, lane % 4, (int)threadIdx.x / 128};
-    ring_place r = {at.of * S::RING, 0, at.of * S::RING}; // of this warpgroup
-    int n = p.prefetch ? __ldcg(p.parts.n) * n_kv : 0;
+    byte_place at(S::PANEL, S::ROW * TILE);
+    ring_place r = {0, 0};
+    int n_items = p.prefetch ? __ldcg(p.parts.n) * n_kv : 0;
     wait_for_previous();
     let_next_start();
-    n = p.prefetch ? n : __ldcg(p.parts.n) * n_kv;
-    for (int item = blockIdx.x, i = 0; item < n; item += gridDim.x, i++) {
+    n_items = p.prefetch ? n_items : __ldcg(p.parts.n) * n_kv;
+    int rank = S::SHARE > 1 ? cluster_rank() : 0, step = gridDim.x / S::SHARE;
+    for (int item = blockIdx.x / S::SHARE, i = 0; item < n_items; item += step, i++) {
         const task<S> &t = m.tasks[i % 2];
         byte_sums<S> o;
         barrier_wait(m.queries_full, i & 1);
@@ -44,16 +48,22 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
                 c.by[n][k] = m.query_factor[8 * n + 2 * at.quarter + k] * (p.a.scale * 1.4426950408889634f);
         o.clear();
         int n_tiles = (t.part.end - t.part.first + TILE - 1) / TILE;
-        for (int k = at.of; k < n_tiles; k += S::GROUPS, buffer ^= 1)
-            take_bytes<S>(p, m, t, t.part.first + k * TILE, c, at, r, buffer, k == at.of, o);
-        if (S::GROUPS > 1)
-            join_groups<S>(m, at, o);
-        if (at.of == 0)
+        for (int k = rank; k < n_tiles; k += S::SHARE, buffer ^= 1)
+            take_bytes<S>(p, m, t, t.part.first + k * TILE, c, at, r, buffer, k == rank, o);
+        if (rank > 0) {
+            leave_to_first<S>(m, rank, i, o);
+        } else {
+            if (S::SHARE > 1)
+                join_blocks<S>(m, i, o);
             finish_pair<S>(p, m, t, item % n_kv, at, o);
-        if (t.part.n_parts > 1) {
+        }
+        if (t.part.n_parts > 1 && rank == 0) {
             threads_sync(1, S::COMPUTE); // this part's sums are written
             join_parts<S>(p, m, t, item % n_kv);
         }
+        // Behind a barrier of finish_pair or join_parts: all have read what was left, and what joining parts wrote over it.
+        if (S::SHARE > 1 && rank == 0 && item + step < n_items && threadIdx.x > 0 && threadIdx.x < S::SHARE)
+            barrier_arrive_at_rank(address_at_rank(m.merge_empty, threadIdx.x));
         __syncwarp();
         if (lane == 0)
             barrier_arrive(m.task_empty + i % 2 * 8);
@@ -72,9 +82,13 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
         barrier_init(m.queries_empty, S::COMPUTE / 32);
         for (int i = 0; i < 2; i++)
             barrier_init(m.task_empty + i * 8, S::COMPUTE / 32);
+        barrier_init(m.joined, 1);
+        barrier_init(m.merge_empty, 1);
         barrier_init_done();
     }
     __syncthreads(); // the barriers are there
+    if (S::SHARE > 1)
+        cluster_sync(); // those of the other blocks too
     if (threadIdx.x >= S::COMPUTE + 32)
         tell_all<S>(p, m);
     else if (threadIdx.x >= S::COMPUTE)
@@ -84,24 +98,22 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
 }
 
 template <class S> void start(const launch *l, const arguments &p) {
-    static int n_blocks;
-    if (!n_blocks) {
-        int device = 0, n_sms = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
+    static bool is_set;
+    if (!is_set)
         cudaFuncSetAttribute(attention_decode_bytes<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-        n_blocks = n_sms * S::BLOCKS;
-    }
-    launch_node(attention_decode_bytes<S>, n_blocks, S::THREADS, S::SHARED, l->stream, p);
+    is_set = true;
+    int n_blocks = attention_clusters(S::DIM, S::SHARE) * S::SHARE;
+    launch_cluster(attention_decode_bytes<S>, n_blocks, S::SHARE, S::THREADS, S::SHARED, l->stream, p);
 }
 
-/* Where there are fewer pairs than multiprocessors, several warpgroups share one. */
 template <int DIM> void start_columns(const launch *l, const arguments &p) {
-    bool few = attention_blocks(l->n_seqs, p.a.n_kv_heads) < attention_blocks(1 << 30, 1);
+    int share = attention_share(ELEMENT_E4M3, DIM, l->n_seqs, p.a.n_kv_heads);
     if (p.parts.columns != 8)
         start<byte_shape<DIM, 2, 1>>(l, p);
-    else if (few)
-        start<byte_shape<DIM, 1, DIM <= 128 ? 4 : DIM == 256 ? 2 : 1>>(l, p);
+    else if (share == 4)
+        start<byte_shape<DIM, 1, 4>>(l, p);
+    else if (share == 2)
+        start<byte_shape<DIM, 1, 2>>(l, p);
     else
         start<byte_shape<DIM, 1, 1>>(l, p);
 }

@@ -129,14 +129,26 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
         *p.n = min(base, p.max_parts);
 }
 
-int attention_blocks(int n_seqs, int n_kv_heads) {
+static int blocks_at_once(int head_dim) { // of attention: two a multiprocessor where their rings fit
     static int n_sms;
     if (!n_sms) {
         int device = 0;
         cudaGetDevice(&device);
         cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
     }
-    return (int64_t)n_seqs * n_kv_heads <= n_sms ? n_sms : 2 * n_sms;
+    return head_dim > 256 ? n_sms : 2 * n_sms;
+}
+
+int attention_clusters(int head_dim, int share) {
+    int blocks = blocks_at_once(head_dim);
+    return (share == 4 ? blocks - blocks / 8 : blocks) / share; // clusters of four do not find a place on all multiprocessors
+}
+
+int attention_share(element cache, int head_dim, int n_seqs, int n_kv_heads) {
+    int64_t pairs = (int64_t)n_seqs * n_kv_heads;
+    if (cache != ELEMENT_E4M3 || head_dim > 128)
+        return 1;
+    return pairs <= attention_clusters(head_dim, 4) ? 4 : pairs <= attention_clusters(head_dim, 2) ? 2 : 1;
 }
 
 void launch_attention_parts(const launch *l, const dparts *parts, int n, int stride) {
@@ -145,7 +157,9 @@ void launch_attention_parts(const launch *l, const dparts *parts, int n, int str
         int k = 0;
         for (; k < AT_ONCE && first + k < n; k++) {
             some.list[k] = parts[(first + k) * stride];
-            some.at_once[k] = max(1, attention_blocks(l->n_seqs, some.list[k].n_kv_heads) / some.list[k].n_kv_heads);
+            const dparts &p = some.list[k];
+            int share = attention_share(p.cache, p.head_dim, l->n_seqs, p.n_kv_heads);
+            some.at_once[k] = max(1, attention_clusters(p.head_dim, share) / p.n_kv_heads);
         }
         launch_node(attention_parts, k, THREADS, 0, l->stream, l->plan, some);
     }

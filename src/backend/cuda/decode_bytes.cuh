@@ -11,12 +11,13 @@ namespace {
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
-template <int DIM_, int N_TILES_, int GROUPS_> struct byte_shape {
-    static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES, GROUPS = GROUPS_;
+/* SHARE blocks of a cluster share a pair. */
+template <int DIM_, int N_TILES_, int SHARE_> struct byte_shape {
+    static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES, SHARE = SHARE_;
     static constexpr element E = ELEMENT_E4M3;
     static constexpr bool BYTES = true;
     static constexpr int ROW = DIM, PANEL = ROW % 128 == 0 ? 128 : 64, N_PANELS = ROW / PANEL;
-    static constexpr int COMPUTE = 128 * GROUPS, THREADS = COMPUTE + 64;
+    static constexpr int COMPUTE = 128, THREADS = COMPUTE + 64;
     static constexpr int M_TILES = DIM / 64;                  // of channels
     static constexpr int AT_ONCE = M_TILES < 4 ? M_TILES : 4; // of them, whose products are under way
     static constexpr int QUERY_TERMS = 3, P_TERMS = 2;
@@ -24,23 +25,23 @@ template <int DIM_, int N_TILES_, int GROUPS_> struct byte_shape {
     static constexpr int QUERY = QUERY_ROWS * DIM, P = P_ROWS * TILE; // bytes
     static constexpr int STAGE = ROW * TILE + PANEL * 8;              // panels of 8 rows are aligned
     static constexpr int MAX_ROW = DIM * 4 + 32;                      // as in decode_shape.cuh
-    static constexpr int LEFT = (4 * M_TILES + 4) * N_TILES + 1;      // floats that a thread of a group leaves to the first
-    static constexpr int MERGE = max_of(2 * 64 * COLUMNS * 4, (GROUPS - 1) * LEFT * 512);
-    static constexpr int FIXED = QUERY + 2 * P * GROUPS + MERGE + COLUMNS * MAX_ROW + 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 4) * 8 +
-                                 ((GROUPS + 1) * KEY_WARPS + 2) * COLUMNS * 4;
-    static constexpr int BLOCKS = GROUPS > 1 || DIM == 512 ? 1 : 2; // an SM
-    static constexpr int BUDGET = (BLOCKS == 1 && DIM > 128 ? 226 : BLOCKS < 3 ? 109 : 73) * 1024 - FIXED;
-    static constexpr int RING = (BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES) / GROUPS; // stages of a warpgroup
-    static constexpr int N_STAGES = RING * GROUPS, SHARED = FIXED + N_STAGES * STAGE + 1024;
-    static_assert(RING >= 2 && DIM % 64 == 0, "at least keys and values of a tile fit");
+    static constexpr int LEFT = (4 * M_TILES + 4) * N_TILES + 1;      // floats that a thread leaves to the first block
+    static constexpr int MERGE = max_of(2 * 64 * COLUMNS * 4, (SHARE - 1) * LEFT * 512);
+    static constexpr int FIXED = QUERY + 2 * P + MERGE + COLUMNS * MAX_ROW + 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 6) * 8 +
+                                 (2 * COLUMNS + 1) * KEY_WARPS * 4 + 2 * COLUMNS * 4;
+    static constexpr int BLOCKS = DIM == 512 ? 1 : 2; // an SM
+    static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 109) * 1024 - FIXED;
+    static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES, SHARED = FIXED + N_STAGES * STAGE + 1024;
+    static_assert(N_STAGES >= 2 && DIM % 64 == 0, "at least keys and values of a tile fit");
 };
 
 template <class S> struct byte_memory {
     uint32_t ring, full, empty, queries_full, queries_empty, task_empty; // addresses in shared memory
+    uint32_t joined, merge_empty;                                        // of SHARE blocks: what they summed
     uint32_t query, weights;                                             // operands: queries; P, two of them
     char *stages, *queries;
     task<S> *tasks;
-    float *merge, *largest, *sum, *factor, *query_factor; // [GROUPS][KEY_WARPS][COLUMNS], [KEY_WARPS][COLUMNS], [COLUMNS] twice
+    float *merge, *largest, *sum, *factor, *query_factor; // [COLUMNS + 1][KEY_WARPS], [COLUMNS][KEY_WARPS], [COLUMNS] twice
 
     __device__ explicit byte_memory(char *base) {
         char *at = base + (1024 - (shared_address(base) & 1023)) % 1024;
@@ -50,7 +51,7 @@ template <class S> struct byte_memory {
         query = shared_address(at);
         at += S::QUERY;
         weights = shared_address(at);
-        at += 2 * S::P * S::GROUPS;
+        at += 2 * S::P;
         merge = reinterpret_cast<float *>(at);
         at += S::MERGE;
         queries = at;
@@ -62,8 +63,10 @@ template <class S> struct byte_memory {
         queries_full = empty + MAX_STAGES * 8;
         queries_empty = queries_full + 8;
         task_empty = queries_empty + 8;
-        largest = reinterpret_cast<float *>(at + (2 * MAX_STAGES + 4) * 8);
-        sum = largest + S::GROUPS * KEY_WARPS * S::COLUMNS;
+        joined = task_empty + 16;
+        merge_empty = joined + 8;
+        largest = reinterpret_cast<float *>(at + (2 * MAX_STAGES + 6) * 8);
+        sum = largest + KEY_WARPS * (S::COLUMNS + 1);
         factor = sum + KEY_WARPS * S::COLUMNS;
         query_factor = factor + S::COLUMNS;
     }
@@ -71,13 +74,30 @@ template <class S> struct byte_memory {
 
 /* Where a computing thread stands: keys 16 warp + group and + 8 of a tile; channels 16 warp + 2 group and + 1 of every 64. */
 struct byte_place {
-    int lane, warp, group, quarter, of; // `of`: which warpgroup of the block
+    int lane, warp, group, quarter;
+    int values;  // offset in a stage of what this lane gives to ldmatrix
+    int weights; // offset in P of what this lane writes there: a column of its own, four keys
+    int odd;     // bytes that it keeps of its own and its neighbour's four
+    int scales;  // offset in a stage of its first key's scale; the second's is 8 further
+
+    __device__ byte_place(int panel, int side) { // side: bytes of a stage without the scales
+        lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, quarter = lane % 4;
+        int column = 2 * quarter + group % 2;
+        values = lane * panel + kv_swizzled(panel, lane, 16 * warp);
+        weights = column * TILE + kv_swizzled(TILE, column, 16 * warp + 4 * (group / 2));
+        odd = group % 2 ? 0x3715 : 0x6240;
+        scales = side + (16 * warp + group) * 4;
+        asm volatile("" : "+r"(values), "+r"(weights), "+r"(odd), "+r"(scales)); // not to be computed again for every tile
+    }
 };
+
+constexpr float P_UNIT = 16, P_SLACK = 4; // P is multiplied by P_UNIT, and passes 1 by 2^P_SLACK at most: 256 in all
 
 template <class S> struct byte_sums {
     float o[S::M_TILES][S::N_TILES][4];       // [k]: channel 2 group + k / 2, column 2 quarter + k % 2
     float m[S::N_TILES][2], l[S::N_TILES][2]; // of the columns; l of this thread's keys alone
-    float reference;                          // a power of two, no less than any scale of values yet
+    float base[S::N_TILES][2];                // m, or 0 where no key was seen: what scores are taken from
+    float reference, per_reference;           // a power of two, no less than any scale of values yet; P_UNIT / reference
 
     __device__ void clear() {
         for (int i = 0; i < S::M_TILES; i++)
@@ -87,9 +107,9 @@ template <class S> struct byte_sums {
         for (int n = 0; n < S::N_TILES; n++)
             for (int k = 0; k < 2; k++) {
                 m[n][k] = -INFINITY;
-                l[n][k] = 0;
+                l[n][k] = base[n][k] = 0;
             }
-        reference = 0;
+        reference = per_reference = 0;
     }
     __device__ void shrink(int n, float by0, float by1) {
 #pragma unroll
@@ -112,12 +132,18 @@ __device__ uint32_t take_term(float4 &x) {
     return term;
 }
 
-__device__ void store_two(const dmat &out, int64_t at, float2 x) {
-    if (out.element == ELEMENT_F32)
-        *reinterpret_cast<float2 *>(static_cast<float *>(out.at) + at) = x;
-    else
-        *reinterpret_cast<uint32_t *>(static_cast<char *>(out.at) + at * 2) =
-            out.element == ELEMENT_F16 ? to_pair<false>(x.x, x.y) : to_pair<true>(x.x, x.y);
+/* Likewise two pairs of float16. */
+__device__ uint32_t take_term(__half2 &x, __half2 &y) {
+    uint16_t low, high;
+    uint32_t a = reinterpret_cast<uint32_t &>(x), b = reinterpret_cast<uint32_t &>(y);
+    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(low) : "r"(a));
+    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(high) : "r"(b));
+    uint32_t term = low | (uint32_t)high << 16;
+    e4m3_to_pairs(term, a, b);
+    __half2 unit = __float2half2_rn(16);
+    x = __hmul2(__hsub2(x, reinterpret_cast<__half2 &>(a)), unit);
+    y = __hmul2(__hsub2(y, reinterpret_cast<__half2 &>(b)), unit);
+    return term;
 }
 
 __device__ float4 four_of_query(const char *row, element e, int channel) {
@@ -142,37 +168,42 @@ __device__ float largest_size(float4 a) { return fmaxf(fmaxf(fabsf(a.x), fabsf(a
 template <class S> __device__ void place_queries(const arguments &p, const byte_memory<S> &m, int n_columns, const byte_place &at) {
     constexpr int FOURS = (S::DIM + 127) / 128; // of a lane
     int pitch = S::DIM * (p.q.element == ELEMENT_F32 ? 4 : 2) + 32;
+    constexpr int WARPS = S::COMPUTE / 32, EACH = (S::COLUMNS + WARPS - 1) / WARPS; // columns of a warp
+    float4 x[EACH][FOURS];
+    float by[EACH];
 #pragma unroll
-    for (int column = threadIdx.x / 32; column < S::COLUMNS; column += S::COMPUTE / 32) {
-        float4 x[FOURS];
+    for (int i = 0; i < EACH; i++) {
+        int column = threadIdx.x / 32 + i * WARPS;
         float most = 0;
 #pragma unroll
         for (int j = 0; j < FOURS; j++) {
             int channel = 4 * (at.lane + 32 * j);
             bool there = column < n_columns && channel < S::DIM;
-            x[j] = there ? four_of_query(m.queries + column * pitch, p.q.element, channel) : float4{0, 0, 0, 0};
-            most = fmaxf(most, largest_size(x[j]));
+            x[i][j] = there ? four_of_query(m.queries + column * pitch, p.q.element, channel) : float4{0, 0, 0, 0};
+            most = fmaxf(most, largest_size(x[i][j]));
         }
         int exponent = (int)(__reduce_max_sync(0xffffffffu, __float_as_uint(most)) >> 23);
         exponent = min(max(exponent, 30), 230);
-        float by = __uint_as_float((uint32_t)(261 - exponent) << 23);
-        if (at.lane == 0)
+        by[i] = __uint_as_float((uint32_t)(261 - exponent) << 23);
+        if (at.lane == 0 && column < S::COLUMNS)
             m.query_factor[column] = __uint_as_float((uint32_t)(exponent - 7) << 23);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
 #pragma unroll
         for (int j = 0; j < FOURS; j++) {
-            int channel = 4 * (at.lane + 32 * j);
-            x[j] = {x[j].x * by, x[j].y * by, x[j].z * by, x[j].w * by};
+            int column = threadIdx.x / 32 + i * WARPS, channel = 4 * (at.lane + 32 * j);
+            float4 rest = {x[i][j].x * by[i], x[i][j].y * by[i], x[i][j].z * by[i], x[i][j].w * by[i]};
 #pragma unroll
             for (int term = 0; term < S::QUERY_TERMS; term++) {
                 int row = term * S::COLUMNS + column;
-                uint32_t word = take_term(x[j]);
-                if (channel < S::DIM)
+                uint32_t word = take_term(rest);
+                if (channel < S::DIM && column < S::COLUMNS)
                     store_shared(m.query + (channel / S::PANEL) * S::QUERY_ROWS * S::PANEL + row * S::PANEL +
                                      kv_swizzled(S::PANEL, row, channel % S::PANEL),
                                  word);
             }
         }
-    }
     fence_bulk();
     threads_sync(1, S::COMPUTE); // the queries are there
 }
@@ -185,7 +216,8 @@ template <class S> __device__ void load_values(uint32_t stage, const byte_place 
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             uint32_t words[4];
-            load_matrices_turned(words, piece<S>(stage, 32 * h + at.lane, 4 * i + at.warp));
+            // Piece 4 i + warp of row 32 h + lane; a panel of 128 bytes has eight, and the swizzle is an exclusive or.
+            load_matrices_turned(words, ((stage + at.values) ^ (i % 2 * 64)) + i / 2 * TILE * 128 + h * 32 * S::PANEL);
             v[i][h][0] = __byte_perm(words[0], words[1], 0x6420);
             v[i][h][1] = __byte_perm(words[0], words[1], 0x7531);
             v[i][h][2] = __byte_perm(words[2], words[3], 0x6420);
@@ -234,59 +266,64 @@ __device__ void finish_scores(const arguments &p, const float (&d)[S::QUERY_ROWS
     }
 }
 
-/* P of this thread's keys and columns, times by0 and by1 of its keys, as terms in the right operand. */
+/* P of this thread's keys and columns, times by0 and by1 of its keys, as terms in the right operand; l: the sums with it. */
 template <class S>
 __device__ void place_weights(uint32_t to, const float (&s)[S::N_TILES][4], const byte_sums<S> &o, float by0, float by1,
                               const byte_place &at, float (&l)[S::N_TILES][2]) {
-    int odd = at.group & 1, column = 2 * at.quarter + odd;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
         float x[4];
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float m = o.m[n][k % 2];
-            x[k] = exp2_fast(s[n][k] - (m == -INFINITY ? 0.0f : m));
-        }
-        l[n][0] = o.l[n][0] + x[0] + x[2];
-        l[n][1] = o.l[n][1] + x[1] + x[3];
-        float4 rest = {x[0] * by0, x[1] * by0, x[2] * by1, x[3] * by1};
+        for (int k = 0; k < 4; k++)
+            x[k] = exp2_fast(s[n][k] - o.base[n][k % 2]);
+        l[n][0] = o.l[n][0] + (x[0] + x[2]);
+        l[n][1] = o.l[n][1] + (x[1] + x[3]);
+        __half2 first = __floats2half2_rn(x[0] * by0, x[1] * by0), second = __floats2half2_rn(x[2] * by1, x[3] * by1);
 #pragma unroll
         for (int term = 0; term < S::P_TERMS; term++) { // two lanes swap: four keys of one column each
-            uint32_t mine = take_term(rest), other = __shfl_xor_sync(0xffffffffu, mine, 4);
-            int row = term * S::COLUMNS + 8 * n + column;
-            store_shared(to + row * TILE + kv_swizzled(TILE, row, 16 * at.warp + 4 * (at.group / 2)),
-                         __byte_perm(mine, other, odd ? 0x3715 : 0x6240));
+            uint32_t mine = take_term(first, second), other = __shfl_xor_sync(0xffffffffu, mine, 4);
+            store_shared(to + at.weights + (term * S::COLUMNS + 8 * n) * TILE, __byte_perm(mine, other, at.odd));
         }
     }
     fence_bulk();
 }
 
-/* Raises m to the largest score yet, over the group; what was summed shrinks. */
+/* Raises m to the largest score yet and the reference to the largest scale of values, over the group; what was summed shrinks. */
 template <class S>
-__device__ void raise_largest(const byte_memory<S> &m, const float (&s)[S::N_TILES][4], const byte_place &at, byte_sums<S> &o) {
+__device__ void raise_largest(const byte_memory<S> &m, const float (&s)[S::N_TILES][4], float scale0, float scale1, const byte_place &at,
+                              byte_sums<S> &o) {
+    uint32_t scale = __reduce_max_sync(0xffffffffu, __float_as_uint(fminf(fmaxf(fmaxf(scale0, scale1), 1e-30f), 1e30f)));
+    float *largest = m.largest;
 #pragma unroll
-    for (int n = 0; n < S::N_TILES; n++) {
-        float most0 = largest_of_keys(fmaxf(s[n][0], s[n][2])), most1 = largest_of_keys(fmaxf(s[n][1], s[n][3]));
-        if (at.group == 0)
-            *reinterpret_cast<float2 *>(m.largest + (4 * at.of + at.warp) * S::COLUMNS + 8 * n + 2 * at.quarter) = {most0, most1};
-    }
-    threads_sync(2 + at.of, 128); // every warp's largest are there
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++) {
-        float most[2] = {o.m[n][0], o.m[n][1]}, by[2];
-#pragma unroll
-        for (int w = 0; w < KEY_WARPS; w++) {
-            float2 x = *reinterpret_cast<const float2 *>(m.largest + (4 * at.of + w) * S::COLUMNS + 8 * n + 2 * at.quarter);
-            most[0] = fmaxf(most[0], x.x);
-            most[1] = fmaxf(most[1], x.y);
-        }
+    for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            by[k] = most[k] == -INFINITY ? 1.0f : exp2_fast(o.m[n][k] - most[k]);
-            o.m[n][k] = most[k];
+            float most = largest_of_keys(fmaxf(s[n][k], s[n][k + 2]));
+            if (at.group == 0)
+                largest[4 * (8 * n + 2 * at.quarter + k) + at.warp] = most;
+        }
+    if (at.lane == 0)
+        largest[4 * S::COLUMNS + at.warp] = __uint_as_float(scale);
+    threads_sync(1, S::COMPUTE); // every warp's largest are there
+    float4 scales = *reinterpret_cast<const float4 *>(largest + 4 * S::COLUMNS);
+    float highest = fmaxf(fmaxf(scales.x, scales.y), fmaxf(scales.z, scales.w));
+    float reference = fmaxf(o.reference, __uint_as_float((__float_as_uint(highest) + 0x7fffffu) & 0x7f800000u));
+    float per = __uint_as_float((254u << 23) - __float_as_uint(reference)), fewer = o.reference * per;
+    o.reference = reference;
+    o.per_reference = per * P_UNIT;
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+        float by[2];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float4 of = *reinterpret_cast<const float4 *>(largest + 4 * (8 * n + 2 * at.quarter + k));
+            float most = fmaxf(fmaxf(fmaxf(of.x, of.y), fmaxf(of.z, of.w)), o.m[n][k]);
+            by[k] = most == -INFINITY ? 1.0f : exp2_fast(o.m[n][k] - most);
+            o.m[n][k] = most;
+            o.base[n][k] = most == -INFINITY ? 0.0f : most;
             o.l[n][k] *= by[k];
         }
-        o.shrink(n, by[0], by[1]);
+        o.shrink(n, by[0] * fewer, by[1] * fewer);
     }
 }
 
@@ -296,85 +333,22 @@ template <class S> struct byte_pair {
     float by[S::N_TILES][2]; // of its columns: what scores are multiplied by
 };
 
-constexpr float P_UNIT = 16, P_SLACK = 4; // P is multiplied by P_UNIT, and passes 1 by 2^P_SLACK at most: 256 in all
-
-template <class S>
-__device__ void take_bytes(const arguments &p, const byte_memory<S> &m, const task<S> &t, int tile, const byte_pair<S> &c,
-                           const byte_place &at, ring_place &r, int buffer, bool raise, byte_sums<S> &o) {
-    float d[S::QUERY_ROWS / 2] = {}, s[S::N_TILES][4];
-    uint32_t keys = m.ring + r.stage * S::STAGE, keys_empty = m.empty + r.stage * 8;
-    const char *key_scales = m.stages + r.stage * S::STAGE + S::ROW * TILE;
-    barrier_wait(m.full + r.stage * 8, r.parity);
+/* d = K q^T of a stage, under way. */
+template <class S> __device__ void start_scores(const byte_memory<S> &m, int stage, float (&d)[S::QUERY_ROWS / 2]) {
+    uint64_t keys = byte_rows(m.ring, S::PANEL) + (uint32_t)(stage * (S::STAGE / 16)), queries = byte_rows(m.query, S::PANEL);
     products_begin();
 #pragma unroll
     for (int k = 0; k < S::DIM / 32; k++) {
         int panel = k * 32 / S::PANEL, step = k % (S::PANEL / 32) * 2;
-        byte_product<S::QUERY_ROWS>::of_shared(d, byte_rows(keys + panel * TILE * S::PANEL, S::PANEL) + step,
-                                               byte_rows(m.query + panel * S::QUERY_ROWS * S::PANEL, S::PANEL) + step, k > 0);
+        byte_product<S::QUERY_ROWS>::of_shared(d, keys + (panel * TILE * S::PANEL / 16 + step),
+                                               queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step), k > 0);
     }
     products_commit();
-    const float *scale = reinterpret_cast<const float *>(key_scales) + 16 * at.warp + at.group;
-    float key0 = scale[0], key1 = scale[8];
-    r.next(S::RING);
+}
 
-    // Values come to registers while the products of the keys run.
-    uint32_t v[S::M_TILES][2][4];
-    int j = tile + 16 * at.warp + at.group;
-    barrier_wait(m.full + r.stage * 8, r.parity);
-    load_values<S>(m.ring + r.stage * S::STAGE, at, v);
-    if (tile < c.low || tile + TILE > c.end)
-        clear_values<S>(tile, c.low, c.end, at, v);
-    const float *scales = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::ROW * TILE);
-    float by0 = j >= c.low && j < c.end ? scales[16 * at.warp + at.group] : 0.0f;
-    float by1 = j + 8 >= c.low && j + 8 < c.end ? scales[16 * at.warp + at.group + 8] : 0.0f;
-    int k0 = tile + at.lane;
-    float first = k0 >= c.low && k0 < c.end ? scales[at.lane] : 0.0f;
-    float second = k0 + 32 >= c.low && k0 + 32 < c.end ? scales[at.lane + 32] : 0.0f;
-    uint32_t most = __reduce_max_sync(0xffffffffu, __float_as_uint(fminf(fmaxf(fmaxf(first, second), 1e-30f), 1e30f)));
-    __syncwarp(); // all lanes have read
-    if (at.lane == 0)
-        barrier_arrive(m.empty + r.stage * 8);
-    r.next(S::RING);
-    float reference = __uint_as_float((most + 0x7fffffu) & 0x7f800000u);
-    if (reference > o.reference) { // alike in all warps
-        float by = o.reference / reference;
-#pragma unroll
-        for (int n = 0; n < S::N_TILES; n++)
-            o.shrink(n, by, by);
-        o.reference = reference;
-    }
-    float per_reference = __uint_as_float((254u << 23) - __float_as_uint(o.reference)) * P_UNIT;
-
-    products_wait<0>();
-    registers_settle(d);
-    __syncwarp(); // all lanes have read the scales
-    if (at.lane == 0)
-        barrier_arrive(keys_empty);
-    finish_scores<S>(p, d, c.by, key0, key1, s);
-    if (tile < c.inside_from || tile + TILE > c.inside_to)
-        hide<S>(t, j, at, s);
-    bool passed = false;
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            passed = passed || s[n][k] > o.m[n][k % 2] + P_SLACK;
-    uint32_t weights = m.weights + (2 * at.of + buffer) * S::P;
-    float l[S::N_TILES][2];
-    if (!raise) { // most tiles: no score passes
-        place_weights<S>(weights, s, o, by0 * per_reference, by1 * per_reference, at, l);
-        raise = threads_any(2 + at.of, 128, passed); // P is there
-    }
-    if (raise) {
-        raise_largest<S>(m, s, at, o);
-        place_weights<S>(weights, s, o, by0 * per_reference, by1 * per_reference, at, l);
-        threads_sync(2 + at.of, 128); // P is there
-    }
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++) {
-        o.l[n][0] = l[n][0];
-        o.l[n][1] = l[n][1];
-    }
+/* o += V^T P^T. */
+template <class S> __device__ void add_values(uint32_t weights, const uint32_t (&v)[S::M_TILES][2][4], byte_sums<S> &o) {
+    uint64_t right = byte_rows(weights, TILE);
 #pragma unroll
     for (int i0 = 0; i0 < S::M_TILES; i0 += S::AT_ONCE) {
         float acc[S::AT_ONCE][S::P_ROWS / 2] = {};
@@ -383,7 +357,7 @@ __device__ void take_bytes(const arguments &p, const byte_memory<S> &m, const ta
         for (int i = 0; i < S::AT_ONCE; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                byte_product<S::P_ROWS>::of_registers(acc[i], v[i0 + i][h], byte_rows(weights, TILE) + 2 * h, h);
+                byte_product<S::P_ROWS>::of_registers(acc[i], v[i0 + i][h], right + 2 * h, h);
         products_commit();
         products_wait<0>();
 #pragma unroll
@@ -393,43 +367,110 @@ __device__ void take_bytes(const arguments &p, const byte_memory<S> &m, const ta
             for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
-                    float low = 0;
-#pragma unroll
-                    for (int term = S::P_TERMS - 1; term > 0; term--)
-                        low = (acc[i][4 * (term * S::N_TILES + n) + k] + low) * 0.0625f;
-                    o.o[i0 + i][n][k] += acc[i][4 * n + k] + low;
+                    static_assert(S::P_TERMS == 2, "two terms");
+                    o.o[i0 + i][n][k] += acc[i][4 * n + k] + acc[i][4 * (S::N_TILES + n) + k] * 0.0625f;
                 }
         }
     }
 }
 
-/* The first warpgroup gets what the others summed; thread by thread, as all stand alike. */
-template <class S> __device__ void join_groups(const byte_memory<S> &m, const byte_place &at, byte_sums<S> &o) {
-    int thread = threadIdx.x % 128;
-    if (at.of > 0) {
-        float *left = m.merge + (at.of - 1) * S::LEFT * 128 + thread;
-        *left = o.reference;
-        for (int n = 0, j = 1; n < S::N_TILES; n++) {
-            for (int k = 0; k < 2; k++, j += 2) {
-                left[j * 128] = o.m[n][k];
-                left[(j + 1) * 128] = o.l[n][k];
-            }
-            for (int i = 0; i < S::M_TILES; i++)
-                for (int k = 0; k < 4; k++, j++)
-                    left[j * 128] = o.o[i][n][k];
-        }
+template <class S>
+__device__ void take_bytes(const arguments &p, const byte_memory<S> &m, const task<S> &t, int tile, const byte_pair<S> &c,
+                           const byte_place &at, ring_place &r, int buffer, bool raise, byte_sums<S> &o) {
+    float d[S::QUERY_ROWS / 2] = {}, s[S::N_TILES][4];
+    bool inside = tile >= c.inside_from && tile + TILE <= c.inside_to; // all columns see all keys
+    int stage = r.stage, key = tile + 16 * at.warp + at.group;
+    barrier_wait(m.full + stage * 8, r.parity);
+    start_scores<S>(m, stage, d);
+    const float *scale = reinterpret_cast<const float *>(m.stages + stage * S::STAGE + at.scales);
+    float key0 = scale[0], key1 = scale[8];
+    r.next(S::N_STAGES);
+
+    // Values come to registers while the products of the keys run.
+    uint32_t v[S::M_TILES][2][4];
+    barrier_wait(m.full + r.stage * 8, r.parity);
+    load_values<S>(m.ring + r.stage * S::STAGE, at, v);
+    scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + at.scales);
+    float by0 = scale[0], by1 = scale[8];
+    __syncwarp(); // all lanes have read
+    if (at.lane == 0)
+        barrier_arrive(m.empty + r.stage * 8);
+    r.next(S::N_STAGES);
+    if (!inside) {
+        clear_values<S>(tile, c.low, c.end, at, v);
+        by0 = key >= c.low && key < c.end ? by0 : 0.0f;
+        by1 = key + 8 >= c.low && key + 8 < c.end ? by1 : 0.0f;
     }
-    threads_sync(1, S::COMPUTE); // what the others summed is there
-    if (at.of > 0)
-        return;
+
+    products_wait<0>();
+    registers_settle(d);
+    __syncwarp(); // all lanes have read the scales
+    if (at.lane == 0)
+        barrier_arrive(m.empty + stage * 8);
+    finish_scores<S>(p, d, c.by, key0, key1, s);
+    if (!inside)
+        hide<S>(t, key, at, s);
+    uint32_t weights = m.weights + buffer * S::P;
+    float l[S::N_TILES][2];
+    if (!raise) { // most tiles: nothing passes
+        bool passed = fmaxf(by0, by1) > o.reference;
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                passed = passed || fmaxf(s[n][k], s[n][k + 2]) > o.m[n][k] + P_SLACK;
+        place_weights<S>(weights, s, o, by0 * o.per_reference, by1 * o.per_reference, at, l);
+        raise = threads_any(1, S::COMPUTE, passed); // P is there
+    }
+    if (raise) {
+        raise_largest<S>(m, s, by0, by1, at, o);
+        place_weights<S>(weights, s, o, by0 * o.per_reference, by1 * o.per_reference, at, l);
+        threads_sync(1, S::COMPUTE); // P is there
+    }
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+        o.l[n][0] = l[n][0];
+        o.l[n][1] = l[n][1];
+    }
+    add_values<S>(weights, v, o);
+}
+
+/* The first block of a cluster gets what the others summed, [SHARE - 1][LEFT][128]; thread by thread, as all stand alike. i: how many pairs
+ * were joined before. */
+template <class S> __device__ void leave_to_first(const byte_memory<S> &m, int rank, int i, const byte_sums<S> &o) {
+    if (i > 0)
+        barrier_wait(m.merge_empty, (i - 1) & 1); // the first has read what was left before
+    uint32_t joined = address_at_rank(m.joined, 0);
+    uint32_t there = address_at_rank(shared_address(m.merge + (rank - 1) * S::LEFT * 128 + threadIdx.x), 0);
+    store_at_rank(there, o.reference, joined);
+#pragma unroll
+    for (int n = 0, j = 1; n < S::N_TILES; n++) {
+#pragma unroll
+        for (int k = 0; k < 2; k++, j += 2) {
+            store_at_rank(there + j * 512, o.m[n][k], joined);
+            store_at_rank(there + (j + 1) * 512, o.l[n][k], joined);
+        }
+#pragma unroll
+        for (int i = 0; i < S::M_TILES; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++, j++)
+                store_at_rank(there + j * 512, o.o[i][n][k], joined);
+    }
+}
+
+template <class S> __device__ void join_blocks(const byte_memory<S> &m, int i, byte_sums<S> &o) {
+    int thread = threadIdx.x;
+    if (thread == 0)
+        barrier_expect(m.joined, (S::SHARE - 1) * S::LEFT * 512);
+    barrier_wait(m.joined, i & 1); // what the others summed is there
     for (int n = 0; n < S::N_TILES; n++) {
         int j0 = 1 + n * (4 + 4 * S::M_TILES);
-        float by[S::GROUPS][2];
+        float by[S::SHARE][2];
         for (int k = 0; k < 2; k++) {
             float most = o.m[n][k], l = 0;
-            for (int g = 1; g < S::GROUPS; g++)
+            for (int g = 1; g < S::SHARE; g++)
                 most = fmaxf(most, m.merge[((g - 1) * S::LEFT + j0 + 2 * k) * 128 + thread]);
-            for (int g = 0; g < S::GROUPS; g++) {
+            for (int g = 0; g < S::SHARE; g++) {
                 const float *left = m.merge + (g - 1) * S::LEFT * 128 + thread;
                 float w = weight_of(g ? left[(j0 + 2 * k) * 128] : o.m[n][k], most);
                 l += w * (g ? left[(j0 + 2 * k + 1) * 128] : o.l[n][k]);
@@ -441,7 +482,7 @@ template <class S> __device__ void join_groups(const byte_memory<S> &m, const by
         for (int i = 0; i < S::M_TILES; i++)
             for (int k = 0; k < 4; k++) {
                 float x = o.o[i][n][k] * by[0][k % 2];
-                for (int g = 1; g < S::GROUPS; g++)
+                for (int g = 1; g < S::SHARE; g++)
                     x += m.merge[((g - 1) * S::LEFT + j0 + 4 + 4 * i + k) * 128 + thread] * by[g][k % 2];
                 o.o[i][n][k] = x;
             }
@@ -449,7 +490,78 @@ template <class S> __device__ void join_groups(const byte_memory<S> &m, const by
     o.reference = 1;
 }
 
-/* The result of a pair in one piece, or what its part leaves: by the first warpgroup. */
+/* This thread's channels of its columns, times `by`, and the bits of their largest size. */
+template <class S, class STORE>
+__device__ uint32_t store_columns(const task<S> &t, const byte_place &at, const byte_sums<S> &o, const float (&by)[S::N_TILES][2],
+                                  int pair_bytes, STORE store) {
+    uint32_t size = 0;
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            int c = 8 * n + 2 * at.quarter + k;
+            bool there = c < t.n_columns;
+            int64_t to = (t.out[c] / 2 + 8 * at.warp + at.group) * pair_bytes;
+#pragma unroll
+            for (int i = 0; i < S::M_TILES; i++) {
+                float2 x = {o.o[i][n][k] * by[n][k], o.o[i][n][k + 2] * by[n][k]};
+                size = there ? max(size, max(size_bits(x.x), size_bits(x.y))) : size;
+                if (there)
+                    store(to + 32 * i * pair_bytes, x);
+            }
+        }
+    return size;
+}
+
+/* The result of a pair in one piece. total: sums of P of this thread's columns. */
+template <class S>
+__device__ void store_pair(const arguments &p, const task<S> &t, const byte_place &at, const float (&total)[S::N_TILES][2],
+                           const byte_sums<S> &o) {
+    float by[S::N_TILES][2];
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+        float2 sink = *reinterpret_cast<const float2 *>(t.sink + 8 * n + 2 * at.quarter);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float from = k ? sink.y : sink.x, top = fmaxf(o.m[n][k], from), w = weight_of(o.m[n][k], top);
+            by[n][k] = o.reference * (1 / P_UNIT) * __fdividef(w, total[n][k] * w + weight_of(from, top));
+        }
+    }
+    char *out = static_cast<char *>(p.out.at);
+    uint32_t size;
+    if (p.out.element == ELEMENT_F32)
+        size = store_columns<S>(t, at, o, by, 8, [=](int64_t to, float2 x) { *reinterpret_cast<float2 *>(out + to) = x; });
+    else if (p.out.element == ELEMENT_F16)
+        size = store_columns<S>(t, at, o, by, 4,
+                                [=](int64_t to, float2 x) { *reinterpret_cast<uint32_t *>(out + to) = to_pair<false>(x.x, x.y); });
+    else
+        size = store_columns<S>(t, at, o, by, 4,
+                                [=](int64_t to, float2 x) { *reinterpret_cast<uint32_t *>(out + to) = to_pair<true>(x.x, x.y); });
+    fold_size<S>(p, t, size);
+}
+
+/* What a part of several leaves. */
+template <class S>
+__device__ void leave_part(const arguments &p, const task<S> &t, int kv, const byte_place &at, const float (&total)[S::N_TILES][2],
+                           const byte_sums<S> &o) {
+    float *left = partial_of<S>(p, t.part.at + t.part.part_of, kv), by = o.reference * (1 / P_UNIT);
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            int c = 8 * n + 2 * at.quarter + k;
+            if (c >= t.n_columns)
+                continue;
+            if (at.warp == 0 && at.group == 0)
+                __stcg(reinterpret_cast<float2 *>(left + S::COLUMNS * S::DIM + 2 * c), float2{o.m[n][k], total[n][k]});
+#pragma unroll
+            for (int i = 0; i < S::M_TILES; i++)
+                __stcg(reinterpret_cast<float2 *>(left + c * S::DIM + 64 * i + 16 * at.warp + 2 * at.group),
+                       float2{o.o[i][n][k] * by, o.o[i][n][k + 2] * by});
+        }
+}
+
+/* By the first block. */
 template <class S>
 __device__ void finish_pair(const arguments &p, const byte_memory<S> &m, const task<S> &t, int kv, const byte_place &at, byte_sums<S> &o) {
 #pragma unroll
@@ -458,40 +570,21 @@ __device__ void finish_pair(const arguments &p, const byte_memory<S> &m, const t
         for (int k = 0; k < 2; k++) {
             o.l[n][k] = sum_of_keys(o.l[n][k]);
             if (at.group == 0)
-                m.sum[at.warp * S::COLUMNS + 8 * n + 2 * at.quarter + k] = o.l[n][k];
+                m.sum[4 * (8 * n + 2 * at.quarter + k) + at.warp] = o.l[n][k];
         }
-    threads_sync(2, 128); // every warp's sums are there
-    bool whole = t.part.n_parts == 1;
-    float *left = whole ? nullptr : partial_of<S>(p, t.part.at + t.part.part_of, kv), unit = o.reference / P_UNIT;
-    uint32_t size = 0;
+    threads_sync(1, S::COMPUTE); // every warp's sums are there
+    float total[S::N_TILES][2];
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            int c = 8 * n + 2 * at.quarter + k, channel = 16 * at.warp + 2 * at.group;
-            float total = 0, by = unit;
-            for (int w = 0; w < KEY_WARPS; w++)
-                total += m.sum[w * S::COLUMNS + c];
-            if (c >= t.n_columns)
-                continue;
-            if (whole) {
-                float top = fmaxf(o.m[n][k], t.sink[c]);
-                by *= weight_of(o.m[n][k], top) / (total * weight_of(o.m[n][k], top) + weight_of(t.sink[c], top));
-            } else if (at.warp == 0 && at.group == 0) {
-                __stcg(reinterpret_cast<float2 *>(left + S::COLUMNS * S::DIM + 2 * c), float2{o.m[n][k], total});
-            }
-#pragma unroll
-            for (int i = 0; i < S::M_TILES; i++) {
-                float2 x = {o.o[i][n][k] * by, o.o[i][n][k + 2] * by};
-                size = max(size, max(size_bits(x.x), size_bits(x.y)));
-                if (!whole)
-                    __stcg(reinterpret_cast<float2 *>(left + c * S::DIM + 64 * i + channel), x);
-                else
-                    store_two(p.out, t.out[c] + 64 * i + channel, x);
-            }
+            float4 of = *reinterpret_cast<const float4 *>(m.sum + 4 * (8 * n + 2 * at.quarter + k));
+            total[n][k] = of.x + of.y + (of.z + of.w);
         }
-    if (whole)
-        fold_size<S>(p, t, size);
+    if (t.part.n_parts == 1)
+        store_pair<S>(p, t, at, total, o);
+    else
+        leave_part<S>(p, t, kv, at, total, o);
 }
 
 } // namespace

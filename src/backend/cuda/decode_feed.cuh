@@ -1,8 +1,5 @@
 /* decode_feed.cuh - of attention_decode.cu and attention_decode_bytes.cu: the two warps that do not compute. One brings keys and values,
- * the other describes the next pair and brings its queries.
- *
- * Where GROUPS warpgroups share a pair they take its tiles in turn, each from a ring of its own: in one ring a warpgroup could come round
- * to a stage that another's copy, begun earlier and ended later, has not filled yet, and take the phase before for its own. */
+ * the other describes the next pair and brings its queries. */
 #pragma once
 
 #include "backend/cuda/decode_shape.cuh"
@@ -24,49 +21,58 @@ struct table_reader {
     __device__ int get(int i) const { return __shfl_sync(0xffffffffu, entry, (i - base) & 31); }
 };
 
-/* Brings one side of a tile: lane l copies the slots of one block that one panel has of them, or their scales. */
+/* Brings a tile: a lane copies the slots of one block that one panel of one side has of them, or their scales. Both sides at once, by half
+ * of the lanes each, where those suffice: what a copy costs this warp is what tells how soon the last tile of a short sequence is there. */
 template <class S, class M>
-__device__ void copy_side(const arguments &p, const M &m, ring_place &at, bool values, int kv, int tile, int low, int end, int run,
-                          int n_runs, int block) {
-    int lane = threadIdx.x % 32, panel = lane % S::N_PANELS, r = lane / S::N_PANELS, n_copies = n_runs * S::N_PANELS;
-    bool scales = S::BYTES && lane >= n_copies && lane < n_copies + n_runs;
-    int from_run = scales ? lane - n_copies : r;
+__device__ void copy_tile(const arguments &p, const M &m, ring_place &at, int kv, int tile, int low, int end, int run, int n_runs,
+                          int block) {
+    int lane = threadIdx.x % 32, n_copies = n_runs * S::N_PANELS;
+    bool both = S::N_STAGES >= 4 && n_copies + (S::BYTES ? n_runs : 0) <= 16;
+    int l = both ? lane % 16 : lane, panel = l % S::N_PANELS, r = l / S::N_PANELS;
+    bool scales = S::BYTES && l >= n_copies && l < n_copies + n_runs;
+    int from_run = scales ? l - n_copies : r;
     int id = __shfl_sync(0xffffffffu, block, from_run & 31); // lane i knows the block of run i
     int key = tile + from_run * run, n = min(run, end - key), slot = key & (p.n_slots - 1);
-    bool wanted = (lane < n_copies || scales) && n > 0 && id >= 0 && key + run > low;
+    bool wanted = (l < n_copies || scales) && n > 0 && id >= 0 && key + run > low;
     int n_bytes = !wanted ? 0 : scales ? (n * 4 + 15) / 16 * 16 : n * S::PANEL;
-    int total = __reduce_add_sync(0xffffffffu, n_bytes);
-    barrier_wait(m.empty + at.stage * 8, at.parity ^ 1);
-    uint32_t full = m.full + at.stage * 8, to = m.ring + at.stage * S::STAGE;
-    if (lane == 0)
-        barrier_expect(full, total);
-    __syncwarp();
-    if (wanted) {
-        int64_t per_side = (int64_t)p.a.n_kv_heads * p.n_slots;
-        const char *from = static_cast<const char *>(p.cache.at) + id * p.cache.block_elements * (S::BYTES ? 1 : 2);
-        if (scales)
-            from += 2 * per_side * S::ROW + ((values ? per_side : 0) + (int64_t)kv * p.n_slots + slot) * 4;
-        else
-            from += (values ? per_side * S::ROW : 0) + ((int64_t)(kv * S::N_PANELS + panel) * p.n_slots + slot) * S::PANEL;
-        to += scales ? S::ROW * TILE + from_run * run * 4 : panel * TILE * S::PANEL + from_run * run * S::PANEL;
-        bulk_copy(to, from, n_bytes, full);
+    int total = __reduce_add_sync(0xffffffffu, n_bytes) / (both ? 2 : 1); // of a side
+    int64_t per_side = (int64_t)p.a.n_kv_heads * p.n_slots;
+    const char *from = static_cast<const char *>(p.cache.at) + id * p.cache.block_elements * (S::BYTES ? 1 : 2);
+    if (scales)
+        from += 2 * per_side * S::ROW + ((int64_t)kv * p.n_slots + slot) * 4;
+    else
+        from += ((int64_t)(kv * S::N_PANELS + panel) * p.n_slots + slot) * S::PANEL;
+    int to = scales ? S::ROW * TILE + from_run * run * 4 : panel * TILE * S::PANEL + from_run * run * S::PANEL;
+    ring_place keys = at, values = at;
+    values.next(S::N_STAGES);
+    at = values;
+    at.next(S::N_STAGES);
+    for (int side = both ? lane / 16 : 0; side < 2; side += both ? 2 : 1) {
+        ring_place mine = side ? values : keys;
+        uint32_t full = m.full + mine.stage * 8;
+        barrier_wait(m.empty + mine.stage * 8, mine.parity ^ 1);
+        if (l == 0)
+            barrier_expect(full, total);
+        __syncwarp();
+        if (wanted)
+            bulk_copy(m.ring + mine.stage * S::STAGE + to, from + (side ? per_side * (scales ? 4 : S::ROW) : 0), n_bytes, full);
     }
-    at.next(S::RING);
 }
 
 template <class S, class M> __device__ void copy_all(const arguments &p, const M &m) {
     int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, run = min(TILE, p.n_slots), n_runs = TILE / run, shift = __ffs(p.n_slots) - 1;
     int width = p.plan.table_width[p.cache.group];
     bool waited = !p.prefetch;
-    ring_place mine = {lane * S::RING, 0, lane * S::RING}; // of the ring of warpgroup `lane`
+    ring_place at = {0, 0};
     if (waited)
         wait_for_previous();
     int n = __ldcg(p.parts.n) * n_kv;
-    for (int item = blockIdx.x; item < n; item += gridDim.x) {
+    int rank = S::SHARE > 1 ? cluster_rank() : 0; // SHARE blocks take the tiles of a pair in turn
+    for (int item = blockIdx.x / S::SHARE; item < n; item += gridDim.x / S::SHARE) {
         dpart part = load_part(p, item / n_kv);
         int kv = item % n_kv, low = first_visible(p.a, part.position + part.first_column / (p.a.n_heads / n_kv));
         table_reader table = {p.plan.block_table[p.cache.group] + (int64_t)part.seq * width, -1, 0};
-        for (int tile = part.first; tile < part.end; tile += TILE) {
+        for (int tile = part.first + rank * TILE; tile < part.end; tile += S::SHARE * TILE) {
             // Keys of this step's own tokens are there when the node before has ended; all others are of earlier steps.
             if (!waited && min(tile + TILE, part.end) > part.position) {
                 wait_for_previous();
@@ -74,12 +80,7 @@ template <class S, class M> __device__ void copy_all(const arguments &p, const M
             }
             table.need((tile + TILE - 1) >> shift, tile >> shift, width);
             int block = table.get((tile + min(lane, n_runs - 1) * run) >> shift);
-            int of = (tile - part.first) / TILE % S::GROUPS; // whose tile it is
-            ring_place at = {__shfl_sync(0xffffffffu, mine.stage, of), __shfl_sync(0xffffffffu, mine.parity, of), of * S::RING};
-            copy_side<S>(p, m, at, false, kv, tile, low, part.end, run, n_runs, block);
-            copy_side<S>(p, m, at, true, kv, tile, low, part.end, run, n_runs, block);
-            if (lane == of)
-                mine = at;
+            copy_tile<S>(p, m, at, kv, tile, low, part.end, run, n_runs, block);
         }
     }
     if (!waited)
@@ -115,7 +116,7 @@ template <class S, class M> __device__ void tell_all(const arguments &p, const M
     if (waited)
         wait_for_previous();
     int n = __ldcg(p.parts.n) * n_kv;
-    for (int item = blockIdx.x, i = 0; item < n; item += gridDim.x, i++) {
+    for (int item = blockIdx.x / S::SHARE, i = 0; item < n; item += gridDim.x / S::SHARE, i++) {
         dpart part = load_part(p, item / n_kv);
         int kv = item % n_kv, column = part.first_column + lane, n_columns = min(S::COLUMNS, part.columns - part.first_column);
         barrier_wait(m.task_empty + i % 2 * 8, (i / 2 & 1) ^ 1);

@@ -29,8 +29,7 @@ template <int DIM_, int N_TILES_, element E_> struct shape {
     static constexpr int BLOCKS = CHANNEL_WARPS > 1 ? 1 : 2; // an SM; with 3 the ring of each is too short for long parts
     static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 112) * 1024 - FIXED;
     static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES;
-    static constexpr int GROUPS = 1, RING = N_STAGES;
-    static constexpr int SHARED = FIXED + N_STAGES * STAGE + 128;
+    static constexpr int SHARE = 1, SHARED = FIXED + N_STAGES * STAGE + 128;
     static_assert(N_STAGES >= 2 && DIM % 64 == 0 && CHANNELS % ROUND == 0, "at least keys and values of a tile fit");
 };
 
@@ -46,7 +45,7 @@ struct arguments {
 };
 
 /* What the computing warps are told of a pair. */
-template <class S> struct task {
+template <class S> struct alignas(16) task {
     dpart part;
     int n_columns, low;                      // low: the first key that any column sees
     int inside_from, inside_to;              // keys that every column sees
@@ -87,10 +86,10 @@ template <class S> struct memory {
 };
 
 struct ring_place {
-    int stage, parity, first;
+    int stage, parity;
     __device__ void next(int n_stages) {
-        if (++stage == first + n_stages) {
-            stage = first;
+        if (++stage == n_stages) {
+            stage = 0;
             parity ^= 1;
         }
     }

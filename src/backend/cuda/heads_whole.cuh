@@ -20,34 +20,82 @@ struct whole_heads {
     int n_slots, n_warps; // n_warps: that have work, a multiple of the heads of a row
 };
 
-/* Four of a head's channels. */
-__device__ inline float4 load_four(const void *at, int64_t i, element e) {
-    if (e == ELEMENT_F32)
-        return *reinterpret_cast<const float4 *>(static_cast<const float *>(at) + i);
-    uint2 x = *reinterpret_cast<const uint2 *>(static_cast<const uint16_t *>(at) + i);
-    if (e == ELEMENT_F16) {
-        float2 low = __half22float2(reinterpret_cast<__half2 &>(x.x)), high = __half22float2(reinterpret_cast<__half2 &>(x.y));
-        return make_float4(low.x, low.y, high.x, high.y);
+/* Of a row, as it lies in memory: looked at a turn later, so that it can come meanwhile. */
+template <int N> struct whole_row {
+    uint4 four[N / 128];
+    float factor; // of raw products
+    int position, seq;
+
+    __device__ void load(const whole_heads &p, int t, int64_t col, bool cached) {
+        const dmat &x = p.x;
+        int64_t at = t * x.stride + col + 4 * (threadIdx.x % 32);
+        if (x.element == ELEMENT_F32)
+#pragma unroll
+            for (int j = 0; j < N / 128; j++)
+                four[j] = *reinterpret_cast<const uint4 *>(static_cast<const float *>(x.at) + at + 128 * j);
+        else
+#pragma unroll
+            for (int j = 0; j < N / 128; j++) {
+                uint2 two = *reinterpret_cast<const uint2 *>(static_cast<const uint16_t *>(x.at) + at + 128 * j);
+                four[j].x = two.x, four[j].y = two.y;
+            }
+        factor = x.row_scale ? x.row_scale[t] : 1;
+        if (cached) {
+            position = p.plan.position[t];
+            seq = p.plan.seq_of_row[t];
+        }
     }
-    return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
-                       __uint_as_float(x.y & 0xffff0000u));
+};
+
+__device__ inline void floats_of(uint4 four, element e, float *x) {
+    if (e == ELEMENT_F32) {
+        x[0] = __uint_as_float(four.x), x[1] = __uint_as_float(four.y), x[2] = __uint_as_float(four.z), x[3] = __uint_as_float(four.w);
+    } else if (e == ELEMENT_F16) {
+        float2 low = __half22float2(reinterpret_cast<__half2 &>(four.x)), high = __half22float2(reinterpret_cast<__half2 &>(four.y));
+        x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+    } else {
+        x[0] = __uint_as_float(four.x << 16), x[1] = __uint_as_float(four.x & 0xffff0000u);
+        x[2] = __uint_as_float(four.y << 16), x[3] = __uint_as_float(four.y & 0xffff0000u);
+    }
 }
+
+/* Cosines and sines of a lane's channels in the first half of a head; of 128 in either half, where they are alike. */
+template <int N> struct whole_angles {
+    static constexpr int FOURS = N == 128 ? 1 : N / 256;
+    float4 cosine[FOURS], sine[FOURS];
+
+    __device__ void load(const float *cos_sin) {
+        int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < FOURS; j++) {
+            const float *at = cos_sin + 128 * j + 4 * (N == 128 ? lane % 16 : lane);
+            cosine[j] = *reinterpret_cast<const float4 *>(at);
+            sine[j] = *reinterpret_cast<const float4 *>(at + N / 2);
+        }
+    }
+};
 
 template <int N> struct whole_head {
     static constexpr int FOURS = N / 128, P = N / 32;
     float x[P];
 
-    __device__ void load(const dmat &m, int t, int col) {
+    __device__ void take(const whole_row<N> &row, element e) {
+#pragma unroll
+        for (int j = 0; j < FOURS; j++)
+            floats_of(row.four[j], e, x + 4 * j);
+    }
+    /* Of a vector of N. */
+    __device__ void load(const void *at, element e) {
 #pragma unroll
         for (int j = 0; j < FOURS; j++) {
-            float4 four = load_four(m.at, t * m.stride + col + 128 * j + 4 * (threadIdx.x % 32), m.element);
-            x[4 * j] = four.x, x[4 * j + 1] = four.y, x[4 * j + 2] = four.z, x[4 * j + 3] = four.w;
+            int64_t i = 128 * j + 4 * (threadIdx.x % 32);
+            uint2 two = {};
+            if (e != ELEMENT_F32)
+                two = *reinterpret_cast<const uint2 *>(static_cast<const uint16_t *>(at) + i);
+            uint4 four =
+                e == ELEMENT_F32 ? *reinterpret_cast<const uint4 *>(static_cast<const float *>(at) + i) : uint4{two.x, two.y, 0, 0};
+            floats_of(four, e, x + 4 * j);
         }
-    }
-    /* Of a vector that belongs to the heads' columns. */
-    __device__ void load(const void *at, int64_t i, element e) {
-        dmat m = {const_cast<void *>(at), 0, 0, e};
-        load(m, 0, (int)i);
     }
     __device__ void fill(float by) {
 #pragma unroll
@@ -59,28 +107,25 @@ template <int N> struct whole_head {
 #pragma unroll
         for (int i = 0; i < P; i++)
             sum += x[i] * x[i];
-        float factor = 1.0f / sqrtf(warp_sum(sum) / N + eps);
+        float factor = rsqrtf(warp_sum(sum) * (1.0f / N) + eps);
 #pragma unroll
         for (int i = 0; i < P; i++)
             x[i] *= factor * weight.x[i];
     }
-    __device__ void rotate(const float *cos_sin) {
-        int lane = threadIdx.x % 32;
+    __device__ void rotate(const whole_angles<N> &a) {
         if constexpr (N == 128) {
-            const float *at = cos_sin + 4 * (lane % 16);
-            float4 c = *reinterpret_cast<const float4 *>(at), s = *reinterpret_cast<const float4 *>(at + 64);
-            float cosine[4] = {c.x, c.y, c.z, c.w}, sine[4] = {s.x, s.y, s.z, s.w};
+            const float cosine[4] = {a.cosine[0].x, a.cosine[0].y, a.cosine[0].z, a.cosine[0].w};
+            const float sine[4] = {a.sine[0].x, a.sine[0].y, a.sine[0].z, a.sine[0].w};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float other = __shfl_xor_sync(0xffffffffu, x[i], 16) * sine[i];
-                x[i] = x[i] * cosine[i] + (lane < 16 ? -other : other);
+                x[i] = x[i] * cosine[i] + (threadIdx.x % 32 < 16 ? -other : other);
             }
         } else {
 #pragma unroll
             for (int j = 0; j < FOURS / 2; j++) {
-                const float *at = cos_sin + 128 * j + 4 * lane;
-                float4 c = *reinterpret_cast<const float4 *>(at), s = *reinterpret_cast<const float4 *>(at + N / 2);
-                float cosine[4] = {c.x, c.y, c.z, c.w}, sine[4] = {s.x, s.y, s.z, s.w};
+                const float cosine[4] = {a.cosine[j].x, a.cosine[j].y, a.cosine[j].z, a.cosine[j].w};
+                const float sine[4] = {a.sine[j].x, a.sine[j].y, a.sine[j].z, a.sine[j].w};
 #pragma unroll
                 for (int i = 4 * j; i < 4 * j + 4; i++) {
                     float first = x[i], second = x[i + P / 2];
@@ -119,11 +164,11 @@ __device__ void store_cached(const dqkv &a, int n_slots, char *block, int slot, 
     constexpr int SIZE = BYTES ? 1 : 2, N_PANELS = N * SIZE / 128;
     float by = 1;
     if constexpr (BYTES) {
-        float most = head.largest(), scale = most == most ? kv_scale(E, most) : most;
+        float most = head.largest(), scale = most == 0 ? 1.0f : most * (E == ELEMENT_E4M3 ? 1 / 448.0f : 1 / 127.0f);
         int64_t scales = (int64_t)a.n_kv_heads * n_slots * 2 * N;
         if (threadIdx.x % 32 == 0)
             *reinterpret_cast<float *>(block + scales + ((int64_t)(is_v ? a.n_kv_heads : 0) + kv) * n_slots * 4 + slot * 4) = scale;
-        by = 1.0f / scale;
+        by = __fdividef(1.0f, scale);
     }
     char *row = block + ((int64_t)((is_v ? a.n_kv_heads : 0) + kv) * N_PANELS * n_slots + slot) * 128;
 #pragma unroll
@@ -133,7 +178,10 @@ __device__ void store_cached(const dqkv &a, int n_slots, char *block, int slot, 
     }
 }
 
-template <int N, element E> __global__ void __launch_bounds__(256, N <= 256 ? 4 : 2) qkv_prep_whole(const __grid_constant__ whole_heads p) {
+template <int N, element E>
+__global__ void __launch_bounds__(256, N <= 128   ? 4
+                                       : N <= 256 ? 3
+                                                  : 2) qkv_prep_whole(const __grid_constant__ whole_heads p) {
     // In this order: who starts behind this node may rely on all before it being done (attention_decode.cu).
     wait_for_previous();
     let_next_start();
@@ -148,36 +196,40 @@ template <int N, element E> __global__ void __launch_bounds__(256, N <= 256 ? 4 
     int keys = a.n_heads * N, col = is_q ? h * N : keys + (kv + (is_v && !a.v_from_k ? a.n_kv_heads : 0)) * N;
     const dweight &norm = is_q ? p.q_norm : p.k_norm;
     bool weighted = !is_v && norm.at, normed = is_v ? a.v_norm : weighted;
-    whole_head<N> weight, scale, bias, next;
+    whole_head<N> weight, scale, bias;
     weight.fill(1);
     if (weighted)
-        weight.load(norm.at, 0, norm.element);
+        weight.load(norm.at, norm.element);
     for (int k = 0; k < weight.P && weighted && a.plus_one; k++)
         weight.x[k] += 1;
     if (raw)
-        scale.load(p.x.col_scale, col, ELEMENT_F32);
+        scale.load(p.x.col_scale + col, ELEMENT_F32);
     if (biased)
-        bias.load(p.x.bias, col, ELEMENT_F32);
-    next.load(p.x, t, col);
+        bias.load(p.x.bias + col, ELEMENT_F32);
+    whole_row<N> next;
+    next.load(p, t, col, !is_q);
     for (; t < n_tokens; t += step) {
-        whole_head<N> head = next;
+        whole_row<N> row = next;
         if (t + step < n_tokens)
-            next.load(p.x, t + step, col);
-        int position = is_q ? 0 : p.plan.position[t];
-        char *block = is_q ? nullptr : kv_block(p.plan, p.cache, p.n_slots, p.plan.seq_of_row[t], position);
-        float factor = raw ? RAW_UNIT * p.x.row_scale[t] : 1;
+            next.load(p, t + step, col, !is_q);
+        char *block = is_q ? nullptr : kv_block(p.plan, p.cache, p.n_slots, row.seq, row.position);
+        whole_angles<N> angles;
+        if (turns)
+            angles.load(p.cos_sin + (int64_t)t * N);
+        whole_head<N> head;
+        head.take(row, p.x.element);
         for (int k = 0; k < head.P && raw; k++)
-            head.x[k] *= factor * scale.x[k];
+            head.x[k] *= RAW_UNIT * row.factor * scale.x[k];
         for (int k = 0; k < head.P && biased; k++)
             head.x[k] += bias.x[k];
         if (normed)
             head.normalise(a.eps, weight);
         if (turns)
-            head.rotate(p.cos_sin + (int64_t)t * N);
+            head.rotate(angles);
         if (is_q)
             store_query(p.q, t, h * N, head);
         else
-            store_cached<N, E>(a, p.n_slots, block, position & (p.n_slots - 1), is_v, kv, head);
+            store_cached<N, E>(a, p.n_slots, block, row.position & (p.n_slots - 1), is_v, kv, head);
     }
 }
 
@@ -205,8 +257,8 @@ template <int N> void start_whole(const launch *l, const whole_heads &p) {
 }
 
 void start_whole_heads(const launch *l, whole_heads p) {
-    constexpr int AT_ONCE = 132 * 32; // warps that a card runs at once, about
-    int n_heads = p.a.n_heads + (p.a.k_absent ? 0 : 2 * p.a.n_kv_heads), rows = (AT_ONCE + n_heads - 1) / n_heads;
+    int at_once = 132 * 8 * (p.a.head_dim == 128 ? 4 : p.a.head_dim == 256 ? 3 : 2); // warps that an H200 runs at once
+    int n_heads = p.a.n_heads + (p.a.k_absent ? 0 : 2 * p.a.n_kv_heads), rows = at_once / n_heads > 0 ? at_once / n_heads : 1;
     int each = (l->n_tokens + rows - 1) / rows; // rows of a warp
     p.n_warps = n_heads * ((l->n_tokens + each - 1) / each);
     switch (p.a.head_dim) {

@@ -343,7 +343,8 @@ struct dpart {
 /* A list of parts for layers that share a window, a chunk and the number of query heads to a KV head. */
 struct dparts {
     int window, chunk, per_kv, columns; // columns: of a part, at most
-    int n_kv_heads;                     // of the layers, or of the one with most
+    int n_kv_heads, head_dim;           // of the layers, or of the one with most
+    enum element cache;                 // of the layers
     int least_tokens, most_tokens;      // of this step, of the sequences that the list is of
     int max_parts, max_split;           // entries of the list; parts that a sequence is cut into at most
     int32_t *n;                         // [1]
@@ -351,9 +352,10 @@ struct dparts {
     float *partial;                     // [n_seqs * max_split][n_kv_heads][columns][v_head_dim + 2] of the layer with the most
     int32_t *arrived;                   // [n_seqs * max_split][n_kv_heads], zero between launches
 };
-/* Blocks that compute at once in a step of so many sequences: where all pairs of a sequence and a KV head have a multiprocessor of
- * their own one a multiprocessor, else two. */
-int attention_blocks(int n_seqs, int n_kv_heads);
+/* How many blocks share a pair of a part and a KV head in a step of so many sequences, 1, 2 or 4: as many as leave each pair of a sequence
+ * and a KV head a cluster of its own. And how many such clusters compute at once. */
+int attention_share(enum element cache, int head_dim, int n_seqs, int n_kv_heads);
+int attention_clusters(int head_dim, int share);
 void launch_attention_parts(const struct launch *l, const struct dparts *parts, int n, int stride); // parts[0], parts[stride] ... n of them
 
 /* ---- attention_decode.cu ---- */
