@@ -3,7 +3,7 @@
 #
 #   tools/gpu.sh pack            here: builds all of it and packs programs and libraries into build/gpu/gyre.tar.xz
 #   tools/gpu.sh run [OUT]       there, in the root of the sources beside build/gpu: unpacks, runs every test in every dtype, $JOBS (16)
-#                                programs side by side, and closes with a table; logs go to OUT. Some four minutes with 16 processors
+#                                programs side by side, and closes with a table; logs go to OUT
 #   tools/gpu.sh sanitize [OUT]  there, after run or in place of it: compute-sanitizer's memcheck, initcheck and synccheck over samples of
 #                                the op tests
 #
