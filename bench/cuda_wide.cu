@@ -3,11 +3,12 @@
  *     cuda_wide table [ROWS ...]    each linear of some models: launches behind one another in a graph, weights rotated past the L2
  *     cuda_wide step [ROWS ...]     the linears of all layers of a step, one behind the other
  *     cuda_wide cuts [ROWS ...]     other cuts of each than wide_cut_of's, the fastest first
+ *     cuda_wide layer [ROWS ...]    a layer without its attention, ADD_NORM and quantise between: other cuts of each product in turn
  *     cuda_wide cuts0 ...           of the first model (0, 1 and 2 there are)
  *
  * Ours includes scales, and GATED_ACT of gate_up; the library's is the raw products in half precision. */
-#include "cuda/graph_time.cuh"
 #include "backend/cuda/wide.cu"
+#include "cuda/graph_time.cuh"
 
 #include <algorithm>
 #include <cublasLt.h>
@@ -99,7 +100,7 @@ static bool put_wide(const shape &s, int rows, const wide_cut *cut) {
 static double time_wide(const shape &s, int rows, const wide_cut *cut, int n_runs) {
     int n = launches_of(s);
     return microseconds(
-            stream,
+               stream,
                [&] {
                    for (int i = 0; i < n; i++)
                        if (!put_wide(s, rows, cut))
@@ -142,7 +143,7 @@ static double time_library(const shape &s, int rows) {
         if (!put()) // loads its module
             continue;
         double us = microseconds(
-            stream,
+                        stream,
                         [&] {
                             bool fine = true;
                             for (int i = 0; i < n; i++)
@@ -208,7 +209,7 @@ static std::vector<wide_cut> cuts_of(const dwide &a, int rows) {
             int half = most_stages; // so that two blocks have room
             for (c.n_stages = most_stages; c.n_stages > 1 && shared_bytes(&a, &c) > 113 * 1024; c.n_stages--)
                 half = c.n_stages - 1;
-            for (int n : {most_stages, most_stages - 1, half}) {
+            for (int n : {most_stages, most_stages - 1, most_stages - 2, half}) {
                 c.n_stages = n;
                 if (wide_takes_cut(&a, rows, &c))
                     found.push_back(c);
@@ -242,6 +243,102 @@ static void cuts(const model &m, const std::vector<int> &rows) {
         }
 }
 
+/* A layer: ADD_NORM, qkv, quantise, o, ADD_NORM, gate_up, quantise, down. */
+struct chain {
+    const model &m;
+    int rows;
+    wide_cut cut[4];
+    struct launch l;
+    dmat residual, normed8, value, value8, heads, heads8, sum;
+
+    dmat buffer(int width, element e, bool most) const {
+        dmat d = {nullptr, width, width, e};
+        size_t size = (size_t)rows * width * (e == ELEMENT_F32 ? 4 : e == ELEMENT_F16 ? 2 : 1);
+        TRY(cudaMalloc(&d.at, size));
+        TRY(cudaMemset(d.at, 0x11, size));
+        if (e == ELEMENT_E4M3)
+            TRY(cudaMalloc(&d.scale, rows * 4));
+        if (most) {
+            TRY(cudaMalloc(&d.most, rows * 4));
+            TRY(cudaMemset(d.most, 0, rows * 4));
+        }
+        return d;
+    }
+    chain(const model &m, int rows) : m(m), rows(rows), l() {
+        l.stream = stream;
+        l.n_tokens = rows;
+        int hidden = (int)m.layer[0].in, ffn = (int)m.layer[3].in, of_heads = (int)m.layer[1].in;
+        residual = buffer(hidden, ELEMENT_F32, false);
+        normed8 = buffer(hidden, ELEMENT_E4M3, false);
+        value = buffer(ffn, ELEMENT_F16, true);
+        value8 = buffer(ffn, ELEMENT_E4M3, false);
+        heads = buffer((int)m.layer[0].out, ELEMENT_F16, true);
+        heads8 = buffer(of_heads, ELEMENT_E4M3, false);
+        sum = buffer(hidden, ELEMENT_F32, false);
+        for (int i = 0; i < 4; i++) {
+            dwide a = wide_of(m.layer[i]);
+            cut[i] = wide_cut_of(&a, rows);
+        }
+    }
+    bool product(int i, dmat x, dmat y) const {
+        dwide a = wide_of(m.layer[i]);
+        return launch_wide_linear_cut(stream, rows, &a, x, y, &cut[i]) == cudaSuccess;
+    }
+    bool put_layer() const {
+        dadd_norm norm = {};
+        norm.w = {ones, 1, residual.width, ELEMENT_F32, nullptr};
+        norm.eps = 1e-6f;
+        dmat part = heads, none = {nullptr, residual.width, residual.width, ELEMENT_F16};
+        part.width = heads8.width;
+        launch_add_norm(&l, &norm, residual, sum, residual, none, normed8);
+        bool fine = product(0, normed8, heads);
+        launch_quantise(&l, rows, part, heads8);
+        fine = fine && product(1, heads8, sum);
+        launch_add_norm(&l, &norm, residual, sum, residual, none, normed8);
+        fine = fine && product(2, normed8, value);
+        launch_quantise(&l, rows, value, value8);
+        return fine && product(3, value8, sum) && cudaGetLastError() == cudaSuccess;
+    }
+    double time(int n_runs) const {
+        const int LAYERS = 12;
+        return microseconds(
+                   stream,
+                   [&] {
+                       bool fine = true;
+                       for (int i = 0; i < LAYERS; i++)
+                           fine = fine && put_layer();
+                       return fine;
+                   },
+                   n_runs) /
+               LAYERS;
+    }
+};
+
+static void layer(const model &m, const std::vector<int> &rows) {
+    for (int n : rows) {
+        chain c(m, n);
+        printf("%s layer M=%d: %.2f us\n", m.name, n, c.time(5));
+        for (int i = 0; i < 4; i++) {
+            dwide a = wide_of(m.layer[i]);
+            wide_cut usual = c.cut[i];
+            std::vector<std::pair<double, wide_cut>> tried;
+            for (const wide_cut &cut : cuts_of(a, n)) {
+                c.cut[i] = cut;
+                double us = c.time(2);
+                if (us > 0)
+                    tried.push_back({us, cut});
+            }
+            c.cut[i] = usual;
+            std::sort(tried.begin(), tried.end(), [](auto &p, auto &q) { return p.first < q.first; });
+            printf("  %s\n", m.layer[i].name);
+            print_cut(c.time(3), usual);
+            for (size_t k = 0; k < tried.size() && k < 5; k++)
+                print_cut(tried[k].first, tried[k].second);
+            fflush(stdout);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     std::string what = argc > 1 ? argv[1] : "table";
     std::vector<int> rows;
@@ -252,6 +349,9 @@ int main(int argc, char **argv) {
     open();
     for (size_t i = 0; i < MODELS.size(); i++)
         if (what.back() < '0' || what.back() > '9' || what.back() - '0' == (int)i)
-            (what.substr(0, 5) == "table" ? table : what.substr(0, 4) == "cuts" ? cuts : step)(MODELS[i], rows);
+            (what.substr(0, 5) == "table"   ? table
+             : what.substr(0, 4) == "cuts"  ? cuts
+             : what.substr(0, 5) == "layer" ? layer
+                                            : step)(MODELS[i], rows);
     return 0;
 }

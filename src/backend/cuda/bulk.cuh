@@ -90,6 +90,12 @@ __device__ __forceinline__ uint64_t policy_read_once() {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
+/* By a few blocks, not all at the same time: what is read once leaves as soon as anything else comes. */
+__device__ __forceinline__ uint64_t policy_read_again() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
 __device__ __forceinline__ uint64_t policy_read_often() {
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));

@@ -46,15 +46,19 @@ struct ring_place {
     }
 };
 
-/* The tiles of a cluster, one after the other: those of the same rows and all tokens lie together, so that W is read once. */
+/* The tiles of a cluster, one after the other: those of the same rows and all tokens lie together, so that W is read once. The last of the
+ * tokens may be fewer: they come to each cluster in turn, where a pass has whole rows of tiles. */
 struct tile_walk {
-    int at, step, n, token_tiles;
+    int at, step, n, token_tiles, turn;
     __device__ explicit tile_walk(const wide_args &a)
-        : at(blockIdx.x / a.split), step(gridDim.x / a.split), n(a.n_tiles), token_tiles(a.token_tiles) {}
+        : at(blockIdx.x / a.split), step(gridDim.x / a.split), n(a.n_tiles), token_tiles(a.token_tiles), turn(0) {}
     __device__ bool there() const { return at < n; }
     __device__ int left() const { return there() ? (n - 1 - at) / step + 1 : 0; }
-    __device__ void next() { at += step; }
-    __device__ int token_tile() const { return at % token_tiles; }
+    __device__ void next() {
+        at += step;
+        turn += step % token_tiles == 0;
+    }
+    __device__ int token_tile() const { return (at + turn) % token_tiles; }
     __device__ int row_tile() const { return at / token_tiles; }
 };
 
@@ -86,13 +90,14 @@ template <variant V> struct producer {
     int w_bytes, piece_begin, piece_end;
     tile_walk w_walk, x_walk;
     int w_piece, x_piece, n_copies, n_early;
-    uint64_t once, often;
+    uint64_t of_w, often;
 
     __device__ producer(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int w_bytes,
                         int piece_begin, int piece_end)
         : a(a), w_map(w_map), x_map(x_map), m(m), w_bytes(w_bytes), piece_begin(piece_begin), piece_end(piece_end), w_walk(a), x_walk(a),
           w_piece(piece_begin), x_piece(piece_begin), n_copies(w_walk.left() * (piece_end - piece_begin)),
-          n_early(min(n_copies, a.n_stages)), once(policy_read_once()), often(policy_read_often()) {}
+          n_early(min(n_copies, a.n_stages)), of_w(a.token_tiles > 1 ? policy_read_again() : policy_read_once()),
+          often(policy_read_often()) {}
 
     __device__ void put_w(int slot) {
         uint32_t full = m.full + slot * 8;
@@ -100,9 +105,9 @@ template <variant V> struct producer {
         uint32_t to = m.ring + slot * (w_bytes + X_BYTES);
         int octet = w_walk.row_tile() * a.octets;
         if (V != HEADS)
-            bulk_copy_box(to, w_map, w_piece * PIECE_BYTES, 0, 0, octet, full, once);
+            bulk_copy_box(to, w_map, w_piece * PIECE_BYTES, 0, 0, octet, full, of_w);
         for (int i = octet; V == HEADS && i < octet + a.octets; i++, to += 2 * ATOM) // partners are half a head apart, from any octet
-            bulk_copy_box(to, w_map, w_piece * PIECE_BYTES, 0, 0, row_of(a, V, i * 8, 0) / 8, full, once);
+            bulk_copy_box(to, w_map, w_piece * PIECE_BYTES, 0, 0, row_of(a, V, i * 8, 0) / 8, full, of_w);
         if (++w_piece == piece_end) {
             w_piece = piece_begin;
             w_walk.next();

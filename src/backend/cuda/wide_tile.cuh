@@ -352,6 +352,15 @@ template <int N, int PARTS, variant V> struct consumer {
         at.step();
     }
 
+    /* For a group without tokens. */
+    __device__ void pass_over(ring_place &at, int n_pieces) const {
+        for (int piece = 0; piece < n_pieces; piece++) {
+            barrier_wait(m.full + at.slot * 8, at.parity);
+            release(at.slot);
+            at.step();
+        }
+    }
+
     /* All pieces of the tile. */
     __device__ void multiply(ring_place &at, int n_pieces) {
         int last = -1;
@@ -390,7 +399,9 @@ template <int N, int PARTS, variant V> struct consumer {
             if constexpr (V == HEADS)
                 for (int i = 0; i < 2; i++)
                     places[i] = place_of_token(a, token + 8 * i);
-            multiply(at, n_pieces);
+            bool has_tokens = token_tile * TOKENS + group * GROUP_TOKENS < a.n_tokens;
+            multiply(at, has_tokens ? n_pieces : 0);
+            pass_over(at, has_tokens ? 0 : n_pieces);
             if constexpr (PARTS == 1)
                 if (a.split > 1)
                     exchange();
