@@ -43,6 +43,8 @@ static struct program cut_program(const struct program *p, int last, int out) {
     memcpy(c.values, p->values, (size_t)c.n_values * sizeof *c.values);
     for (int i = 0; i < c.n_values; i++)
         c.values[i].last_use = MIN(c.values[i].last_use, last);
+    while (c.sections[c.n_sections - 1].first_op > last)
+        c.n_sections--;
     c.hidden = NO_VAL;
     op_sample(&c, p->values[v.id].rows == ROWS_TOKENS ? op_take_rows(&c, v) : v);
     return c;
@@ -231,6 +233,7 @@ static void copy_op(const struct program *p, int op, struct place *place, struct
             copy.out[k].id = few->n_values;
             few->values[few->n_values++] = made;
         }
+    copy.section = 0;
     few->ops[few->n_ops++] = copy;
 }
 
@@ -252,6 +255,7 @@ static struct row_set alone_on_cpu(const struct walk *w, int op, int k) {
     few.ops = calloc((size_t)few.cap_ops, sizeof *few.ops);
     few.values = calloc((size_t)few.cap_values, sizeof *few.values);
     few.n_ops = few.n_values = 0;
+    few.n_sections = 1;
     few.hidden = NO_VAL;
     val all = op_embed(&few, &weight, 1);
     few.values[all.id].last_use = MOST_TOGETHER;
