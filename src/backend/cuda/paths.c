@@ -14,8 +14,8 @@
  * lead to tiles for all, which is faster (8 rows of Qwen2.5-7B: 3,191 tokens/s for 3,468).
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
- * not reach the power limit that a step runs at. With more rows the library computes all. wide.cu is left to GYRE_LINEAR: as it
- * is, it waits for ever where one of its groups has no tokens.
+ * not reach the power limit that a step runs at. With more rows the library computes all. wide.cu is left to GYRE_LINEAR: in a step, at
+ * the clocks that power allows, it is 1 to 8 per cent slower (docs/benchmarks.md).
  *
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
  * if GYRE_LINEAR names a path (library, stream, tiles, wide: for tests and to measure), and those for which the time is up take what is
