@@ -57,8 +57,7 @@ void engine_end_starved(struct gyre *g) {
     g->scheduler.starved = NULL;
     fail(&err, ERR_MEMORY,
          "the device has no memory left for the cache of %d tokens: of the %lld MiB that the cache was to have it got %lld, others have "
-         "taken "
-         "the rest; start with a smaller --kv-cache-memory or --gpu-memory-utilization, or end what else runs there",
+         "taken the rest; start with a smaller --kv-cache-memory or --gpu-memory-utilization, or end what else runs there",
          seq->n_tokens, (long long)(g->info.kv_cache_bytes >> 20), (long long)(committed_bytes(g) >> 20));
     engine_end(g, seq->owner, GYRE_FAILED, &err);
 }
