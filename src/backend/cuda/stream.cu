@@ -26,6 +26,7 @@
  * 132 multiprocessors keep 12.7 MB under way; 4.6 TB/s at a microsecond need 4.6 MB.
  *
  * Bytes: W once, x once a block. */
+#include "backend/cuda/launching.cuh"
 #include "backend/cuda/stream_kernel.cuh"
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
@@ -114,26 +115,11 @@ template <stream_end E> static kernel<E> kernel_of(enum element w, const struct 
     }
 }
 
-/* How many blocks run at once, one on a multiprocessor: with clusters of more than two not all have a place. */
 int stream_blocks(int cluster) {
     static int found[MAX_CLUSTER + 1];
-    if (found[cluster] == 0) {
-        int device = 0, n = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-        cudaLaunchAttribute attribute = {};
-        attribute.id = cudaLaunchAttributeClusterDimension;
-        attribute.val.clusterDim.x = cluster;
-        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-        cudaLaunchConfig_t config = {dim3(n / cluster * cluster), dim3(WARPS * 32), SHARED_MOST, nullptr, &attribute, 1};
-        const struct stream_cut c = {1, 1, 1, cluster, cluster, false};
-        auto k = kernel_of<END_PLAIN>(ELEMENT_E4M3, &c);
-        cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
-        int n_clusters = 0;
-        if (cudaOccupancyMaxActiveClusters(&n_clusters, k, &config) != cudaSuccess || n_clusters == 0)
-            n_clusters = 1; // the launch says why
-        found[cluster] = (n_clusters < n / cluster ? n_clusters : n / cluster) * cluster;
-    }
+    const struct stream_cut c = {1, 1, 1, cluster, cluster, false};
+    if (found[cluster] == 0)
+        found[cluster] = blocks_at_once(kernel_of<END_PLAIN>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
     return found[cluster];
 }
 

@@ -22,10 +22,9 @@
  * what limits), two blocks of consecutive nodes on a multiprocessor (a ring under 100 KB loses more than an early start gains, and
  * blocks double up), asking the L2 for the next weight when the own is on its way (bulk prefetches of pieces of rows take 20 ns
  * each, and what they gain the next product, this one loses). */
+#include "backend/cuda/launching.cuh"
 #include "backend/cuda/tiles_ending.cuh"
 #include "backend/cuda/wgmma_e4m3.cuh"
-
-#include <cudaTypedefs.h>
 
 enum { STAGE_BYTES_OF_ROW = 128, MAX_STAGES = 16, WARPGROUP = 128, M_ROWS = 64, ATOM = 1024 };
 
@@ -346,25 +345,10 @@ static kernel kernel_of(const struct dtiles *a, element y, int n_rows) {
     }
 }
 
-/* How many blocks of one a multiprocessor run at once: with clusters not all multiprocessors have a place. */
-static int blocks_at_once(int cluster) {
+static int tiles_blocks(int cluster) {
     static int found[MAX_CLUSTER + 1];
-    if (found[cluster] == 0) {
-        int device = 0, n = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-        cudaLaunchAttribute attribute = {};
-        attribute.id = cudaLaunchAttributeClusterDimension;
-        attribute.val.clusterDim.x = cluster;
-        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-        cudaLaunchConfig_t config = {dim3(n / cluster * cluster), dim3(WARPGROUP + 32), SHARED_MOST, nullptr, &attribute, 1};
-        kernel k = kernel_for<PLAIN, float>(16);
-        cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
-        int n_clusters = 0;
-        if (cudaOccupancyMaxActiveClusters(&n_clusters, k, &config) != cudaSuccess || n_clusters == 0)
-            n_clusters = 1; // the launch says why
-        found[cluster] = (n_clusters < n / cluster ? n_clusters : n / cluster) * cluster;
-    }
+    if (found[cluster] == 0)
+        found[cluster] = blocks_at_once(kernel_for<PLAIN, float>(16), cluster, WARPGROUP + 32, SHARED_MOST);
     return found[cluster];
 }
 
@@ -372,7 +356,7 @@ static tiles_cut cut_in(const struct dtiles *a, int n_rows, int split, size_t ro
     int octets = up_to(units_of(a), 8);
     struct tiles_cut c = {};
     c.split = split;
-    c.n_blocks = blocks_at_once(split);
+    c.n_blocks = tiles_blocks(split);
     int at_once = c.n_blocks / split;
     c.octets = up_to(octets, at_once * up_to(octets, at_once * most_octets(in_pairs(a))));
     for (c.n_stages = 2; c.n_stages < MAX_STAGES; c.n_stages++) {
@@ -387,9 +371,9 @@ static tiles_cut cut_in(const struct dtiles *a, int n_rows, int split, size_t ro
 struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows) {
     int octets = up_to(units_of(a), 8), split = 4, pieces = up_to((int)a->w.in, STAGE_BYTES_OF_ROW);
     // Of short rows a tile for one warpgroup leaves x small, and nothing has to be joined.
-    if (pieces <= 64 && up_to(octets, blocks_at_once(1)) <= M_ROWS / (in_pairs(a) ? 16 : 8))
+    if (pieces <= 64 && up_to(octets, tiles_blocks(1)) <= M_ROWS / (in_pairs(a) ? 16 : 8))
         return cut_in(a, n_rows, 1, SHARED_MOST);
-    while (split > 1 && (octets > blocks_at_once(split) / split * (in_pairs(a) ? 8 : 16) || pieces < 4 * split))
+    while (split > 1 && (octets > tiles_blocks(split) / split * (in_pairs(a) ? 8 : 16) || pieces < 4 * split))
         split /= 2;
     return cut_in(a, n_rows, split, SHARED_MOST);
 }
@@ -413,21 +397,6 @@ bool tiles_take(const struct dtiles *a, struct dmat x, struct dmat y, int n_rows
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
-/* Rows of `bytes`, in the swizzle, boxes of 128 bytes of some rows. Beyond the end there is zero. */
-static bool encode(CUtensorMap *map, const void *at, int rank, const cuuint64_t *size, const cuuint64_t *strides, const cuuint32_t *box,
-                   CUtensorMapL2promotion promotion) {
-    static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
-        void *found = nullptr;
-        cudaDriverEntryPointQueryResult result;
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-        return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
-    }();
-    static const cuuint32_t ones[4] = {1, 1, 1, 1};
-    return encode_tiled && encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, rank, const_cast<void *>(at), size, strides, box, ones,
-                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, promotion,
-                                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 /* [octet][half][row of 8][column]: in pairs, half 1 is the partners. Of heads, an octet is any eight rows; those whose partners lie half
  * a head further are asked for, one by one. */
 static bool map_weight(CUtensorMap *map, const struct dtiles *a, int octets) {
@@ -436,13 +405,13 @@ static bool map_weight(CUtensorMap *map, const struct dtiles *a, int octets) {
     cuuint64_t size[4] = {row, 8, n_halves, (a->w.out - (n_halves - 1) * apart) / 8};
     cuuint64_t strides[3] = {row, row * apart, row * 8};
     cuuint32_t box[4] = {STAGE_BYTES_OF_ROW, 8, (cuuint32_t)n_halves, heads ? 1 : (cuuint32_t)octets};
-    return encode(map, a->w.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+    return encode_rows(map, a->w.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 static bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows) {
     cuuint64_t size[2] = {(cuuint64_t)x.width, (cuuint64_t)n_rows}, strides[1] = {(cuuint64_t)x.stride};
     cuuint32_t box[2] = {STAGE_BYTES_OF_ROW, (cuuint32_t)tokens_of(n_rows)};
-    return encode(map, x.at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+    return encode_rows(map, x.at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y,

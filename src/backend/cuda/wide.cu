@@ -25,9 +25,8 @@
  *
  * The end of a tile: sums times both scales, bias, activation; then by way of shared memory, 64 bytes of a token at a time, so that
  * what is written are whole sectors. */
+#include "backend/cuda/launching.cuh"
 #include "backend/cuda/wide_tile.cuh"
-
-#include <cudaTypedefs.h>
 
 namespace {
 
@@ -145,57 +144,27 @@ size_t shared_bytes(const struct dwide *a, const struct wide_cut *c) {
     return ATOM + (ring > received ? ring : received) + WARPS * STAGING + scale_bytes(i->eights());
 }
 
-/* Rows of bytes in the swizzle, boxes of 128 bytes of some rows. Beyond the end there is zero. */
-bool encode(CUtensorMap *map, const void *at, int rank, const cuuint64_t *size, const cuuint64_t *strides, const cuuint32_t *box,
-            CUtensorMapL2promotion promotion) {
-    static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
-        void *found = nullptr;
-        cudaDriverEntryPointQueryResult result;
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-        return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
-    }();
-    static const cuuint32_t ones[4] = {1, 1, 1, 1};
-    return encode_tiled && encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, rank, const_cast<void *>(at), size, strides, box, ones,
-                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, promotion,
-                                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 /* [octet][half][row of 8][column]: half 1 is the partners. Of heads an octet is any eight rows; they are asked for one by one. */
 bool map_weight(CUtensorMap *map, const struct dwide *a, int octets) {
     cuuint64_t row = (cuuint64_t)a->w.in, n_halves = rows_together(a), apart = a->heads ? a->heads->head_dim / 2 : units_of(a);
     cuuint64_t size[4] = {row, 8, n_halves, (a->w.out - (n_halves - 1) * apart) / 8};
     cuuint64_t strides[3] = {row, row * apart, row * 8};
     cuuint32_t box[4] = {PIECE_BYTES, 8, (cuuint32_t)n_halves, a->heads ? 1 : (cuuint32_t)octets};
-    return encode(map, a->w.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+    return encode_rows(map, a->w.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows) {
     cuuint64_t size[2] = {(cuuint64_t)x.width, (cuuint64_t)n_rows}, strides[1] = {(cuuint64_t)x.stride};
     cuuint32_t box[2] = {PIECE_BYTES, TOKENS};
-    return encode(map, x.at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+    return encode_rows(map, x.at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 } // namespace
 
-/* How many blocks run at once: with clusters not all multiprocessors have a place. */
 int wide_blocks(int cluster) {
     static int found[MAX_CLUSTER + 1];
-    if (found[cluster] == 0) {
-        int device = 0, n = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-        cudaLaunchAttribute attribute = {};
-        attribute.id = cudaLaunchAttributeClusterDimension;
-        attribute.val.clusterDim.x = cluster;
-        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-        cudaLaunchConfig_t config = {dim3(n / cluster * cluster), dim3(CONSUMERS + WARPGROUP), SHARED_MOST - ATOM, nullptr, &attribute, 1};
-        kernel k = wide_linear<144, 2, GATED>;
-        cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST - ATOM);
-        int n_clusters = 0;
-        if (cudaOccupancyMaxActiveClusters(&n_clusters, k, &config) != cudaSuccess || n_clusters == 0)
-            n_clusters = 1; // the launch says why
-        found[cluster] = (n_clusters < n / cluster ? n_clusters : n / cluster) * cluster;
-    }
+    if (found[cluster] == 0)
+        found[cluster] = blocks_at_once(wide_linear<144, 2, GATED>, cluster, CONSUMERS + WARPGROUP, SHARED_MOST - ATOM);
     return found[cluster];
 }
 
