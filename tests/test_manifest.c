@@ -50,6 +50,22 @@ static void a_file_that_is_not_there_is_named(void **state) {
     EXPECT_EQ(manifest_check_code(&list, &err), ERR_FORMAT);
 }
 
+static void the_name_of_a_build_differs_with_any_kernel_and_with_their_order(void **state) {
+    (void)state;
+    fill_list();
+    uint64_t name = manifest_hash(&list);
+    EXPECT(manifest_hash(&list) == name);
+    files[1].hash ^= 1;
+    EXPECT(manifest_hash(&list) != name);
+    fill_list();
+    files[0].n_bytes++;
+    EXPECT(manifest_hash(&list) != name);
+    fill_list();
+    struct kernel_file first = files[0];
+    files[0] = files[1], files[1] = first;
+    EXPECT(manifest_hash(&list) != name);
+}
+
 static void another_card_is_refused_with_what_to_do(void **state) {
     (void)state;
     static const int others[][2] = {{8, 0}, {8, 9}, {9, 1}, {10, 0}, {12, 0}};
@@ -83,6 +99,7 @@ int main(void) {
         cmocka_unit_test(kernels_that_are_those_of_the_list_are_taken),
         cmocka_unit_test(a_file_that_differs_by_a_bit_is_named),
         cmocka_unit_test(a_file_that_is_not_there_is_named),
+        cmocka_unit_test(the_name_of_a_build_differs_with_any_kernel_and_with_their_order),
         cmocka_unit_test(another_card_is_refused_with_what_to_do),
         cmocka_unit_test(a_driver_that_is_old_or_absent_is_refused_with_what_to_do),
     };

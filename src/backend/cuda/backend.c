@@ -11,18 +11,23 @@
 // ---- open -------------------------------------------------------------------------------------------------------
 
 static enum status no_device(struct error *err, cudaError_t code, const char *what) {
+    if (code == cudaErrorMemoryAllocation) // there is no context yet to ask how much is free
+        return fail(
+            err, ERR_MEMORY,
+            "--device cuda: %s: the GPU's memory is taken by others, and some 600 MiB are needed to begin with; nvidia-smi tells by whom",
+            what);
     return fail(err, ERR_UNSUPPORTED, "--device cuda: %s: %s", what, cudaGetErrorString(code));
 }
 
-/* Plans of products are good for this card, driver and library. */
+/* Plans of products are good for this card, driver and library, and choices between paths for these kernels. */
 static void open_plans(struct backend *b) {
     char machine[400], path[4096];
     struct cudaDeviceProp card = {0};
     int driver = 0;
     cudaGetDeviceProperties(&card, b->device);
     cudaDriverGetVersion(&driver);
-    snprintf(machine, sizeof machine, "%.200s, %d multiprocessors, driver %d, cuBLASLt %zu", card.name, card.multiProcessorCount, driver,
-             cublasLtGetVersion());
+    snprintf(machine, sizeof machine, "%.200s, %d multiprocessors, driver %d, cuBLASLt %zu, kernels %016llx", card.name,
+             card.multiProcessorCount, driver, cublasLtGetVersion(), (unsigned long long)manifest_hash(&kernel_list));
     b->plans = plan_cache_open(plan_cache_path(path, sizeof path, machine) ? path : NULL, machine);
 }
 
@@ -43,8 +48,7 @@ static enum status open_parts(struct backend *b, struct error *err) {
     TRY(manifest_check_card(&kernel_list, &machine, err));
     if ((code = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking)) != cudaSuccess)
         return no_device(err, code, "no stream");
-    if ((code = cudaMalloc(&b->workspace, WORKSPACE_BYTES)) != cudaSuccess)
-        return no_device(err, code, "no workspace");
+    TRY(memory_take(b, &b->workspace, WORKSPACE_BYTES, "workspace", err));
     if (cublasLtCreate(&b->blas) != CUBLAS_STATUS_SUCCESS)
         return fail(err, ERR_UNSUPPORTED, "--device cuda: cuBLASLt does not start");
     if ((code = cudaEventCreate(&b->begun)) != cudaSuccess || (code = cudaEventCreate(&b->ended)) != cudaSuccess)

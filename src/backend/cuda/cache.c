@@ -14,6 +14,7 @@
  * Measured: docs/benchmarks.md, "CUDA, memory of the cache". */
 #include "backend/cuda/cuda.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { LEAST_PIECE = 32 << 20, MOST_PIECE = 256 << 20 };
@@ -136,17 +137,15 @@ static enum status reserve(struct backend *b, const struct program *p, int g, in
 
 static enum status allocate(struct backend *b, const struct program *p, int g, struct error *err) {
     struct group_cache *c = &b->caches[g];
+    char what[60];
     int64_t n_bytes;
     c->block_elements = block_elements(b, &p->groups[g], b->block_size);
     c->layer_elements = c->block_elements * c->n_blocks;
     c->piece_blocks = c->piece_places = (int)MAX(c->n_blocks, 1);
     if (__builtin_mul_overflow(c->block_elements * p->groups[g].n_layers * element_bytes(c->element), c->n_blocks, &n_bytes))
         return too_large(b, p, g, err);
-    if (cudaMalloc(&c->at, (size_t)MAX(n_bytes, 1)) != cudaSuccess) {
-        cudaGetLastError();
-        return fail(err, ERR_MEMORY, "%s: the device has no room for %lld slots of recurrent state, %lld bytes", p->name,
-                    (long long)c->n_blocks, (long long)n_bytes);
-    }
+    snprintf(what, sizeof what, "%lld slots of recurrent state", (long long)c->n_blocks);
+    TRY(memory_take(b, &c->at, n_bytes, what, err));
     DEVICE_TRY(b, err, cudaMemset(c->at, 0, (size_t)n_bytes), "clearing %lld bytes of recurrent state", (long long)n_bytes);
     return OK;
 }

@@ -283,6 +283,8 @@ bool raw_will_be_read(const struct program *p, const struct op *linear);
 bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
 
 /* ---- memory.c ---- */
+/* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much there is. */
+enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err);
 /* *(void **)out becomes memory of the device, unless the executable is only sized; either way it is counted. Whatever a step needs is
  * asked for here, before graphs are captured. */
 enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, const char *what, struct error *err);

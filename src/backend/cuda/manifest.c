@@ -34,6 +34,15 @@ enum status manifest_check_card(const struct kernel_list *list, const struct mac
                 list->n_names, list->arch, m->device, m->major, m->minor);
 }
 
+uint64_t manifest_hash(const struct kernel_list *list) {
+    uint64_t hash = (uint64_t)list->arch;
+    for (int i = 0; i < list->n_files; i++) {
+        uint64_t file[3] = {hash, list->files[i].n_bytes, list->files[i].hash};
+        hash = XXH3_64bits(file, sizeof file);
+    }
+    return hash;
+}
+
 // ---- the device code in memory ----------------------------------------------------------------------------------
 
 struct search {

@@ -35,3 +35,6 @@ enum status manifest_check_card(const struct kernel_list *list, const struct mac
 
 /* Hashes the device code of the object that the list is in: 10 MB, about a millisecond. ERR_FORMAT names the file that differs. */
 enum status manifest_check_code(const struct kernel_list *list, struct error *err);
+
+/* A name for the build's device code: other for any kernel that differs. */
+uint64_t manifest_hash(const struct kernel_list *list);

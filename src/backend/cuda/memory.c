@@ -8,16 +8,20 @@ enum { PLACE = 512 };             // what the device's allocator rounds to
 enum { LIBRARIES = 160 << 20 };   // modules that load and graphs that are instantiated later than the question is asked
 static const double SHARE = 0.92; // of the device, unless somebody says another
 
+enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err) {
+    size_t free_bytes = 0, total = 0;
+    if (cudaMalloc((void **)out, (size_t)MAX(n_bytes, 1)) == cudaSuccess)
+        return OK;
+    cudaGetLastError();
+    cudaMemGetInfo(&free_bytes, &total);
+    return fail(err, ERR_MEMORY, "CUDA device %d has no room for %lld MiB of %s: %zu of its %zu MiB are free", b->device,
+                (long long)((n_bytes + (1 << 20) - 1) >> 20), what, free_bytes >> 20, total >> 20);
+}
+
 enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, const char *what, struct error *err) {
     n_bytes = (MAX(n_bytes, 1) + PLACE - 1) / PLACE * PLACE;
     exe->step_bytes += n_bytes;
-    if (exe->only_sized || cudaMalloc((void **)out, (size_t)n_bytes) == cudaSuccess)
-        return OK;
-    size_t free_bytes = 0, total = 0;
-    cudaGetLastError();
-    cudaMemGetInfo(&free_bytes, &total);
-    return fail(err, ERR_MEMORY, "the device has no room for %lld MiB of %s: %zu of its %zu MiB are free", (long long)(n_bytes >> 20), what,
-                free_bytes >> 20, total >> 20);
+    return exe->only_sized ? OK : memory_take(exe->backend, out, n_bytes, what, err);
 }
 
 enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,

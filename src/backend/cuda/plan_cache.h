@@ -1,8 +1,8 @@
 /* plan_cache.h - how products were found to be fastest on this card, kept for the next start.
  *
- * A text file in $XDG_CACHE_HOME/gyre or ~/.cache/gyre, one for each card, driver and library. It holds what timing found and nothing
- * that a product's result depends on. Whatever is not exactly as it was written (another card or library, a cut or changed file, one that
- * others may write to) counts as no file at all, and is made anew. Algorithms are the library's own words, 64 bytes each: whoever uses one
+ * A text file in $XDG_CACHE_HOME/gyre or ~/.cache/gyre, one for each card, driver, library and build of the kernels. It holds what
+ * timing found and nothing that a product's result depends on. Whatever is not exactly as it was written (another card or library, a cut
+ * or changed file, one that others may write to) counts as no file at all, and is made anew. Algorithms are the library's own words, 64 bytes each: whoever uses one
  * asks the library first whether it is good for the product at hand. */
 #pragma once
 

@@ -235,10 +235,7 @@ enum status cuda_place_weights(struct backend *b, const struct program *p, struc
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
             if (p->ops[i].weights[k])
                 TRY(reserve(b, p, &p->ops[i], k, err));
-    if (cudaMalloc(&b->weights, (size_t)MAX(b->weight_bytes, 1)) != cudaSuccess) {
-        cudaGetLastError();
-        return fail(err, ERR_MEMORY, "%s: the device has no room for %lld bytes of weights", p->name, (long long)b->weight_bytes);
-    }
+    TRY(memory_take(b, &b->weights, b->weight_bytes, "weights", err));
     settle(b);
     return upload_and_judge(b, err);
 }
