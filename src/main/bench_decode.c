@@ -28,7 +28,7 @@ static struct {
     const char *output_json;
     bool trace;
     struct engine_flags engine;
-} opt = {.input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = 2, .engine = ENGINE_FLAGS_DEFAULT};
+} opt = {.input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = -1, .warmup_s = -1, .engine = ENGINE_FLAGS_DEFAULT};
 
 /* clang-format off */
 static const struct flag flags[] = {
@@ -36,8 +36,8 @@ static const struct flag flags[] = {
     {"input-len", 0, FLAG_INT, &opt.input_len, "N", "Workload", "tokens of each prompt, random ones", .min = 1, .max = 1 << 24},
     {"output-len", 0, FLAG_INT, &opt.output_len, "N", "Workload", "tokens of each answer", .min = 2, .max = 1 << 24},
     {"prefill", 0, FLAG_IDS, &opt.prefill, "2048", "Workload", "time the first token of one prompt of so many tokens as well"},
-    {"num-iters-warmup", 0, FLAG_INT, &opt.n_warmup, "N", "Workload", "runs of each before those that count", .min = 0, .max = 1 << 20},
-    {"warmup-seconds", 0, FLAG_REAL, &opt.warmup_s, "S", "Workload", "warm up for so long at least, for clocks that stay", .min = 0, .max = 3600},
+    {"warmup-seconds", 0, FLAG_REAL, &opt.warmup_s, "S", "Workload", "warm up under load for so long, and for a fifth of that before each further size; 5 unless said", .min = 0, .max = 3600},
+    {"num-iters-warmup", 0, FLAG_INT, &opt.n_warmup, "N", "Workload", "whole runs of each before those that count, in place of seconds if none are given", .min = 0, .max = 1 << 20},
     {"num-iters", 0, FLAG_INT, &opt.n_iters, "N", "Workload", "runs of each; their median, least and most are printed", .min = 1, .max = 1 << 20},
     {"seed", 0, FLAG_INT, &opt.seed, "N", "Workload", "of the prompts", .min = 0, .max = 1e18},
     {"trace", 0, FLAG_BOOL, &opt.trace, NULL, "Report", "also where the time of a step that decodes goes, and of a prompt's last, op by op; on a GPU"},
@@ -121,13 +121,14 @@ static enum status run_once(struct gyre *g, int64_t n, int64_t n_prompt, int64_t
     return st;
 }
 
-/* Ends while all sequences decode: the step that was collected last is one of theirs. */
-static enum status run_halfway(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, struct error *err) {
+/* A run that is broken off once all sequences decode, n_together steps have followed and the clock has reached `until_us`. */
+static enum status run_partly(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, int64_t n_together,
+                              int64_t until_us, struct error *err) {
     uint64_t *requests = xcalloc((size_t)n, sizeof *requests);
     struct decode_run r = {0};
     int64_t n_steps = 0;
-    enum status st = submit(g, n, n_prompt, n_output, opt.n_iters, requests, err);
-    while (st == OK && gyre_busy(g) && (r.n_first < n || g->n_steps < n_steps + 4)) {
+    enum status st = submit(g, n, n_prompt, n_output, round, requests, err);
+    while (st == OK && gyre_busy(g) && (r.n_first < n || g->n_steps < n_steps + n_together || clock_us() < until_us)) {
         n_steps = r.n_first < n ? g->n_steps : n_steps;
         st = take_events(g, n, n_prompt, &r, err);
     }
@@ -167,13 +168,18 @@ struct row {
     bool ends_together;  // all sequences began in one step, and so end in one
 };
 
-/* Runs that are not counted: as many as were asked for, for as long as was asked for. */
+/* Runs that are not counted. A device that is warm needs a moment only for the clocks of another load. */
 static enum status warm_up(struct gyre *g, const struct row *row, int64_t n_output, int64_t *round, struct error *err) {
+    static bool is_warm;
     struct decode_run r;
-    int64_t start = clock_us();
+    double seconds = opt.warmup_s >= 0 ? opt.warmup_s : opt.n_warmup >= 0 ? 0 : 5;
+    int64_t until = clock_us() + (int64_t)(seconds * (is_warm ? 0.2e6 : 1e6));
     enum status st = OK;
-    for (; st == OK && (*round < opt.n_warmup || clock_seconds_since(start) < opt.warmup_s); ++*round)
+    is_warm = true;
+    for (; st == OK && *round < opt.n_warmup; ++*round)
         st = run_once(g, row->n, row->n_prompt, n_output, *round, &r, err);
+    for (; st == OK && clock_us() < until; ++*round)
+        st = run_partly(g, row->n, row->n_prompt, n_output, *round, 0, until, err);
     return st;
 }
 
@@ -352,7 +358,7 @@ static enum status trace(struct gyre *g, const struct device_limits *limits, dou
 
 static enum status trace_decode(struct gyre *g, const struct device_limits *limits, const struct row *row, struct error *err) {
     if (!row->ends_together) // the last step had only some of them
-        TRY(run_halfway(g, row->n, row->n_prompt, opt.output_len, err));
+        TRY(run_partly(g, row->n, row->n_prompt, opt.output_len, opt.n_iters, 4, 0, err));
     return trace(g, limits, (double)row->n, (double)(row->n_prompt + (row->ends_together ? opt.output_len - 1 : 0)), 1, err);
 }
 

@@ -5,6 +5,7 @@ import re
 import statistics
 import subprocess
 import tempfile
+import time
 import unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
@@ -68,6 +69,13 @@ class Offline(unittest.TestCase):
         self.assertEqual([p["input_len"] for p in r["prefill"]], [40])
         self.assertGreater(r["read_bytes_per_s"], 1e8)
 
+    def test_a_warm_up_by_the_clock_is_broken_off_and_leaves_nothing_behind(self):
+        begun = time.monotonic()
+        out, r = self.run_json("decode", STORY, "--device", "toy", "--batch", "2,5", "--output-len", "900", "--num-iters", "1", "--warmup-seconds", "0.5")
+        self.assertGreater(time.monotonic() - begun, 0.6) # and a fifth before the second
+        self.assertEqual([(d["batch"], d["output_len"]) for d in r["decode"]], [(2, 900), (5, 900)])
+        self.assertNotIn("gave way", out)
+
     def test_prompts_from_a_file(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
             f.write('{"prompt": "Tell me a story."}\n\n{"prompt": "And another."}\n')
@@ -78,7 +86,7 @@ class Offline(unittest.TestCase):
 
     def test_faults_are_one_sentence(self):
         for words, part in ((["latency", "/nowhere"], "/nowhere"), (["throughput", "/nowhere"], "/nowhere"), (["latency", STORY, "--input-len", "5000"], "5000"),
-                            (["decode", STORY, "--batch", "1", "--output-len", "2", "--num-iters", "1", "--trace"], "--device cpu cannot"),
+                            (["decode", STORY, "--batch", "1", "--output-len", "2", "--num-iters", "1", "--warmup-seconds", "0", "--trace"], "--device cpu cannot"),
                             (["throughput", STORY, "--dataset-name", "custom", "--dataset-path", "/nowhere"], "/nowhere")):
             p = bench(*words)
             self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1), p.stderr)
