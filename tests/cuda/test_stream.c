@@ -143,6 +143,7 @@ static bool run(struct problem *p, int first, int n, const struct stream_cut *cu
     enum element product = s->weight == ELEMENT_BF16 ? ELEMENT_BF16 : ELEMENT_F16;
     struct launch l = {.stream = NULL};
     struct dstream a = stream_of(p, s->bias);
+    a.held = random_below(80);
     struct dmat x = {(uint16_t *)p->dx + (size_t)first * p->x_stride, (int64_t)p->x_stride, s->in, product, NULL};
     struct dmat y = {(char *)p->dy + (size_t)first * p->y_stride * size_of(s->y), (int64_t)p->y_stride, (int)p->y_width, s->y, NULL};
     if (!stream_takes(&a, x, y, n)) {

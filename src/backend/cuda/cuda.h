@@ -325,7 +325,7 @@ enum linear_path linear_path(const struct compiled_op *c, int n_rows);
 bool does_its_pair(const struct compiled_op *linear, int n_rows);                     // in one node
 const struct compiled_op *linear_maker(const struct compiled_op *linear, int n_rows); // which of the two has the node's output
 struct dmat linear_made(const struct compiled_op *linear);                            // that output where the node is one of ours
-void stream_run(const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x);
+void stream_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -69,7 +69,17 @@ bool linear_takes(const struct compiled_op *c, enum linear_path path, int rows) 
 
 enum linear_path linear_path(const struct compiled_op *c, int n_rows) { return gemm_path(c->gemm, n_rows); }
 
-void stream_run(const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x) {
+/* An ATTENTION of few sequences is a few long blocks. */
+static int held_by_attention(const struct executable *exe, const struct compiled_op *c, int n_rows) {
+    const struct compiled_op *maker = &exe->ops[exe->program->values[c->op->in[0].id].first_use];
+    const struct attention_args *a = &maker->op->args.attention;
+    if (maker->op->code != OP_ATTENTION)
+        return 0;
+    return n_rows * a->n_kv_heads * attention_share(maker->cache.element, a->head_dim, n_rows, a->n_kv_heads);
+}
+
+void stream_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x) {
     struct dstream s = stream_of(c);
+    s.held = held_by_attention(exe, c, n_rows);
     launch_stream_linear(l, padded_rows(n_rows), &s, x, linear_made(c));
 }

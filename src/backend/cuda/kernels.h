@@ -216,6 +216,7 @@ struct dstream {
     struct dweight w;  // e4m3, f16 or bf16
     const float *bias; // [w.out]; NULL: none
     struct dending ending; // plain or gated
+    int held;              // multiprocessors that the node before holds to its end; from a sixteenth to a quarter of all are left to it
 };
 /* Whether it can compute that: x f16 (or bf16 with a weight of that) at addresses that are multiples of 16, whole pieces of 16 bytes
  * in a row of the weight, and shared memory for so many rows. */

@@ -74,7 +74,7 @@ static enum status run_linear(const struct executable *exe, const struct compile
     }
     if (path != PATH_STREAM)
         return gemm_run(c->gemm, n_rows, x, c->out[0], err);
-    stream_run(c, l, n_rows, x);
+    stream_run(exe, c, l, n_rows, x);
     return OK;
 }
 

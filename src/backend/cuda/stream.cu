@@ -152,19 +152,31 @@ static bool reads_long(const struct dstream *a, const struct stream_cut *c) {
     return steps * up_to(units, c->m_tiles * (in_pairs(a) ? 8 : 16)) > 16;
 }
 
+/* Blocks on the multiprocessors that are free while the node before runs have all their weights there when it ends; those that begin
+ * with its end would be waited for. */
+static int blocks_for(const struct dstream *a, int cluster) {
+    int n = stream_blocks(cluster);
+    return a->held > n / 16 && a->held <= n / 4 ? (n - a->held) / cluster * cluster : n;
+}
+
 struct stream_cut stream_cut_of(const struct dstream *a, int n_rows) {
     struct stream_cut best = {}; // none
     int64_t least = INT64_MAX;
     for (int cluster = 1; cluster <= MAX_CLUSTER; cluster *= 2)
         for (int row_warps = 1; row_warps <= WARPS; row_warps *= 2)
             for (int m_tiles = 1; m_tiles <= STREAM_MAX_M_TILES; m_tiles++) {
-                struct stream_cut c = {m_tiles, row_warps, WARPS / row_warps, cluster, stream_blocks(cluster), true};
+                struct stream_cut c = {m_tiles, row_warps, WARPS / row_warps, cluster, blocks_for(a, cluster), true};
                 c.deep = reads_long(a, &c) && stream_takes_cut(a, n_rows, &c);
                 if (stream_takes_cut(a, n_rows, &c) && cost_of(a, n_rows, &c) < least) {
                     best = c;
                     least = cost_of(a, n_rows, &c);
                 }
             }
+    if (best.n_blocks == 0 && a->held > 0) { // shares of fewer blocks are longer
+        struct dstream all = *a;
+        all.held = 0;
+        return stream_cut_of(&all, n_rows);
+    }
     return best;
 }
 
