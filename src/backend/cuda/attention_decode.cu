@@ -43,8 +43,7 @@ template <class S> __device__ void compute_all(const arguments &p, const memory<
         barrier_wait(m.queries_full, i & 1);
         q.take(p, m, t.n_columns, at);
         __syncwarp();
-        if (lane == 0)
-            barrier_arrive(m.queries_empty);
+        barrier_arrive_warp(m.queries_empty, lane);
         o.clear();
         for (int tile = t.part.first; tile < t.part.end; tile += TILE)
             take_tile<S>(p, m, t, tile, q, at, r, o);
@@ -52,8 +51,7 @@ template <class S> __device__ void compute_all(const arguments &p, const memory<
         if (t.part.n_parts > 1)
             join_parts<S>(p, m, t, item % n_kv);
         __syncwarp();
-        if (lane == 0)
-            barrier_arrive(m.task_empty + i % 2 * 8);
+        barrier_arrive_warp(m.task_empty + i % 2 * 8, lane);
     }
 }
 
@@ -63,12 +61,12 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::N_STAGES; i++) {
             barrier_init(m.full + i * 8, 1);
-            barrier_init(m.empty + i * 8, S::COMPUTE / 32);
+            barrier_init(m.empty + i * 8, S::COMPUTE / 32 * WARP_ARRIVALS);
         }
         barrier_init(m.queries_full, 1);
-        barrier_init(m.queries_empty, S::COMPUTE / 32);
+        barrier_init(m.queries_empty, S::COMPUTE / 32 * WARP_ARRIVALS);
         for (int i = 0; i < 2; i++)
-            barrier_init(m.task_empty + i * 8, S::COMPUTE / 32);
+            barrier_init(m.task_empty + i * 8, S::COMPUTE / 32 * WARP_ARRIVALS);
         barrier_init_done();
     }
     __syncthreads(); // the barriers are there

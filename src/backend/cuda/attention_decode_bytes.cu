@@ -38,8 +38,7 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
         byte_sums<S> o;
         barrier_wait(m.queries_full, i & 1);
         place_queries<S>(p, m, t.n_columns, at);
-        if (lane == 0)
-            barrier_arrive(m.queries_empty);
+        barrier_arrive_warp(m.queries_empty, lane);
         byte_pair<S> c = {t.low, t.part.end, t.inside_from, t.inside_to};
 #pragma unroll
         for (int n = 0; n < S::N_TILES; n++)
@@ -65,8 +64,7 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
         if (S::SHARE > 1 && rank == 0 && item + step < n_items && threadIdx.x > 0 && threadIdx.x < S::SHARE)
             barrier_arrive_at_rank(address_at_rank(m.merge_empty, threadIdx.x));
         __syncwarp();
-        if (lane == 0)
-            barrier_arrive(m.task_empty + i % 2 * 8);
+        barrier_arrive_warp(m.task_empty + i % 2 * 8, lane);
     }
 }
 
@@ -76,12 +74,12 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::N_STAGES; i++) {
             barrier_init(m.full + i * 8, 1);
-            barrier_init(m.empty + i * 8, KEY_WARPS);
+            barrier_init(m.empty + i * 8, KEY_WARPS * WARP_ARRIVALS);
         }
         barrier_init(m.queries_full, 1);
-        barrier_init(m.queries_empty, S::COMPUTE / 32);
+        barrier_init(m.queries_empty, S::COMPUTE / 32 * WARP_ARRIVALS);
         for (int i = 0; i < 2; i++)
-            barrier_init(m.task_empty + i * 8, S::COMPUTE / 32);
+            barrier_init(m.task_empty + i * 8, S::COMPUTE / 32 * WARP_ARRIVALS);
         barrier_init(m.joined, 1);
         barrier_init(m.merge_empty, 1);
         barrier_init_done();

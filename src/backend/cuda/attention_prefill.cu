@@ -213,8 +213,7 @@ template <class S> __device__ void shrink_sums(const shrinking &shrink, sums<S> 
 /* The warp has read what the barrier is of. */
 __device__ void release(uint32_t empty) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        barrier_arrive(empty);
+    barrier_arrive_warp(empty, threadIdx.x % 32);
 }
 
 /* Warpgroups of different rows start products by turns: so while one waits for the tensor cores, and has them, the other makes

@@ -25,6 +25,17 @@ __device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarri
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/* A warp arrives, as one: a lane does, behind what keeps lanes together (__syncwarp, a product of the warp). racecheck does not follow
+ * what __syncwarp hands to the lane that arrives, so in a build for it (GYRE_RACECHECK) each lane does. */
+#ifdef GYRE_RACECHECK
+enum { WARP_ARRIVALS = 32 };
+#else
+enum { WARP_ARRIVALS = 1 };
+#endif
+__device__ __forceinline__ void barrier_arrive_warp(uint32_t barrier, int lane) {
+    if (WARP_ARRIVALS > 1 || lane == 0)
+        barrier_arrive(barrier);
+}
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int n_bytes) { // arrives too
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
 }

@@ -393,8 +393,7 @@ __device__ void take_bytes(const arguments &p, const byte_memory<S> &m, const ta
     scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + at.scales);
     float by0 = scale[0], by1 = scale[8];
     __syncwarp(); // all lanes have read
-    if (at.lane == 0)
-        barrier_arrive(m.empty + r.stage * 8);
+    barrier_arrive_warp(m.empty + r.stage * 8, at.lane);
     r.next(S::N_STAGES);
     if (!inside) {
         clear_values<S>(tile, c.low, c.end, at, v);
@@ -405,8 +404,7 @@ __device__ void take_bytes(const arguments &p, const byte_memory<S> &m, const ta
     products_wait<0>();
     registers_settle(d);
     __syncwarp(); // all lanes have read the scales
-    if (at.lane == 0)
-        barrier_arrive(m.empty + stage * 8);
+    barrier_arrive_warp(m.empty + stage * 8, at.lane);
     finish_scores<S>(p, d, c.by, key0, key1, s);
     if (!inside)
         hide<S>(t, key, at, s);

@@ -292,8 +292,7 @@ __device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> 
         scores<S>(m, m.ring + r.stage * S::STAGE, q, at, s);
     }
     __syncwarp();
-    if (at.lane == 0)
-        barrier_arrive(m.empty + r.stage * 8);
+    barrier_arrive_warp(m.empty + r.stage * 8, at.lane);
     r.next(S::N_STAGES);
     if (seen) {
         scale_scores<S>(p, key_scale[0], key_scale[1], s);
@@ -315,8 +314,7 @@ __device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> 
         add_values<S>(m.ring + r.stage * S::STAGE, at, s, o);
     }
     __syncwarp();
-    if (at.lane == 0)
-        barrier_arrive(m.empty + r.stage * 8);
+    barrier_arrive_warp(m.empty + r.stage * 8, at.lane);
     r.next(S::N_STAGES);
 }
 

@@ -87,11 +87,11 @@ template <class S> struct memory {
     __device__ void start() const {
         for (int i = 0; i < S::N_KEYS; i++) {
             barrier_init(key_full(i), S::BYTES && !S::KEYS_AS_THEY_ARE ? 128 : 1);
-            barrier_init(key_empty(i), 4 * GROUPS); // a warp each
+            barrier_init(key_empty(i), 4 * GROUPS * WARP_ARRIVALS); // a warp each
         }
         for (int i = 0; i < S::N_VALUES * S::PARTS; i++) {
             barrier_init(value_full(i), S::BYTES ? 128 : 1);
-            barrier_init(value_empty(i), 4 * GROUPS / S::PARTS);
+            barrier_init(value_empty(i), 4 * GROUPS / S::PARTS * WARP_ARRIVALS);
         }
         for (int i = 0; i < S::N_RAW; i++)
             barrier_init(raw_full(i), 1);

@@ -287,7 +287,7 @@ template <class W, stream_end E, bool CLUSTERED> struct x_rows {
         int behind = (at.columns.end - at.columns.begin) * X_BYTES;
         if (threadIdx.x < X_SLOTS) {
             barrier_init(shared_address(&full[threadIdx.x]), 1);
-            barrier_init(shared_address(&empty[threadIdx.x]), at.n_warps);
+            barrier_init(shared_address(&empty[threadIdx.x]), at.n_warps * WARP_ARRIVALS);
             barrier_init_done();
         }
 #pragma unroll 1
@@ -333,8 +333,7 @@ template <class W, stream_end E, bool CLUSTERED> struct x_rows {
     __device__ __forceinline__ void leave_part(int n_taken) const {
         if (stays)
             return;
-        if (at.lane == 0)
-            barrier_arrive(shared_address(&empty[n_taken % X_SLOTS]));
+        barrier_arrive_warp(shared_address(&empty[n_taken % X_SLOTS]), at.lane);
         int next = n_taken - 1 + X_SLOTS;
         if (at.warp == 0 && n_taken > 0 && next < a.n_parts * a.n_passes) {
             barrier_wait(shared_address(&empty[(n_taken - 1) % X_SLOTS]), (n_taken - 1) / X_SLOTS & 1);

@@ -125,7 +125,7 @@ template <int N> static __device__ void multiply(const share_of_block &s, ring_p
     const uint64_t high = first_w & 0xffffffff00000000u;
     const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x), w_step = s.w_bytes >> 4, x_step = s.x_bytes >> 4;
     auto release = [&](int slot) {
-        if (threadIdx.x % 32 == 0)
+        if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0)
             barrier_arrive(s.empty + 8 * slot);
     };
     for (int piece = s.piece_begin; piece < s.piece_end; piece++) {
@@ -222,7 +222,7 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE 
     if ((int)threadIdx.x == n_consumers) {
         for (int i = 0; i < a.n_stages; i++) {
             barrier_init(s.full + 8 * i, 1);
-            barrier_init(s.empty + 8 * i, n_consumers / 32);
+            barrier_init(s.empty + 8 * i, n_consumers / 32 * WARP_ARRIVALS);
         }
         barrier_init(s.all_sums, 1);
         barrier_init_done();
