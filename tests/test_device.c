@@ -272,8 +272,8 @@ static void each_of_a_full_batch_gets_what_it_gets_alone(void **state) {
         }
         gyre_close(g);
     }
-    print_message("log-probabilities of a batch and of each alone: at most %.5f apart, %.5f may be\n", worst, 2 * rounding());
-    EXPECT(worst <= 2 * rounding());
+    print_message("log-probabilities of a batch and of each alone: at most %.5f apart, %.5f may be\n", worst, rounding());
+    EXPECT(worst <= rounding()); // twice that may be; 0.0074 is seen in float16
     EXPECT_EQ(wrong, 0);
 }
 

@@ -7,7 +7,8 @@
  * poisoned with NaN, and by the reference functions as well as by the fast ones over every set of kernels.
  *
  * Bounds are relative to the largest value of a row. A float32 sum of n terms of like size in any order errs
- * by about sqrt(n) * 2^-24 of it, rarely by more than n * 2^-24; each bound says its n. */
+ * by about sqrt(n) * 2^-24 of it, rarely by more than n * 2^-24; each bound says its n. They hold in 16 bits too: op_rig.h says what
+ * is rounded there and where more is left. */
 #include "op_rig.h"
 
 #include <math.h>

@@ -63,8 +63,8 @@ struct storing {
 };
 
 static const struct storing stored[] = {
-    {"float32", FORMAT_BF16, NULL, NULL, 0.9999999},     {"float16", FORMAT_BF16, NULL, NULL, 0.99999},
-    {"bfloat16", FORMAT_BF16_SPLIT, NULL, NULL, 0.9995}, {"float16", FORMAT_BF16, NULL, "fp8", 0.997},
+    {"float32", FORMAT_BF16, NULL, NULL, 0.9999999999},  {"float16", FORMAT_BF16, NULL, NULL, 0.999998},
+    {"bfloat16", FORMAT_BF16_SPLIT, NULL, NULL, 0.9998}, {"float16", FORMAT_BF16, NULL, "fp8", 0.998},
     {"float16", FORMAT_F8_CHANNEL, NULL, "fp8", 0.99},   {"bfloat16", FORMAT_F8_CHANNEL, NULL, "int8", 0.99},
     {"float16", FORMAT_BF16, "fp8", "fp8", 0.99},        {"float16", FORMAT_F8_CHANNEL, NULL, NULL, 0.99},
 };

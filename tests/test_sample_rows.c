@@ -51,7 +51,8 @@ static void table_open(struct table *t, int n_rows, int width) {
 static void table_compile(struct table *t) {
     struct error err;
     bool cpu = t->ops == &backend_cpu;
-    struct backend_options options = {.n_threads = 1, .kernels = cpu ? "portable" : NULL, .dtype = cpu ? NULL : "float32"};
+    struct backend_options options = {
+        .n_threads = 1, .kernels = cpu ? "portable" : NULL, .dtype = cpu ? NULL : "float32", .eager = rig_is_brief()};
     EXPECT_OK(t->ops->open(&options, &t->backend, &err), err);
     EXPECT_OK(t->ops->place_weights(t->backend, t->p, &err), err);
     struct cache_config config = {.block_size = 16};
