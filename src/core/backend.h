@@ -118,9 +118,9 @@ struct backend_ops {
     /* Measures, for up to a second, between steps; NULL: the device has no limits worth knowing. */
     enum status (*measure)(struct backend *b, struct device_limits *out, struct error *err);
 
-    /* Runs the step that was collected last again, which none may have followed, and tells how long each op takes by itself,
-     * [program.n_ops]. NULL: nobody can tell. */
-    enum status (*trace)(struct executable *exe, double *op_us, struct error *err);
+    /* Runs the step that was collected last again, which none may have followed, and tells how long each op takes by itself and how many
+     * launches it is, 0 where another op's did it, both [program.n_ops]. NULL: nobody can tell. */
+    enum status (*trace)(struct executable *exe, double *op_us, int *op_nodes, struct error *err);
 
     /* Seconds that the products of a step of n_tokens rows, n_out of them with logits, take by the fastest algorithms of the vendor's
      * library, alone, measured now: what an engine that multiplies by those cannot get under. Between steps. NULL: there is no library. */

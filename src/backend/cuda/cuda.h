@@ -229,13 +229,13 @@ struct executable {
     struct compiled_op *ops; // [program.n_ops]
     struct twin *twins;      // [n_twins]
     int n_twins;
-    struct dmosts mosts;     // of the twins, zero when a step begins
-    void *memory;            // values
-    int64_t step_bytes;      // of all that a step uses on the device
-    cudaEvent_t *marks;      // [program.n_ops + 1] while a step is traced, else NULL
-    bool only_sized;         // nothing is allocated: step_bytes is what is wanted
-    void *scratch;           // of conversions and experts
-    cudaGraphExec_t *graphs; // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
+    struct dmosts mosts;      // of the twins, zero when a step begins
+    void *memory;             // values
+    int64_t step_bytes;       // of all that a step uses on the device
+    struct trace_mark *marks; // [program.n_ops + 1] while a step is traced, else NULL
+    bool only_sized;          // nothing is allocated: step_bytes is what is wanted
+    void *scratch;            // of conversions and experts
+    cudaGraphExec_t *graphs;  // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
     int n_graphs;
     struct drope *ropes; // [program.n_ropes]
     void *rope_memory;
@@ -335,8 +335,12 @@ enum status step_launch(struct executable *exe, const struct launch *l, struct e
 enum status step_launch_ops(struct executable *exe, const struct launch *l, int first, int end, struct error *err); // some of them
 
 /* ---- trace.c ---- */
+struct trace_mark { // before an op
+    cudaEvent_t event;
+    int n_kernels; // captured so far
+};
 enum status trace_mark(struct executable *exe, int op, struct error *err); // nothing, unless a step is traced
-enum status cuda_trace(struct executable *exe, double *op_us, struct error *err);
+enum status cuda_trace(struct executable *exe, double *op_us, int *op_nodes, struct error *err);
 
 /* ---- graphs.c ---- */
 struct launch launch_of(const struct executable *exe, int rows); // a step that decodes in so many rows

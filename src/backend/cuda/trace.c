@@ -1,4 +1,5 @@
-/* trace.c - how long each op of a step takes: the step captured once more with an event before every op (backend_ops.trace).
+/* trace.c - how long each op of a step takes, and of how many nodes it is: the step captured once more with an event before every op
+ * (backend_ops.trace).
  *
  * The plan on the device is that of the step that ran last, so the same rows are computed again, to the same places. Between events nothing
  * starts early, so the sum is more than the step takes; an op that is part of another's kernel shows about a microsecond. */
@@ -8,10 +9,34 @@
 
 enum { REPLAYS = 15 };
 
+/* Kernels of the graph that is being captured; fills and events are no kernels. */
+static cudaError_t count_kernels(struct executable *exe, int *n_kernels) {
+    enum cudaStreamCaptureStatus status;
+    enum cudaGraphNodeType type;
+    cudaGraph_t graph;
+    size_t n = 0;
+    cudaError_t code = cudaStreamGetCaptureInfo(exe->backend->stream, &status, NULL, &graph, NULL, NULL, NULL);
+    *n_kernels = 0;
+    if (code == cudaSuccess)
+        code = cudaGraphGetNodes(graph, NULL, &n);
+    if (code != cudaSuccess || n == 0)
+        return code;
+    cudaGraphNode_t *nodes = xcalloc(n, sizeof *nodes);
+    code = cudaGraphGetNodes(graph, nodes, &n);
+    for (size_t i = 0; i < n && code == cudaSuccess; i++) {
+        code = cudaGraphNodeGetType(nodes[i], &type);
+        *n_kernels += code == cudaSuccess && type == cudaGraphNodeTypeKernel;
+    }
+    free(nodes);
+    return code;
+}
+
 enum status trace_mark(struct executable *exe, int op, struct error *err) {
-    if (exe->marks)
-        DEVICE_TRY(exe->backend, err, cudaEventRecordWithFlags(exe->marks[op], exe->backend->stream, cudaEventRecordExternal),
-                   "an event before op %d", op);
+    if (!exe->marks)
+        return OK;
+    DEVICE_TRY(exe->backend, err, count_kernels(exe, &exe->marks[op].n_kernels), "counting nodes before op %d", op);
+    DEVICE_TRY(exe->backend, err, cudaEventRecordWithFlags(exe->marks[op].event, exe->backend->stream, cudaEventRecordExternal),
+               "an event before op %d", op);
     return OK;
 }
 
@@ -45,7 +70,7 @@ static enum status replay(struct executable *exe, cudaGraphExec_t graph, float *
         DEVICE_TRY(b, err, cudaGraphLaunch(graph, b->stream), "a graph with events");
         DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "a graph with events");
         for (int i = 0; i < n; i++)
-            DEVICE_TRY(b, err, cudaEventElapsedTime(&ms[i * REPLAYS + r], exe->marks[i], exe->marks[i + 1]), "op %d", i);
+            DEVICE_TRY(b, err, cudaEventElapsedTime(&ms[i * REPLAYS + r], exe->marks[i].event, exe->marks[i + 1].event), "op %d", i);
     }
     for (int i = 0; i < n; i++) {
         qsort(ms + i * REPLAYS, REPLAYS, sizeof *ms, by_value);
@@ -57,7 +82,7 @@ static enum status replay(struct executable *exe, cudaGraphExec_t graph, float *
 static enum status trace(struct executable *exe, float *ms, double *op_us, struct error *err) {
     cudaGraphExec_t graph = NULL;
     for (int i = 0; i <= exe->program->n_ops; i++)
-        DEVICE_TRY(exe->backend, err, cudaEventCreate(&exe->marks[i]), "an event");
+        DEVICE_TRY(exe->backend, err, cudaEventCreate(&exe->marks[i].event), "an event");
     enum status st = capture(exe, &graph, err);
     if (st == OK)
         st = replay(exe, graph, ms, op_us, err);
@@ -66,14 +91,16 @@ static enum status trace(struct executable *exe, float *ms, double *op_us, struc
     return st;
 }
 
-enum status cuda_trace(struct executable *exe, double *op_us, struct error *err) {
+enum status cuda_trace(struct executable *exe, double *op_us, int *op_nodes, struct error *err) {
     int n = exe->program->n_ops;
     float *ms = xcalloc((size_t)n * REPLAYS, sizeof *ms);
     exe->marks = xcalloc((size_t)n + 1, sizeof *exe->marks);
     enum status st = trace(exe, ms, op_us, err);
+    for (int i = 0; i < n; i++)
+        op_nodes[i] = exe->marks[i + 1].n_kernels - exe->marks[i].n_kernels;
     for (int i = 0; i <= n; i++)
-        if (exe->marks[i])
-            cudaEventDestroy(exe->marks[i]);
+        if (exe->marks[i].event)
+            cudaEventDestroy(exe->marks[i].event);
     free(exe->marks);
     exe->marks = NULL;
     free(ms);
