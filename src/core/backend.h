@@ -94,6 +94,9 @@ struct backend_ops {
 
     enum status (*compile)(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out, struct error *err);
 
+    /* A sentence on how it was compiled that whoever starts it should read; false: there is nothing to say. NULL: there never is. */
+    bool (*remark)(const struct executable *exe, char *out, size_t n);
+
     /* Starts a step. The plan must stay as it is until collect. What it takes of the step before (from_row, newest_row) is
      * read on the device: that step need not have been collected. */
     enum status (*run)(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -1,6 +1,7 @@
 /* memory_table.c - see memory_table.h. */
 #include "main/memory_table.h"
 
+#include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "main/terminal.h"
 
@@ -29,4 +30,7 @@ void memory_table_print(const struct gyre *g, FILE *out) {
     if (info->max_model_len < info->model_max_len)
         fprintf(out, "context: %lld of the model's %lld tokens; see --max-model-len and --kv-cache-memory\n",
                 (long long)info->max_model_len, (long long)info->model_max_len);
+    char remark[240];
+    if (g->ops->remark && g->ops->remark(g->exe, remark, sizeof remark))
+        fprintf(out, "device: %s\n", remark);
 }

@@ -5,5 +5,5 @@
 
 #include <stdio.h>
 
-/* Also says so when the context is shorter than the model's for want of memory. */
+/* Also says so when the context is shorter than the model's for want of memory, and what the device has to remark. */
 void memory_table_print(const struct gyre *g, FILE *out);

@@ -437,6 +437,16 @@ static void cuda_free_executable(struct executable *exe) {
     free(exe);
 }
 
+static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
+    if (exe->n_untimed > 0)
+        snprintf(
+            out, n,
+            "%d sizes of steps compute with the usual kernels, not with those that are fastest here: the time for timing them was over; "
+            "the next start goes on",
+            exe->n_untimed);
+    return exe->n_untimed > 0;
+}
+
 static enum status compile(struct executable *exe, struct error *err) {
     const struct program *p = exe->program;
     enum element *element = xcalloc((size_t)p->n_values + 1, sizeof *element);
@@ -523,6 +533,7 @@ const struct backend_ops backend_cuda = {
     .cache_block_bytes = cuda_cache_block_bytes,
     .cache_room = cuda_cache_room,
     .compile = cuda_compile,
+    .remark = cuda_remark,
     .run = step_run,
     .collect = step_collect,
     .logits = cuda_logits,

@@ -237,6 +237,7 @@ struct executable {
     void *scratch;            // of conversions and experts
     cudaGraphExec_t *graphs;  // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
     int n_graphs;
+    int n_untimed;       // numbers of rows for which paths_choose had no time left
     struct drope *ropes; // [program.n_ropes]
     void *rope_memory;
     struct dparts *parts; // [n_parts], lists for the attention kernels

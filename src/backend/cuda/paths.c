@@ -318,8 +318,12 @@ static enum status choose_in(struct search *s, int most, struct error *err) {
             continue;
         }
         timed = i;
-        if (!recall(s, rows) && s->seconds < MOST_SECONDS)
+        if (recall(s, rows))
+            continue;
+        if (s->seconds < MOST_SECONDS)
             TRY(choose_for(s, rows, err));
+        else
+            s->exe->n_untimed++;
     }
     return OK;
 }
