@@ -326,7 +326,9 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         x = c->in_twin->q;
         y = c->raw;
     }
-    return gemm_open(exe->backend, op, c->pair ? c->pair->op : NULL, x, y, linear_made(c), max_rows, &c->gemm, err);
+    TRY(gemm_open(exe->backend, op, c->pair ? c->pair->op : NULL, x, y, linear_made(c), max_rows, &c->gemm, err));
+    gemm_count_at(c->gemm, exe->counters + (op - exe->program->ops) * COUNTER_BYTES);
+    return OK;
 }
 
 /* The widest row that a LINEAR may have to convert, its raw products, and what experts keep between their two nodes. */
@@ -339,6 +341,7 @@ static enum status alloc_scratch(struct executable *exe, struct error *err) {
         if (op->code == OP_MOE_FFN)
             most = MAX(most, tokens * op->args.moe_ffn.top_k * op->args.moe_ffn.ffn_size);
     }
+    TRY(device_alloc(exe, &exe->counters, exe->program->n_ops * (int64_t)COUNTER_BYTES, "counters", err));
     TRY(device_alloc(exe, &exe->scratch, most * (int64_t)sizeof(float), "scratch", err));
     if (!exe->only_sized) // rows of padding are read, whatever comes of them
         DEVICE_TRY(exe->backend, err, cudaMemset(exe->scratch, 0, (size_t)most * sizeof(float)), "clearing %lld floats", (long long)most);
@@ -426,6 +429,7 @@ static void cuda_free_executable(struct executable *exe) {
     attention_free(exe);
     cudaFree(exe->memory);
     cudaFree(exe->scratch);
+    cudaFree(exe->counters);
     cudaFree(exe->rope_memory);
     cudaFree(exe->mosts.at);
     plan_free(exe);

@@ -8,7 +8,7 @@
  *     gemm.c      LINEAR by cuBLASLt, tiles.cu or wide.cu
  *     memory.c    what a step takes of the device, and what is left for caches
  *     cache.c     caches: addresses for all blocks, memory behind those that are used; virtual.c maps it
- *     gemm_plan.c which of the library's algorithms for each number of rows, found by timing; plan_cache.c keeps what was found
+ *     gemm_plan.c which of the library's algorithms for each number of rows, found by timing (gemm_time.c); plan_cache.c keeps what was found
  *     paths.c     which kernel computes each LINEAR for each number of rows, found by timing layers
  *     padded.c    the numbers of rows that a step is padded to
  *     twins.c     which values have an e4m3 twin, and who writes it
@@ -83,7 +83,7 @@ struct backend {
     struct error fault; // of the device; sticky
 };
 
-enum { WORKSPACE_BYTES = 32 << 20 };
+enum { WORKSPACE_BYTES = 32 << 20, COUNTER_BYTES = 256 }; // the library wants either aligned to so many bytes
 
 /* The first fault stays; the sentence says what was done, with which sizes. */
 enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...)
@@ -128,6 +128,9 @@ struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucke
 enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,
                       int max_rows, struct gemm **out, struct error *err);
 void gemm_free(struct gemm *g);
+/* COUNTER_BYTES that no other LINEAR of the program has: a kernel of the library whose blocks draw tiles from a counter has it there, zeroed by a
+ * node that the library puts before the kernel's, unless somebody does that for all (graph_gather_fills). */
+void gemm_count_at(struct gemm *g, void *counter);
 
 /* How a LINEAR is computed for a number of rows, and so what it reads. */
 enum linear_path {
@@ -235,6 +238,7 @@ struct executable {
     struct trace_mark *marks; // [program.n_ops + 1] while a step is traced, else NULL
     bool only_sized;          // nothing is allocated: step_bytes is what is wanted
     void *scratch;            // of conversions and experts
+    char *counters;           // [program.n_ops][COUNTER_BYTES], of LINEARs
     cudaGraphExec_t *graphs;  // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
     int n_graphs;
     int n_untimed;       // numbers of rows for which paths_choose had no time left
@@ -344,6 +348,9 @@ enum status trace_mark(struct executable *exe, int op, struct error *err); // no
 enum status cuda_trace(struct executable *exe, double *op_us, int *op_nodes, struct error *err);
 
 /* ---- graphs.c ---- */
+/* Of a graph that was captured from one stream: nodes that write zeros somewhere in these bytes are taken out, and one node zeroes all of the bytes
+ * before the first that followed any of them, beside what else the graph begins with. */
+cudaError_t graph_gather_fills(cudaGraph_t graph, void *at, size_t n_bytes);
 struct launch launch_of(const struct executable *exe, int rows); // a step that decodes in so many rows
 struct launch launch_for(const struct executable *exe, const struct batch_plan *plan);
 enum status graphs_capture(struct executable *exe, struct error *err);

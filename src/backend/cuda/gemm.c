@@ -155,11 +155,12 @@ void gemm_take(struct gemm *g, enum linear_path path, int n_rows) {
         g->plans[i].path = path;
 }
 
-cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm, const void *weight,
-                        const void *x, void *y) {
+void gemm_count_at(struct gemm *g, void *counter) { g->counter = counter; }
+
+cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, struct operands o) {
     const float factor = g->weight.element == ELEMENT_E4M3 ? 1 / RAW_UNIT : 1, zero = 0;
-    return cublasLtMatmul(g->backend->blas, g->description, &factor, weight, g->w, x, p->x, &zero, y, p->y, y, p->y, algorithm,
-                          g->backend->workspace, WORKSPACE_BYTES, g->backend->stream);
+    return cublasLtMatmul(g->backend->blas, g->description, &factor, o.weight, g->w, o.x, p->x, &zero, o.y, p->y, o.y, p->y, &a->words,
+                          o.workspace, a->workspace_bytes, g->backend->stream);
 }
 
 static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, struct dmat x, struct dmat y) {
@@ -175,7 +176,9 @@ enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, s
         DEVICE_TRY(g->backend, err, put_ours(g, p, x, y), "%s: the product of %d rows did not start", g->op->weights[0]->name, n_rows);
         return OK;
     }
-    cublasStatus_t code = gemm_put(g, p, &p->algorithm, g->weight.at, x.at, y.at);
+    bool counts = p->algorithm.workspace_bytes <= COUNTER_BYTES && g->counter;
+    struct operands o = {g->weight.at, x.at, y.at, counts ? g->counter : g->backend->workspace};
+    cublasStatus_t code = gemm_put(g, p, &p->algorithm, o);
     if (code != CUBLAS_STATUS_SUCCESS)
         return device_fault(g->backend, err, cudaErrorUnknown, "%s: the product of %d rows did not start: %s", g->op->weights[0]->name,
                             n_rows, cublasLtGetStatusString(code));

@@ -1,74 +1,39 @@
 /* gemm_plan.c - which of the library's algorithms computes a LINEAR for each number of rows.
  *
  * The library's first proposal is up to a quarter slower than its best on some shapes of this card. So the best is found by timing:
- * for powers of two and the most rows that a step can have, each of up to 16 proposals, several times in a graph, with the weights
- * of as many layers as have the shape, so that none is in the cache still. The numbers between take the algorithm of the next timed
+ * for some numbers of rows and the most that a step can have, each of up to 32 proposals, several times in a graph, with the weights
+ * of as many layers as have the shape, so that none is in the cache still (gemm_time.c). The numbers between take the algorithm of the next timed
  * one above where the library says that it can compute them, else its first proposal. What was found is kept
  * (plan_cache.h) and asked for before anything else. A product whose weight is small is not worth timing. Whether
  * the library computes it at all, paths.c says. */
 #include "backend/cuda/gemm_internal.h"
 
 /* Few rows have kernels of ours, many take long to time: half of the proposals will do. */
-enum { MOST_CANDIDATES = 16, HALF = 8, SMALL_ROWS = 32, LARGE_ROWS = 1024, MOST_WEIGHTS = 16, WORTH_TIMING = 2 << 20 };
+enum { MANY = 16, FEW = 8, SMALL_ROWS = 32, LARGE_ROWS = 1024, WORTH_TIMING = 2 << 20 };
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == PLAN_WORDS * sizeof(uint64_t), "an algorithm is kept whole");
-
-static int alignment_of(const void *at) { return (int)MIN((uintptr_t)at & -(uintptr_t)at, 256); }
 
 static struct plan_key key_of(const struct gemm *g, int rows) {
     struct plan_key key = gemm_shape(g);
     key.rows = rows;
-    key.align_x = alignment_of(g->x.at);
-    key.align_y = alignment_of(g->y.at);
+    key.align_x = gemm_alignment(g->x.at);
+    key.align_y = gemm_alignment(g->y.at);
     return key;
 }
 
-// ---- what the library proposes ----------------------------------------------------------------------------------
-
-/* A value may be a run of columns of another, so that it lies less well than the library takes for granted. */
-static void tell_alignment(cublasLtMatmulPreference_t wish, const struct gemm *g) {
-    uint32_t of_x = (uint32_t)alignment_of(g->x.at), of_y = (uint32_t)alignment_of(g->y.at);
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &of_x, sizeof of_x);
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &of_y, sizeof of_y);
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &of_y, sizeof of_y);
-}
-
-struct proposals {
-    cublasLtMatmulHeuristicResult_t at[MOST_CANDIDATES];
-    int n;
-};
-
-static enum status ask_library(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out, struct error *err) {
-    cublasLtMatmulPreference_t wish;
-    size_t workspace = WORKSPACE_BYTES;
-    if (cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS)
-        return gemm_refused(g->op, p->rows, CUBLAS_STATUS_ALLOC_FAILED, err);
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    tell_alignment(wish, g);
-    out->n = 0;
-    cublasStatus_t code =
-        cublasLtMatmulAlgoGetHeuristic(g->backend->blas, g->description, g->w, p->x, p->y, p->y, wish, most, out->at, &out->n);
-    cublasLtMatmulPreferenceDestroy(wish);
-    if (code != CUBLAS_STATUS_SUCCESS || out->n == 0)
-        return gemm_refused(g->op, p->rows, code == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : code, err);
-    return OK;
-}
-
 /* Whether the library can compute the product for these rows with an algorithm that was found elsewhere. */
-static bool can_compute(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm) {
+static bool can_compute(const struct gemm *g, const struct plan_of_rows *p, struct algorithm *a) {
     cublasLtMatmulHeuristicResult_t is;
-    return cublasLtMatmulAlgoCheck(g->backend->blas, g->description, g->w, p->x, p->y, p->y, algorithm, &is) == CUBLAS_STATUS_SUCCESS &&
-           is.state == CUBLAS_STATUS_SUCCESS && is.workspaceSize <= WORKSPACE_BYTES;
+    if (cublasLtMatmulAlgoCheck(g->backend->blas, g->description, g->w, p->x, p->y, p->y, &a->words, &is) != CUBLAS_STATUS_SUCCESS ||
+        is.state != CUBLAS_STATUS_SUCCESS || is.workspaceSize > WORKSPACE_BYTES)
+        return false;
+    a->workspace_bytes = is.workspaceSize;
+    return true;
 }
 
 // ---- timing -----------------------------------------------------------------------------------------------------
 
 /* The weights of the layers that have this shape. */
-struct likes {
-    const void *at[MOST_WEIGHTS];
-    int n;
-};
-
 static struct likes likes_of(const struct gemm *g) {
     struct likes l = {.n = 0};
     const struct backend *b = g->backend;
@@ -95,67 +60,31 @@ static int repetitions(const struct gemm *g, int rows) {
     return (int)MIN(MAX(200 / least_us, 2), MOST_WEIGHTS);
 }
 
-/* In microseconds; a negative number if it cannot be put into a graph. */
-static double time_one(const struct gemm *g, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm,
-                       const struct likes *likes) {
-    cudaStream_t stream = g->backend->stream;
-    int n = repetitions(g, p->rows);
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
-        return -1;
-    bool is_put = true;
-    for (int i = 0; is_put && i < n; i++)
-        is_put = gemm_put(g, p, algorithm, likes->at[i % likes->n], g->x.at, g->y.at) == CUBLAS_STATUS_SUCCESS;
-    cudaError_t code = cudaStreamEndCapture(stream, &graph);
-    if (code != cudaSuccess || !is_put)
-        return cudaGetLastError(), -1;
-    code = cudaGraphInstantiate(&exec, graph, 0);
-    cudaGraphDestroy(graph);
-    if (code != cudaSuccess)
-        return cudaGetLastError(), -1;
-    float best = -1, ms;
-    for (int run = 0; run < 3 && code == cudaSuccess; run++) { // the first loads the kernel
-        cudaEventRecord(g->backend->begun, stream);
-        cudaGraphLaunch(exec, stream);
-        cudaEventRecord(g->backend->ended, stream);
-        code = cudaEventSynchronize(g->backend->ended);
-        if (code == cudaSuccess)
-            code = cudaEventElapsedTime(&ms, g->backend->begun, g->backend->ended);
-        if (code == cudaSuccess && run > 0 && (best < 0 || ms < best))
-            best = ms;
-    }
-    cudaGraphExecDestroy(exec);
-    return best < 0 ? -1 : (double)best * 1e3 / n;
-}
-
-static void keep(const struct gemm *g, struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm, double us) {
+static void keep(const struct gemm *g, struct plan_of_rows *p, const struct algorithm *a, double us) {
     struct plan_key key = key_of(g, p->rows);
-    struct plan_choice choice = {.path = (int32_t)gemm_library(g), .us = us, .is_checked = true};
-    memcpy(choice.algorithm, algorithm, sizeof *algorithm);
-    p->algorithm = *algorithm;
+    struct plan_choice choice = {
+        .path = (int32_t)gemm_library(g), .us = us, .is_checked = true, .workspace_bytes = (int64_t)a->workspace_bytes};
+    memcpy(choice.algorithm, &a->words, sizeof a->words);
+    p->algorithm = *a;
     plan_cache_add(g->backend->plans, &key, &choice);
 }
 
 static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, struct error *err) {
     struct proposals proposals;
     struct likes likes = likes_of(g);
-    double best_us = -1;
+    double us[MOST_PROPOSALS];
     int best = -1;
-    TRY(ask_library(g, p, p->rows > LARGE_ROWS || p->rows <= SMALL_ROWS ? HALF : MOST_CANDIDATES, &proposals, err));
+    TRY(gemm_proposals(g, p, p->rows > LARGE_ROWS || p->rows <= SMALL_ROWS ? FEW : MANY, &proposals, err));
     fill_input(g, p->rows);
-    for (int i = 0; i < proposals.n; i++) {
-        double us = time_one(g, p, &proposals.at[i].algo, &likes);
-        if (us >= 0 && (best < 0 || us < best_us)) {
+    gemm_race(g, p, &proposals, &likes, repetitions(g, p->rows), us);
+    for (int i = 0; i < proposals.n; i++)
+        if (us[i] >= 0 && (best < 0 || us[i] < us[best]))
             best = i;
-            best_us = us;
-        }
-    }
     DEVICE_TRY(g->backend, err, cudaStreamSynchronize(g->backend->stream), "%s: timing products of %d rows", g->op->weights[0]->name,
                p->rows);
     if (best < 0)
         return gemm_refused(g->op, p->rows, CUBLAS_STATUS_EXECUTION_FAILED, err);
-    keep(g, p, &proposals.at[best].algo, MAX(best_us, 0.01));
+    keep(g, p, &proposals.at[best], MAX(us[best], 0.01));
     return OK;
 }
 
@@ -169,27 +98,38 @@ static bool recall(const struct gemm *g, struct plan_of_rows *p) {
     struct plan_choice *found = plan_cache_find(g->backend->plans, &key);
     if (!found || found->path != (int32_t)gemm_library(g))
         return false;
-    memcpy(&p->algorithm, found->algorithm, sizeof p->algorithm);
-    found->is_checked = found->is_checked || can_compute(g, p, &p->algorithm);
+    memcpy(&p->algorithm.words, found->algorithm, sizeof p->algorithm.words);
+    p->algorithm.workspace_bytes = (size_t)found->workspace_bytes;
+    if (!found->is_checked && can_compute(g, p, &p->algorithm)) {
+        found->is_checked = true;
+        found->workspace_bytes = (int64_t)p->algorithm.workspace_bytes;
+    }
     return found->is_checked;
 }
 
 static enum status choose_like(const struct gemm *g, struct plan_of_rows *p, const struct plan_of_rows *above, struct error *err) {
     struct proposals first;
-    if (above && can_compute(g, p, &above->algorithm)) {
-        keep(g, p, &above->algorithm, 0);
+    struct algorithm same = above ? above->algorithm : (struct algorithm){0};
+    if (above && can_compute(g, p, &same)) {
+        keep(g, p, &same, 0);
         return OK;
     }
-    TRY(ask_library(g, p, 1, &first, err));
-    keep(g, p, &first.at[0].algo, 0);
+    TRY(gemm_proposals(g, p, 1, &first, err));
+    keep(g, p, &first.at[0], 0);
     return OK;
+}
+
+/* Powers of two, and between them where the library computes all products of steps that are graphs. */
+static bool is_timed_for(int rows) {
+    bool between = rows % 3 == 0 && (rows / 3 & (rows / 3 - 1)) == 0; // 96, 192, 384
+    return (rows & (rows - 1)) == 0 || (between && rows > 64 && rows <= 512);
 }
 
 enum status gemm_plan(struct gemm *g, struct error *err) {
     const struct plan_of_rows *timed = NULL;
     for (int i = g->n_plans - 1; i >= 0; i--) {
         struct plan_of_rows *p = &g->plans[i];
-        bool is_timed = gemm_is_worth_timing(g) && (i == g->n_plans - 1 || (p->rows & (p->rows - 1)) == 0);
+        bool is_timed = gemm_is_worth_timing(g) && (i == g->n_plans - 1 || is_timed_for(p->rows));
         if (!recall(g, p))
             TRY(is_timed ? choose_by_time(g, p, err) : choose_like(g, p, timed, err));
         timed = is_timed ? p : timed;

@@ -6,13 +6,12 @@
 
 #include <stdlib.h>
 
-enum { ALGORITHMS = 12, NODES = 16, REPLAYS = 5 };
+enum { ALGORITHMS = 12, NODES = 16 };
 
 struct rung {
     const struct gemm *gemm;
     int rows;
-    const void *weights[NODES];
-    int n_weights;
+    struct likes likes;
     double us;
 };
 
@@ -21,53 +20,16 @@ static bool same_product(const struct gemm *a, const struct gemm *b) {
            a->y.element == b->y.element;
 }
 
-static int by_value(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-/* A graph of NODES products by one algorithm, timed; 0: the library cannot. */
-static double time_algorithm(const struct rung *r, const struct plan_of_rows *p, const cublasLtMatmulAlgo_t *algorithm) {
-    struct backend *b = r->gemm->backend;
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
-    float ms[REPLAYS + 1] = {0};
-    bool works = cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
-    for (int i = 0; works && i < NODES; i++)
-        works = gemm_put(r->gemm, p, algorithm, r->weights[i % r->n_weights], r->gemm->x.at, r->gemm->y.at) == CUBLAS_STATUS_SUCCESS;
-    works = cudaStreamEndCapture(b->stream, &graph) == cudaSuccess && works && cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess;
-    for (int i = 0; works && i <= REPLAYS; i++) { // the first loads the kernel
-        cudaEventRecord(b->begun, b->stream);
-        cudaGraphLaunch(exec, b->stream);
-        cudaEventRecord(b->ended, b->stream);
-        works = cudaEventSynchronize(b->ended) == cudaSuccess && cudaEventElapsedTime(&ms[i], b->begun, b->ended) == cudaSuccess;
-    }
-    if (exec)
-        cudaGraphExecDestroy(exec);
-    if (graph)
-        cudaGraphDestroy(graph);
-    qsort(ms + 1, REPLAYS, sizeof *ms, by_value);
-    return works ? (double)ms[1 + REPLAYS / 2] * 1e3 / NODES : 0;
-}
-
 static enum status time_rung(struct rung *r, struct error *err) {
     const struct gemm *g = r->gemm;
     struct plan_of_rows *p = &g->plans[padded_index(r->rows)];
-    cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
-    cublasLtMatmulPreference_t wish;
-    size_t workspace = WORKSPACE_BYTES;
-    int n = 0;
-    if (cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS)
-        return gemm_refused(g->op, p->rows, CUBLAS_STATUS_ALLOC_FAILED, err);
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    cublasStatus_t code =
-        cublasLtMatmulAlgoGetHeuristic(g->backend->blas, g->description, g->w, p->x, p->y, p->y, wish, ALGORITHMS, found, &n);
-    cublasLtMatmulPreferenceDestroy(wish);
-    for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < n; i++) {
-        double us = time_algorithm(r, p, &found[i].algo);
-        if (us > 0 && (r->us == 0 || us < r->us))
-            r->us = us;
-    }
+    struct proposals proposals;
+    double us[MOST_PROPOSALS];
+    TRY(gemm_proposals(g, p, ALGORITHMS, &proposals, err));
+    gemm_race(g, p, &proposals, &r->likes, NODES, us);
+    for (int i = 0; i < proposals.n; i++)
+        if (us[i] > 0 && (r->us == 0 || us[i] < r->us))
+            r->us = us[i];
     DEVICE_TRY(g->backend, err, cudaStreamSynchronize(g->backend->stream), "%s: timing the library's products of %d rows",
                g->op->weights[0]->name, r->rows);
     cudaGetLastError(); // of what it could not do
@@ -94,8 +56,8 @@ enum status cuda_ladder(struct executable *exe, int n_tokens, int n_out, double 
             continue;
         struct rung *r = rung_of(rungs, &n, exe->ops[i].gemm, rows);
         count[r - rungs]++;
-        if (r->n_weights < NODES)
-            r->weights[r->n_weights++] = exe->ops[i].gemm->weight.at;
+        if (r->likes.n < MOST_WEIGHTS)
+            r->likes.at[r->likes.n++] = exe->ops[i].gemm->weight.at;
     }
     *seconds = 0;
     for (int i = 0; i < n && st == OK; i++) {

@@ -1,6 +1,6 @@
 /* plan_cache.c - see plan_cache.h.
  *
- *     gyre CUDA plans 2
+ *     gyre CUDA plans 3
  *     NVIDIA H200, 132 multiprocessors, driver 13000, cuBLASLt 130001, kernels 5e09...
  *     16 4608 3584 4 4 0 1 256 256 0 0 1 7.04 2a 0 ...        a plan: the key, the path, microseconds, eight words in hexadecimal
  *     end 1 5f0c...                                           how many, and a hash of all before this line */
@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define FIRST_LINE "gyre CUDA plans 2\n"
+#define FIRST_LINE "gyre CUDA plans 3\n"
 enum { MOST_BYTES = 8 << 20, KEY_FIELDS = sizeof(struct plan_key) / sizeof(int32_t) };
 
 struct plan {

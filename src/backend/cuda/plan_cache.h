@@ -23,7 +23,8 @@ struct plan_choice {
     int32_t path; // enum linear_path
     uint64_t algorithm[PLAN_WORDS];
     double us;       // 0: not timed, and not written
-    bool is_checked; // by whoever uses it; not written
+    bool is_checked; // by whoever uses it, who then knows the next; neither is written
+    int64_t workspace_bytes;
 };
 
 struct plan_cache;

@@ -9,7 +9,7 @@
 
 enum { REPLAYS = 15 };
 
-/* Kernels of the graph that is being captured; fills and events are no kernels. */
+/* Kernels of the graph that is being captured; fills that a step's graph gathers and events are no kernels. */
 static cudaError_t count_kernels(struct executable *exe, int *n_kernels) {
     enum cudaStreamCaptureStatus status;
     enum cudaGraphNodeType type;
@@ -52,7 +52,9 @@ static enum status capture(struct executable *exe, cudaGraphExec_t *out, struct 
     if (st != OK)
         return st;
     DEVICE_TRY(b, err, code, "a graph with events");
-    code = cudaGraphInstantiate(out, graph, 0);
+    code = graph_gather_fills(graph, exe->counters, (size_t)exe->program->n_ops * COUNTER_BYTES);
+    if (code == cudaSuccess)
+        code = cudaGraphInstantiate(out, graph, 0);
     cudaGraphDestroy(graph);
     DEVICE_TRY(b, err, code, "a graph with events");
     return OK;
