@@ -13,6 +13,7 @@
  * All are medians over layers and steps. What tracing costs is seen by the step that it prints beside the one that the program prints, and
  * that one beside the same command without this library.
  *
+ *     TIMELINE_BURSTS=1  steps that no graph was made of, prompts', in place of graphs
  *     TIMELINE_NODES=1   also every node of the median step       TIMELINE_LEAST=24  launches from which a graph counts
  *     TIMELINE_CUPTI     the library, else libcupti.so.13 or libcupti.so where the loader finds them */
 #include <cupti.h>
@@ -33,6 +34,7 @@ struct node { // a kernel, or a copy or fill of memory
 };
 
 enum { BUFFER_BYTES = 8 << 20, MOST_PERIOD = 160, MOST_NAMES = 512, MOST_GRAPHS = 2048 };
+static const double BURST_GAP_US = 150;
 static const size_t MOST_NODES = (size_t)16 << 20;
 
 static struct node *nodes;
@@ -392,6 +394,22 @@ static int by_first_start(const void *a, const void *b) {
 
 /* ---- begin and end ---------------------------------------------------------------------------------------------- */
 
+/* Kernels outside of graphs with no more than BURST_GAP_US between two become one launch of a graph numbered by how many they are. */
+static size_t take_bursts(const struct node *others, size_t n) {
+    uint32_t launch = 0;
+    for (size_t i = 0, end; i < n; i = end, launch++) {
+        uint64_t latest = others[i].end;
+        for (end = i + 1; end < n && (others[end].start < latest || us(others[end].start, latest) < BURST_GAP_US); end++)
+            latest = others[end].end > latest ? others[end].end : latest;
+        for (size_t k = i; k < end; k++) {
+            nodes[k] = others[k];
+            nodes[k].graph = (uint32_t)(end - i);
+            nodes[k].launch = launch;
+        }
+    }
+    return n;
+}
+
 static void report(void) {
     static struct graph graphs[MOST_GRAPHS];
     int n_graphs = 0;
@@ -405,6 +423,8 @@ static void report(void) {
         else
             nodes[n_kept++] = nodes[i];
     qsort(others, n_others, sizeof *others, by_start);
+    if (getenv("TIMELINE_BURSTS"))
+        n_kept = take_bursts(others, n_others);
     qsort(nodes, n_kept, sizeof *nodes, by_launch);
     printf("timeline  %zu kernels in graphs, %zu outside, %zu without room\n", n_kept, n_others, n_dropped);
     for (size_t i = 0, end; i < n_kept; i = end) {
