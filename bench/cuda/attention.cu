@@ -493,6 +493,11 @@ static int check_all() {
                 n += 9;
             }
     for (int dim : {64, 128, 256, 512})
+        for (int window : {0, 300}) {
+            failed += !check({"prefill, long", 16, 2, dim, window, 0, 0, false, ELEMENT_E4M3, 64, {3000, 1500}, {60, 300}, 16});
+            n++;
+        }
+    for (int dim : {64, 128, 256, 512})
         for (element e : {ELEMENT_F16, ELEMENT_E4M3}) {
             setup s = {"", 28, 4, dim, 0, 0, 0, false, e, 64, {1700, 40, 900}, {1, 30, 1}, 8};
             failed += !check_alone(s);
@@ -596,8 +601,9 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
 static void time_prefill(const shape_row &m, element e, int n_seqs, int len, int queries) {
     setup s = {
         m.name, m.n_heads, m.n_kv, m.dim, m.window, 0, 0, false, e, 64, std::vector<int>(n_seqs, len), std::vector<int>(n_seqs, queries),
-        8};
+        16};
     world w = build(s, 1);
+    w.out.element = ELEMENT_F16; // and queries are of 16 bits, as in a step
     double seen = 0;
     for (int i = len - queries; i < len; i++)
         seen += m.window ? std::min(m.window, i + 1) : i + 1;

@@ -5,124 +5,19 @@
  * A row is a query head of a token; the rows of a KV head, token after token, are cut into tiles of ROWS (attention_parts.cu), and
  * a block of threads takes one tile and walks over the keys that it sees, read in place from the cache's blocks. Two warpgroups
  * compute, with wgmma: each has 64 rows, or, where 512 channels do not fit the registers of one, half of the channels of the
- * same 64. While one makes exponentials the other has the tensor cores. A third warpgroup brings keys and values, KEYS at a time,
- * by bulk copies: kv.cuh's layout is what wgmma reads. e4m3 keys are multiplied as they are (prefill_rows.cuh says how), other
- * bytes are widened to float16, times their row's scale, on the way.
+ * same 64 (512 of e4m3 are attention_prefill_halves.cu's). While one makes exponentials the other has the tensor cores. A third
+ * warpgroup brings keys and values, KEYS at a time, by bulk copies: kv.cuh's layout is what wgmma reads. e4m3 keys are multiplied as
+ * they are (prefill_rows.cuh says how), other bytes are widened to float16, times their row's scale, on the way.
  *
  * The largest score m is kept per row and raised only when a score passes it by 8; scores count in powers of two.
  * FLOPs: 4 * rows * keys seen * channels (6 with 512: both warpgroups make the scores). */
 #include "backend/cuda/prefill_feed.cuh"
 #include "backend/cuda/prefill_rows.cuh"
+#include "backend/cuda/prefill_scores.cuh"
 
 namespace {
 
-/* What is the same in all threads of a warp, said so that operands are computed once for it. */
-__device__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
-
-/* Where a computing thread stands: its two rows of the sequence, and what its warpgroup's rows see. */
-struct place {
-    int sharer, first_row; // of the warpgroup: which share of the channels; in the tile
-    int row[2], position[2];
-    int first_position, last_position;
-    float by[2]; // a row's scores become powers of two times this
-};
-
-template <class S> __device__ place place_of(const arguments &p, const dpart &part) {
-    int group = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, per_kv = p.a.n_heads / p.a.n_kv_heads;
-    place at;
-    at.sharer = group % S::SHARERS;
-    at.first_row = group / S::SHARERS * 64;
-    for (int k = 0; k < 2; k++) {
-        at.row[k] = part.first_column + at.first_row + 16 * warp + g + 8 * k;
-        at.position[k] = part.position + min(at.row[k], part.columns - 1) / per_kv;
-    }
-    int first = part.first_column + at.first_row;
-    at.first_position = part.position + min(first, part.columns - 1) / per_kv;
-    at.last_position = part.position + min(first + 63, part.columns - 1) / per_kv;
-    return at;
-}
-
 template <class S> struct sums { float o[S::CHANNELS / 2], m[2], l[2]; };
-
-/* After load_queries. */
-template <class S> __device__ void set_row_scales(const arguments &p, const memory<S> &m, place &at) {
-    constexpr float LOG2_E = 1.4426950408889634f;
-    int warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4;
-    for (int k = 0; k < 2; k++) {
-        at.by[k] = p.a.scale * LOG2_E;
-        if (S::KEYS_AS_THEY_ARE)
-            at.by[k] *= reinterpret_cast<const float *>(m.at(m.row_scales()))[at.first_row + 16 * warp + g + 8 * k];
-    }
-}
-
-/* 32 bytes of the rows' queries with 32 of keys. */
-template <class S> __device__ void multiply_keys(uint64_t rows, uint64_t keys, bool add, float (&s)[S::KEYS / 2]) {
-    if constexpr (S::KEYS_AS_THEY_ARE)
-        e4m3_product<S::KEYS>::multiply(s, rows, keys, add);
-    else
-        group_product<S::KEYS, S::BF16>::of_shared(s, rows, keys, add);
-}
-
-/* Starts s = q k^T of the warpgroup's rows, before the rows' factors. Panels of 128 bytes are taken from the last to the first: so the smaller
- * part of e4m3 queries comes first, as their sums lose what is small beside them. */
-template <class S> __device__ void begin_scores(const memory<S> &m, const place &at, int tile, float (&s)[S::KEYS / 2]) {
-    constexpr bool NARROW = S::KEYS_AS_THEY_ARE && S::RAW_WIDTH == 64; // keys are half a panel wide, which both parts are multiplied with
-    constexpr int KEY_PANELS = NARROW ? 1 : S::KEYS_AS_THEY_ARE ? S::DIM / 128 : S::N_PANELS;
-    constexpr int KEY_PANEL = S::KEYS_AS_THEY_ARE ? S::RAW_PANEL : S::PANEL;
-    uint64_t rows = operand_rows(m.query + at.first_row * 128);
-    uint64_t keys = NARROW ? operand_rows_of_64(m.keys(tile)) : operand_rows(m.keys(tile));
-    products_begin();
-    registers_settle(s);
-#pragma unroll
-    for (int k = 4 * S::N_PANELS - 1; k >= 0; k--) { // operands count in 16 bytes
-        int panel = k / 4, key_panel = panel % KEY_PANELS;
-        multiply_keys<S>(rows + (panel * S::QUERY_PANEL >> 4) + 2 * (k % 4),
-                         keys + (key_panel * KEY_PANEL >> 4) + 2 * (NARROW ? k % 2 : k % 4), k < 4 * S::N_PANELS - 1, s);
-    }
-    products_commit();
-}
-
-/* Once they are there: the keys' scales. */
-template <class S> __device__ void end_scores(const memory<S> &m, int tile, float (&s)[S::KEYS / 2]) {
-    registers_settle(s);
-    if constexpr (S::KEYS_AS_THEY_ARE) {
-        const float2 *scales = reinterpret_cast<const float2 *>(m.at(m.key_scales(tile))) + threadIdx.x % 4;
-#pragma unroll
-        for (int j = 0; j < S::KEYS / 8; j++) {
-            float2 by = scales[4 * j];
-            s[4 * j] *= by.x;
-            s[4 * j + 1] *= by.y;
-            s[4 * j + 2] *= by.x;
-            s[4 * j + 3] *= by.y;
-        }
-    }
-}
-
-/* cap * tanh(x / cap), as 1 - 2 / (1 + e^2x), in powers of two. */
-template <class S> __device__ void cap_scores(const place &at, float cap, float (&s)[S::KEYS / 2]) {
-    constexpr float LOG2_E = 1.4426950408889634f;
-#pragma unroll
-    for (int j = 0; j < S::KEYS / 2; j++) {
-        float e = exp2_fast(s[j] * (2 * at.by[j / 2 % 2] / cap));
-        s[j] = cap * LOG2_E * (1.0f - __fdividef(2.0f, 1.0f + e));
-    }
-}
-
-template <class S> __device__ void hide(const arguments &p, const dpart &part, const place &at, int tile, float (&s)[S::KEYS / 2]) {
-    int t = threadIdx.x % 4;
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        int first = first_visible(p.a, at.position[k]), last = min(at.position[k], part.end - 1);
-#pragma unroll
-        for (int j = 0; j < S::KEYS / 8; j++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int key = tile + 8 * j + 2 * t + i;
-                if (key < first || key > last)
-                    s[4 * j + 2 * k + i] = -INFINITY;
-            }
-    }
-}
 
 /* What a row's sums are multiplied by where its m was raised; any: of a row of the warp. */
 struct shrinking {
@@ -210,12 +105,6 @@ template <class S> __device__ void shrink_sums(const shrinking &shrink, sums<S> 
     }
 }
 
-/* The warp has read what the barrier is of. */
-__device__ void release(uint32_t empty) {
-    __syncwarp();
-    barrier_arrive_warp(empty, threadIdx.x % 32);
-}
-
 /* Warpgroups of different rows start products by turns: so while one waits for the tensor cores, and has them, the other makes
  * exponentials. */
 template <class S> __device__ void await_turn() {
@@ -227,22 +116,17 @@ template <class S> __device__ void give_turn() {
         threads_arrive(3 + 1 - threadIdx.x / 128, COMPUTE);
 }
 
-template <class S> __device__ int unit_of(const place &at, int i) { return i * S::PARTS + (S::PARTS > 1 ? at.sharer : 0); }
-
 template <class S> __device__ void await_keys(const memory<S> &m, int i) { barrier_wait(m.key_full(i), m.turn(i, S::N_KEYS)); }
-template <class S> __device__ void await_values(const memory<S> &m, const place &at, int i) {
-    int unit = unit_of<S>(at, i);
-    barrier_wait(m.value_full(unit), m.turn(unit, S::N_VALUES * S::PARTS));
-}
+template <class S> __device__ void await_values(const memory<S> &m, int i) { barrier_wait(m.value_full(i), m.turn(i, S::N_VALUES)); }
 
 /* A tile of which no row of the warpgroup sees a key. */
-template <class S> __device__ void pass_tile(const memory<S> &m, const place &at, int i) {
+template <class S> __device__ void pass_tile(const memory<S> &m, int i) {
     await_turn<S>();
     give_turn<S>();
     await_keys<S>(m, i);
     release(m.key_empty(i));
-    await_values<S>(m, at, i);
-    release(m.value_empty(unit_of<S>(at, i)));
+    await_values<S>(m, i);
+    release(m.value_empty(i));
 }
 
 /* The tiles from `first` to before `end`, one after the other: where both warpgroups make the scores of the same rows, these keep the
@@ -260,11 +144,11 @@ __device__ void take_tiles_alone(const arguments &p, const memory<S> &m, const d
         release(m.key_empty(i));
         shrink_sums<S>(weigh<S>(p, part, at, i, s, o), o);
         round_weights<S>(s, pairs);
-        await_values<S>(m, at, i);
+        await_values<S>(m, i);
         begin_values<S>(m, at, i, pairs, o);
         products_wait<0>();
         registers_settle(o.o);
-        release(m.value_empty(unit_of<S>(at, i)));
+        release(m.value_empty(i));
     }
 }
 
@@ -287,7 +171,7 @@ __device__ void take_tiles(const arguments &p, const memory<S> &m, const dpart &
         await_keys<S>(m, i);
         await_turn<S>();
         begin_scores<S>(m, at, i, s);
-        await_values<S>(m, at, i - 1);
+        await_values<S>(m, i - 1);
         begin_values<S>(m, at, i - 1, pairs, o);
         give_turn<S>();
         products_wait<1>();
@@ -297,14 +181,14 @@ __device__ void take_tiles(const arguments &p, const memory<S> &m, const dpart &
         products_wait<0>();
         registers_settle(o.o);
         shrink_sums<S>(shrink, o);
-        release(m.value_empty(unit_of<S>(at, i - 1)));
+        release(m.value_empty(i - 1));
         round_weights<S>(s, pairs);
     }
-    await_values<S>(m, at, end - 1);
+    await_values<S>(m, end - 1);
     begin_values<S>(m, at, end - 1, pairs, o);
     products_wait<0>();
     registers_settle(o.o);
-    release(m.value_empty(unit_of<S>(at, end - 1)));
+    release(m.value_empty(end - 1));
 }
 
 /* Divides by the softmax's denominator and stores: a lane has two channels in a row. */
@@ -353,13 +237,13 @@ template <class S> __device__ void compute_all(const arguments &p, const memory<
     if (threadIdx.x >= 128)
         give_turn<S>(); // the first warpgroup begins
     for (int i = 0; i < first; i++)
-        pass_tile<S>(m, at, i);
+        pass_tile<S>(m, i);
     if constexpr (S::SHARERS == 1)
         take_tiles<S>(p, m, part, at, first, end, o);
     else
         take_tiles_alone<S>(p, m, part, at, first, end, o);
     for (int i = end; i < n_tiles; i++)
-        pass_tile<S>(m, at, i);
+        pass_tile<S>(m, i);
     if (threadIdx.x < 128)
         await_turn<S>(); // what the other gave last
     finish<S>(p, part, kv, at, o);
@@ -374,9 +258,9 @@ template <class S> __global__ void __launch_bounds__(THREADS, 1) attention_prefi
     wait_for_previous();
     let_next_start();
     int item = blockIdx.x, n_kv = p.a.n_kv_heads;
+    dpart part = p.parts.part[item / n_kv]; // there is one, or room for one: both loads are under way together
     if (item >= *p.parts.n * n_kv)
         return;
-    dpart part = p.parts.part[item / n_kv];
     int kv = item % n_kv, n_tiles = (part.end - part.first + S::KEYS - 1) / S::KEYS;
     if (threadIdx.x >= COMPUTE) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::COPY_REGISTERS));
@@ -407,7 +291,12 @@ template <element E> void start_dim(const launch *l, const arguments &p) {
     case 64: start<shape<64, E>>(l, p); break;
     case 128: start<shape<128, E>>(l, p); break;
     case 256: start<shape<256, E>>(l, p); break;
-    case 512: start<shape<512, E>>(l, p); break;
+    case 512:
+        if constexpr (E == ELEMENT_E4M3)
+            launch_attention_prefill_halves(l, &p.a, &p.parts, p.q, p.sinks, p.cache, p.out);
+        else
+            start<shape<512, E>>(l, p);
+        break;
     }
 }
 

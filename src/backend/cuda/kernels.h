@@ -376,6 +376,10 @@ int attention_prefill_rows(const struct dattention *a); // what it wants as `col
 void launch_attention_prefill(const struct launch *l, const struct dattention *a, const struct dparts *parts, struct dmat q,
                               struct dweight sinks, struct dcache cache, struct dmat out);
 
+/* ---- attention_prefill_halves.cu: of these, those of 512 channels over a cache of e4m3 ---- */
+void launch_attention_prefill_halves(const struct launch *l, const struct dattention *a, const struct dparts *parts, struct dmat q,
+                                     struct dweight sinks, struct dcache cache, struct dmat out);
+
 /* ---- mla.cu ---- */
 struct dmla {
     int n_heads, rank, nope_dim, rope_dim, v_dim;

@@ -49,7 +49,7 @@ __device__ int run_length(const source &s, int tile, int r) {
 /* Where a warp copies a tile's keys or values to. */
 struct target {
     uint32_t rows, scales, full; // panels, scales (of 8 bits), and the barrier of both
-    int side, first_panel, n_panels;
+    int side, n_panels;
 };
 
 /* One warp: a lane copies what lies together, a run of slots of a panel, or their scales. */
@@ -71,8 +71,7 @@ template <class S> __device__ void copy_side(const source &s, int i, const targe
         bulk_copy(to.scales + r * s.run * 4, s.scales + block + to.side * s.to_value_scales + slot * 4, n_bytes, to.full);
     else
         bulk_copy(to.rows + panel * S::KEYS * WIDTH + r * s.run * WIDTH,
-                  s.keys + block + to.side * s.to_values + (to.first_panel + panel) * s.panel_bytes + (int64_t)slot * WIDTH, n_bytes,
-                  to.full);
+                  s.keys + block + to.side * s.to_values + panel * s.panel_bytes + (int64_t)slot * WIDTH, n_bytes, to.full);
 }
 
 // ---- of 16 bits -------------------------------------------------------------------------------------------------
@@ -97,10 +96,10 @@ template <class S> __device__ void clear_rows(const memory<S> &m, const source &
 template <class S> __device__ void copy_all(const memory<S> &m, const source &s, int n_tiles) {
     for (int i = 0; i < n_tiles; i++) {
         barrier_wait(m.key_empty(i), m.turn(i, S::N_KEYS) ^ 1);
-        copy_side<S>(s, i, {m.keys(i), 0, m.key_full(i), SIDE_KEYS, 0, S::N_PANELS});
+        copy_side<S>(s, i, {m.keys(i), 0, m.key_full(i), SIDE_KEYS, S::N_PANELS});
         barrier_wait(m.value_empty(i), m.turn(i, S::N_VALUES) ^ 1);
         clear_rows<S>(m, s, i);
-        copy_side<S>(s, i, {m.values(i), 0, m.value_full(i), SIDE_VALUES, 0, S::N_PANELS});
+        copy_side<S>(s, i, {m.values(i), 0, m.value_full(i), SIDE_VALUES, S::N_PANELS});
     }
 }
 
@@ -180,42 +179,40 @@ template <class S> __device__ void widen(const memory<S> &m, const source &s, in
     fence_bulk();
 }
 
-/* Of e4m3. A part of the values of a tile is a unit; keys go as far ahead of them as their ring allows. */
-template <class S> __device__ void copy_raw_values(const memory<S> &m, const source &s, int unit) {
-    copy_side<S>(s, unit / S::PARTS,
-                 {m.raw(unit), m.raw_scales(unit), m.raw_full(unit), SIDE_VALUES, unit % S::PARTS * S::RAW_PANELS, S::RAW_PANELS});
+/* Of e4m3. Keys go as far ahead of the values as their ring allows. */
+template <class S> __device__ void copy_raw_values(const memory<S> &m, const source &s, int i) {
+    copy_side<S>(s, i, {m.raw(i), m.raw_scales(i), m.raw_full(i), SIDE_VALUES, S::RAW_PANELS});
 }
 template <class S> __device__ void copy_keys(const memory<S> &m, const source &s, int i) {
     barrier_wait(m.key_empty(i), m.turn(i, S::N_KEYS) ^ 1);
-    copy_side<S>(s, i, {m.keys(i), m.key_scales(i), m.key_full(i), SIDE_KEYS, 0, S::RAW_PANELS * S::PARTS});
+    copy_side<S>(s, i, {m.keys(i), m.key_scales(i), m.key_full(i), SIDE_KEYS, S::RAW_PANELS});
 }
 
 template <class S> __device__ void widen_values(const memory<S> &m, const source &s, int n_tiles) {
     constexpr int AHEAD = S::N_KEYS - S::N_VALUES;
     bool copies = threadIdx.x % 128 < 32;
-    int n_units = n_tiles * S::PARTS;
     for (int i = 0; copies && i < min(S::N_KEYS, n_tiles); i++)
         copy_keys<S>(m, s, i);
-    for (int unit = 0; copies && unit < min(S::N_RAW, n_units); unit++)
-        copy_raw_values<S>(m, s, unit);
-    for (int unit = 0; unit < n_units; unit++) {
-        int i = unit / S::PARTS, next = i + AHEAD;
-        barrier_wait(m.value_empty(unit), m.turn(unit, S::N_VALUES * S::PARTS) ^ 1);
+    for (int i = 0; copies && i < min(S::N_RAW, n_tiles); i++)
+        copy_raw_values<S>(m, s, i);
+    for (int i = 0; i < n_tiles; i++) {
+        int next = i + AHEAD;
+        barrier_wait(m.value_empty(i), m.turn(i, S::N_VALUES) ^ 1);
         // Whoever has left the values of a tile had left its keys before.
-        if (copies && unit % S::PARTS == S::PARTS - 1 && next >= S::N_KEYS && next < n_tiles)
+        if (copies && next >= S::N_KEYS && next < n_tiles)
             copy_keys<S>(m, s, next);
-        barrier_wait(m.raw_full(unit), m.turn(unit, m.ring(S::N_RAW)));
-        widen<S>(m, s, i, m.raw(unit), m.raw_scales(unit), m.values_part(unit));
-        barrier_arrive(m.value_full(unit));
+        barrier_wait(m.raw_full(i), m.turn(i, m.ring(S::N_RAW)));
+        widen<S>(m, s, i, m.raw(i), m.raw_scales(i), m.values(i));
+        barrier_arrive(m.value_full(i));
         threads_sync(2, 128); // nobody reads these bytes any more
-        if (copies && unit + S::N_RAW < n_units)
-            copy_raw_values<S>(m, s, unit + S::N_RAW);
+        if (copies && i + S::N_RAW < n_tiles)
+            copy_raw_values<S>(m, s, i + S::N_RAW);
     }
 }
 
 /* Of int8: keys and values by turns, number i of which is side i % 2 of tile i / 2. */
 template <class S> __device__ void copy_raw_side(const memory<S> &m, const source &s, int i) {
-    copy_side<S>(s, i / 2, {m.raw(i), m.raw_scales(i), m.raw_full(i), i % 2, 0, S::RAW_PANELS});
+    copy_side<S>(s, i / 2, {m.raw(i), m.raw_scales(i), m.raw_full(i), i % 2, S::RAW_PANELS});
 }
 
 template <class S> __device__ void widen_both(const memory<S> &m, const source &s, int n_tiles) {

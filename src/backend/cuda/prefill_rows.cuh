@@ -1,4 +1,5 @@
-/* prefill_rows.cuh - queries on their way to shared memory, for attention_prefill.cu: rounded to what scores are multiplied in.
+/* prefill_rows.cuh - of attention_prefill.cu: queries on their way to shared memory, rounded to what scores are multiplied in, and results on
+ * their way out.
  *
  * Over a cache of 16 bits that is its element, over int8 float16. Over e4m3 a row is first brought to at most 256 by a power of two, its
  * scale, and then is the sum of two e4m3: what rounding x leaves, and the rounding of that, eight bits of fraction in all. So two
@@ -32,10 +33,22 @@ template <> struct eight_queries<ELEMENT_F32> {
     }
 };
 
+/* A row of the tile: which of the step's tokens, and head. */
+struct row_place {
+    int64_t token;
+    int head;
+};
+__device__ row_place place_of_row(const arguments &p, const dpart &part, int kv, int row) {
+    int per_kv = p.a.n_heads / p.a.n_kv_heads, first = part.first_column / per_kv;
+    int rest = row - first * per_kv; // less than ROWS + per_kv: what a float divides exactly
+    int token = first + (int)(((float)rest + 0.5f) * __frcp_rn((float)per_kv));
+    return {part.row + token, kv * per_kv + row - token * per_kv};
+}
+
 /* Where the queries of a row of the tile begin; rows behind the last are copies of it. */
 template <class S> __device__ int64_t query_row(const arguments &p, const dpart &part, int kv, int r) {
-    int per_kv = p.a.n_heads / p.a.n_kv_heads, row = min(part.first_column + r, part.columns - 1);
-    return (part.row + row / per_kv) * p.q.stride + (int64_t)(kv * per_kv + row % per_kv) * S::DIM;
+    row_place at = place_of_row(p, part, kv, min(part.first_column + r, part.columns - 1));
+    return at.token * p.q.stride + (int64_t)at.head * S::DIM;
 }
 
 /* Both computing warpgroups bring the rows, of 16 bits; UNROLL loads a thread are under way at a time. */
@@ -76,17 +89,55 @@ __device__ float2 e4m3_floats(uint32_t pair) {
     return __half22float2(*reinterpret_cast<__half2 *>(&halves));
 }
 
+/* Of eight queries: the largest size, and as a larger and a smaller part what they are times a power of two. */
+template <element Q> struct split {
+    static __device__ float largest(const eight_queries<Q> &x) {
+        float most = 0;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            most = fmaxf(most, fmaxf(fabsf(x.pair(k).x), fabsf(x.pair(k).y)));
+        return most;
+    }
+    static __device__ void parts(const eight_queries<Q> &x, float by, uint32_t (&large)[4], uint32_t (&small)[4]) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            float2 y = {x.pair(k).x * by, x.pair(k).y * by};
+            large[k] = e4m3_pair(y);
+            float2 z = e4m3_floats(large[k]);
+            small[k] = e4m3_pair({y.x - z.x, y.y - z.y});
+        }
+    }
+};
+template <> struct split<ELEMENT_F16> { // two at a time
+    static __device__ __half2 half(const eight_queries<ELEMENT_F16> &x, int k) {
+        uint32_t y = k == 0 ? x.half.x : k == 1 ? x.half.y : k == 2 ? x.half.z : x.half.w;
+        return reinterpret_cast<__half2 &>(y);
+    }
+    static __device__ float largest(const eight_queries<ELEMENT_F16> &x) {
+        __half2 most = __hmax2(__hmax2(__habs2(half(x, 0)), __habs2(half(x, 1))), __hmax2(__habs2(half(x, 2)), __habs2(half(x, 3))));
+        return fmaxf(__low2float(most), __high2float(most));
+    }
+    static __device__ void parts(const eight_queries<ELEMENT_F16> &x, float by, uint32_t (&large)[4], uint32_t (&small)[4]) {
+        __half2 factor = __float2half2_rn(by);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            __half2 y = __hmul2(half(x, k), factor);
+            uint32_t z;
+            uint16_t term;
+            asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(term) : "r"(reinterpret_cast<uint32_t &>(y)));
+            asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(z) : "h"(term));
+            large[k] = term;
+            y = __hsub2(y, reinterpret_cast<__half2 &>(z));
+            asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(term) : "r"(reinterpret_cast<uint32_t &>(y)));
+            small[k] = term;
+        }
+    }
+};
+
 /* Eight channels from c on of row r, times by, as a larger and a smaller part. */
 template <class S, element Q> __device__ void store_split(const memory<S> &m, int r, int c, const eight_queries<Q> &eight, float by) {
     uint32_t large[4], small[4];
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        float2 x = eight.pair(k);
-        x = {x.x * by, x.y * by};
-        large[k] = e4m3_pair(x);
-        float2 y = e4m3_floats(large[k]);
-        small[k] = e4m3_pair({x.x - y.x, x.y - y.y});
-    }
+    split<Q>::parts(eight, by, large, small);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const uint32_t *y = half ? small : large;
@@ -110,14 +161,15 @@ template <class S, element Q> __device__ void load_split_rows(const arguments &p
                 eight[u][e].load(p.q, query_row<S>(p, part, kv, first + u * AT_ONCE) + 8 * (lane + e * LANES));
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            float most = 0x1p-100f;
+            float most = Q == ELEMENT_F16 ? 0x1p-8f : 0x1p-100f; // float16 ends at 2^15, which brings 2^-8 to 128
 #pragma unroll
             for (int e = 0; e < EACH; e++)
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    most = fmaxf(most, fmaxf(fabsf(eight[u][e].pair(k).x), fabsf(eight[u][e].pair(k).y)));
-            for (int step = LANES / 2; step > 0; step /= 2)
-                most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+                most = fmaxf(most, split<Q>::largest(eight[u][e]));
+            if (LANES == 32)
+                most = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most)));
+            else
+                for (int step = LANES / 2; step > 0; step /= 2)
+                    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
             int exponent = (int)(__float_as_uint(most) >> 23) - 127; // most is less than 2^(exponent + 1)
             int r = first + u * AT_ONCE;
 #pragma unroll
@@ -146,6 +198,24 @@ template <class S> __device__ void load_queries(const arguments &p, const memory
         load_some<S, ELEMENT_BF16>(p, m, part, kv);
     fence_bulk();
     threads_sync(1, COMPUTE); // all queries are there
+}
+
+/* Eight channels of 16 bits of a result, and the largest size in the row, of which LANES threads side by side have one each. */
+template <int LANES, bool BF16> __device__ void store_eight(const arguments &p, bool is_there, int64_t to, int64_t row, const uint4 &x) {
+    if (is_there)
+        *reinterpret_cast<uint4 *>(static_cast<char *>(p.out.at) + to * 2) = x;
+    if (!p.out.most)
+        return;
+    uint32_t most = __vmaxu2(__vmaxu2(x.x & 0x7FFF7FFF, x.y & 0x7FFF7FFF), __vmaxu2(x.z & 0x7FFF7FFF, x.w & 0x7FFF7FFF));
+    most = max(most >> 16, most & 0xFFFF); // sizes are in the order of their bits
+    if (LANES == 32)
+        most = __reduce_max_sync(0xffffffffu, most);
+    else
+        for (int step = 1; step < LANES; step *= 2)
+            most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+    float size = BF16 ? __uint_as_float(most << 16) : __half2float(__ushort_as_half((unsigned short)most));
+    if (is_there && threadIdx.x % LANES == 0)
+        atomicMax(p.out.most + row, __float_as_uint(size));
 }
 
 } // namespace

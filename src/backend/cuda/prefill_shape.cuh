@@ -3,7 +3,7 @@
  *     queries   [panel][row][128 bytes]                  of 16 bits; over an e4m3 cache e4m3 twice, prefill_rows.cuh
  *     keys      ring of N_KEYS  [panel][key][128 bytes]  as scores multiply them: of 16 bits, or e4m3 as they lie in the cache, and
  *                                                        then their scales behind them
- *     values    ring of N_VALUES [panel][key][128 bytes] of 16 bits, always; of 512 channels each warpgroup's half by itself
+ *     values    ring of N_VALUES [panel][key][128 bytes] of 16 bits, always
  *     raw       ring of N_RAW    [panel][key][bytes]     of 8 bits as they lie in the cache, and their scales: what is to be widened
  *
  * The copying warpgroup fills (full) what both computing warpgroups, or the one whose half it is, have left (empty). */
@@ -23,11 +23,10 @@ template <int DIM_, element E_> struct shape {
     static constexpr bool KEYS_AS_THEY_ARE = E == ELEMENT_E4M3; // scores are products of e4m3; else of 16 bits
     static constexpr int SHARERS = DIM == 512 ? 2 : 1;          // warpgroups of the same rows
     static constexpr int ROWS = 64 * GROUPS / SHARERS, KEYS = DIM <= 128 ? 128 : 64, CHANNELS = DIM / SHARERS;
-    static constexpr int PARTS = KEYS_AS_THEY_ARE ? SHARERS : 1; // in which values are widened
     static constexpr int N_PANELS = DIM / 64, PANEL = KEYS * 128, SIDE = N_PANELS * PANEL;
     static constexpr int QUERY_PANEL = ROWS * 128, QUERY = N_PANELS * QUERY_PANEL;
     // Bytes as they lie in the cache:
-    static constexpr int RAW_WIDTH = DIM % 128 == 0 ? 128 : 64, RAW_PANELS = DIM / RAW_WIDTH / PARTS, RAW_PANEL = KEYS * RAW_WIDTH;
+    static constexpr int RAW_WIDTH = DIM % 128 == 0 ? 128 : 64, RAW_PANELS = DIM / RAW_WIDTH, RAW_PANEL = KEYS * RAW_WIDTH;
     static constexpr int RAW = BYTES ? RAW_PANELS * RAW_PANEL : 0, SCALES = BYTES ? KEYS * 4 : 0;
     static constexpr int N_RAW = !BYTES ? 0 : DIM == 512 && !KEYS_AS_THEY_ARE ? 1 : 2;
 
@@ -36,7 +35,7 @@ template <int DIM_, element E_> struct shape {
     static constexpr int KEYS_AT = QUERY, VALUES_AT = KEYS_AT + N_KEYS * KEY_STAGE, RAW_AT = VALUES_AT + N_VALUES * SIDE;
     static constexpr int KEY_SCALES_AT = RAW_AT + N_RAW * RAW, RAW_SCALES_AT = KEY_SCALES_AT + (KEYS_AS_THEY_ARE ? N_KEYS * SCALES : 0);
     static constexpr int ROW_SCALES_AT = RAW_SCALES_AT + N_RAW * SCALES, BARRIERS_AT = ROW_SCALES_AT + (KEYS_AS_THEY_ARE ? ROWS * 4 : 0);
-    static constexpr int SHARED = BARRIERS_AT + 2 * 8 * (N_KEYS + N_VALUES * PARTS) + 8 * N_RAW + 1024; // to begin at a multiple of 1,024
+    static constexpr int SHARED = BARRIERS_AT + 2 * 8 * (N_KEYS + N_VALUES) + 8 * N_RAW + 1024; // to begin at a multiple of 1,024
     static constexpr int COPY_REGISTERS = !BYTES ? 40 : DIM == 512 ? 72 : 56, COMPUTE_REGISTERS = !BYTES ? 232 : DIM == 512 ? 216 : 224;
     static_assert(SHARED <= 227 * 1024, "a block has room");
 };
@@ -51,7 +50,7 @@ struct arguments {
     int n_slots;
 };
 
-/* Addresses in shared memory. Barriers of values and raw bytes are of a part: number tile * PARTS + part, in turn. */
+/* Addresses in shared memory. */
 template <class S> struct memory {
     char *base;
     uint32_t query;
@@ -65,20 +64,15 @@ template <class S> struct memory {
     __device__ uint32_t keys(int tile) const { return query + S::KEYS_AT + tile % S::N_KEYS * S::KEY_STAGE; }
     __device__ uint32_t key_scales(int tile) const { return query + S::KEY_SCALES_AT + tile % S::N_KEYS * S::SCALES; }
     __device__ uint32_t values(int tile) const { return query + S::VALUES_AT + tile % S::N_VALUES * S::SIDE; }
-    __device__ uint32_t values_part(int unit) const {
-        return values(unit / S::PARTS) + unit % S::PARTS * (S::N_PANELS / S::PARTS) * S::PANEL;
-    }
-    __device__ uint32_t raw(int unit) const { return query + S::RAW_AT + unit % ring(S::N_RAW) * S::RAW; }
-    __device__ uint32_t raw_scales(int unit) const { return query + S::RAW_SCALES_AT + unit % ring(S::N_RAW) * S::SCALES; }
+    __device__ uint32_t raw(int i) const { return query + S::RAW_AT + i % ring(S::N_RAW) * S::RAW; }
+    __device__ uint32_t raw_scales(int i) const { return query + S::RAW_SCALES_AT + i % ring(S::N_RAW) * S::SCALES; }
     __device__ uint32_t row_scales() const { return query + S::ROW_SCALES_AT; }
 
     __device__ uint32_t key_full(int tile) const { return barrier(tile % S::N_KEYS); }
     __device__ uint32_t key_empty(int tile) const { return barrier(S::N_KEYS + tile % S::N_KEYS); }
-    __device__ uint32_t value_full(int unit) const { return barrier(2 * S::N_KEYS + unit % (S::N_VALUES * S::PARTS)); }
-    __device__ uint32_t value_empty(int unit) const {
-        return barrier(2 * S::N_KEYS + S::N_VALUES * S::PARTS + unit % (S::N_VALUES * S::PARTS));
-    }
-    __device__ uint32_t raw_full(int unit) const { return barrier(2 * (S::N_KEYS + S::N_VALUES * S::PARTS) + unit % ring(S::N_RAW)); }
+    __device__ uint32_t value_full(int tile) const { return barrier(2 * S::N_KEYS + tile % S::N_VALUES); }
+    __device__ uint32_t value_empty(int tile) const { return barrier(2 * S::N_KEYS + S::N_VALUES + tile % S::N_VALUES); }
+    __device__ uint32_t raw_full(int i) const { return barrier(2 * (S::N_KEYS + S::N_VALUES) + i % ring(S::N_RAW)); }
     static __device__ constexpr int ring(int n) { return n > 0 ? n : 1; }
 
     /* Before the first use of what a ring holds it is not full, and counts as left empty. */
@@ -89,9 +83,9 @@ template <class S> struct memory {
             barrier_init(key_full(i), S::BYTES && !S::KEYS_AS_THEY_ARE ? 128 : 1);
             barrier_init(key_empty(i), 4 * GROUPS * WARP_ARRIVALS); // a warp each
         }
-        for (int i = 0; i < S::N_VALUES * S::PARTS; i++) {
+        for (int i = 0; i < S::N_VALUES; i++) {
             barrier_init(value_full(i), S::BYTES ? 128 : 1);
-            barrier_init(value_empty(i), 4 * GROUPS / S::PARTS * WARP_ARRIVALS);
+            barrier_init(value_empty(i), 4 * GROUPS * WARP_ARRIVALS);
         }
         for (int i = 0; i < S::N_RAW; i++)
             barrier_init(raw_full(i), 1);
