@@ -231,6 +231,20 @@ $(BUILD)/libgyre-cuda.so: $(CUDA_OBJ) $(BUILD)/libgyre.a tools/plugin.map
 	    -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(CUDA_OBJ) $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
 cuda: $(BUILD)/libgyre-cuda.so $(BUILD)/gyre
 
+# The same for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (bulk.cuh).
+RACE_CODE := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE 'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/(decode|prefill|stream|tiles|wide)_' src/backend/cuda/*.cu))
+RACE_OBJ  := $(filter-out $(patsubst build/racecheck/%,build/cuda/%,$(RACE_CODE)) build/cuda/kernels.o,$(CUDA_OBJ)) $(RACE_CODE)
+build/racecheck/%.cu.o: src/%.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC) -O3 -DGYRE_RACECHECK -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -Xcompiler -fPIC -c -o $@ $<
+build/racecheck/kernels.c: tools/kernels.py $(RACE_OBJ)
+	$(call QUIET,list)tools/kernels.py $@ $(filter %.cu.o,$(RACE_OBJ))
+build/racecheck/kernels.o: build/racecheck/kernels.c
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+build/racecheck/libgyre-cuda.so: $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/libgyre.a tools/plugin.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--as-needed -Wl,--no-undefined \
+	    -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
+
 rooms:
 	@tools/rooms.py
 

@@ -281,7 +281,7 @@ static void each_of_a_full_batch_gets_what_it_gets_alone(void **state) {
 
 /* Texts that the CPU drew, and what it makes of them. The ratio of perplexities over one text of 1,000 tokens moves by half a per cent
  * from text to text. */
-enum { N_DRAWN = 5, DRAWN = 1000 };
+enum { N_DRAWN = 12, DRAWN = 1000 };
 
 static const struct text *drawn_texts(size_t model) {
     static struct text texts[N_DRAWN];

@@ -63,7 +63,7 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
             barrier_init(m.full + i * 8, 1);
             barrier_init(m.empty + i * 8, S::COMPUTE / 32 * WARP_ARRIVALS);
         }
-        barrier_init(m.queries_full, 1);
+        barrier_init(m.queries_full, WARP_ARRIVALS);
         barrier_init(m.queries_empty, S::COMPUTE / 32 * WARP_ARRIVALS);
         for (int i = 0; i < 2; i++)
             barrier_init(m.task_empty + i * 8, S::COMPUTE / 32 * WARP_ARRIVALS);

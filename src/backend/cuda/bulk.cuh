@@ -39,6 +39,12 @@ __device__ __forceinline__ void barrier_arrive_warp(uint32_t barrier, int lane) 
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int n_bytes) { // arrives too
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
 }
+__device__ __forceinline__ void barrier_expect_warp(uint32_t barrier, int n_bytes, int lane) { // as barrier_arrive_warp
+    if (lane == 0)
+        barrier_expect(barrier, n_bytes);
+    else if (WARP_ARRIVALS > 1)
+        barrier_arrive(barrier);
+}
 __device__ __forceinline__ bool barrier_passed(uint32_t barrier, int parity) { // waits some time itself
     uint32_t passed;
     asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"

@@ -125,8 +125,7 @@ template <class S, class M> __device__ void tell_all(const arguments &p, const M
             wait_for_previous();
         waited = true;
         barrier_wait(m.queries_empty, (i & 1) ^ 1);
-        if (lane == 0)
-            barrier_expect(m.queries_full, n_columns * S::DIM * element);
+        barrier_expect_warp(m.queries_full, n_columns * S::DIM * element, lane); // the task is told with it
         __syncwarp();
         if (lane < n_columns) {
             int64_t from = (part.row + column / per_kv) * p.q.stride + (int64_t)(kv * per_kv + column % per_kv) * S::DIM;
