@@ -213,7 +213,7 @@ build/cuda/bench_wide: bench/cuda_wide.cu src/backend/cuda/wide.cu src/backend/c
 build/cuda/bench_tiles: bench/cuda_tiles.cu src/backend/cuda/tiles.cu src/backend/cuda/kernels.h build/cuda/backend/cuda/norm.cu.o build/cuda/backend/cuda/quantise.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
 cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear build/cuda/test_tiles build/cuda/test_wide build/cuda/libtimeline.so
-build/cuda/bench_nodes: bench/cuda_nodes.cu $(CUDA_OBJ)
+build/cuda/bench_nodes: bench/cuda/nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o
 # Kernels alone, checked and timed; bench/cuda says how.

@@ -7,7 +7,7 @@
  * bytes a thread. A row is all latency, so there is one wait: the sum of squares and the largest |r w| go through it together,
  * and the row's factor, being positive, changes neither which element is largest nor what e4m3 makes of r w / largest. Norm weights
  * are loaded before the wait, and x, which was written a layer ago, is brought to the L2 meanwhile. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond. Bytes a
- * row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda_nodes.cu): a row of 3,584 1.2 us, of
+ * row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda/nodes.cu): a row of 3,584 1.2 us, of
  * 5,376 1.3 us (1.7 with d normed), 128 of them 2.7 and 2.9, 512 4.8 and 6.1 us (6.3 TB/s, from L2).
  *
  * Rows that are not a multiple of four columns, or lie off 16 bytes, or are wider than 8,192 take the plain kernels, which read a

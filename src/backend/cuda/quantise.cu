@@ -7,7 +7,7 @@
  * of zeros has the smallest scale, not zero; a row that holds what is not finite gets codes that are not numbers.
  *
  * Where the largest sizes are known (dmat.most) no thread waits for another: a row is spread over as many blocks as there is room
- * for. On an H200, us of a node behind its like with and without (bench/cuda_nodes.cu), 18,944 wide: 32 rows 1.2 and 2.2, 128 1.7 and
+ * for. On an H200, us of a node behind its like with and without (bench/cuda/nodes.cu), 18,944 wide: 32 rows 1.2 and 2.2, 128 1.7 and
  * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). Blocks of fewer threads, and more pieces a thread, take longer. */
 #include "backend/cuda/fours.cuh"
 
