@@ -1,12 +1,14 @@
 /* heads_whole.cuh - of qkv_prep.cu: heads of 128, 256 or 512 channels that are rotated whole or not at all, and a cache of 16 or 8 bits.
  *
  * A warp does one head of every so many rows: what does not depend on the row, the norm's weights and the scales of raw products, stays
- * in its registers, and the next row is on its way while one is computed. Lane l holds channels 4 l .. 4 l + 3 of every 128, so of 256 and
- * more the other channel of a pair is in the same lane, of 128 in lane l ^ 16. Sizes and the cache's element are known to the compiler:
- * with divisions by sizes known at run time a head takes some thousand instructions, and the node is bound by those. */
+ * in its registers. It takes AT_ONCE rows at a time, all of whose loads are under way before the first is looked at, since each comes from
+ * the L2 or beyond; where those rows lie in the cache is found by a lane each. Lane l holds channels V l .. V l + V - 1 of every 32 V, V 2
+ * of 128 channels and 4 of more, so that the other channel of a pair is always in the same lane. Sizes and the cache's element are known
+ * to the compiler: with divisions by sizes known at run time a head takes some thousand instructions, and the node is bound by those. */
 #pragma once
 
 #include "backend/cuda/heads.cuh"
+#include "backend/cuda/late.cuh"
 
 namespace {
 
@@ -18,84 +20,90 @@ struct whole_heads {
     dweight q_norm, k_norm;
     dcache cache;
     int n_slots, n_warps; // n_warps: that have work, a multiple of the heads of a row
+    int n_rows;           // that the step was launched for
 };
 
-/* Of a row, as it lies in memory: looked at a turn later, so that it can come meanwhile. */
-template <int N> struct whole_row {
-    uint4 four[N / 128];
-    float factor; // of raw products
-    int position, seq;
-
-    __device__ void load(const whole_heads &p, int t, int64_t col, bool cached) {
-        const dmat &x = p.x;
-        int64_t at = t * x.stride + col + 4 * (threadIdx.x % 32);
-        if (x.element == ELEMENT_F32)
-#pragma unroll
-            for (int j = 0; j < N / 128; j++)
-                four[j] = *reinterpret_cast<const uint4 *>(static_cast<const float *>(x.at) + at + 128 * j);
-        else
-#pragma unroll
-            for (int j = 0; j < N / 128; j++) {
-                uint2 two = *reinterpret_cast<const uint2 *>(static_cast<const uint16_t *>(x.at) + at + 128 * j);
-                four[j].x = two.x, four[j].y = two.y;
-            }
-        factor = x.row_scale ? x.row_scale[t] : 1;
-        if (cached) {
-            position = p.plan.position[t];
-            seq = p.plan.seq_of_row[t];
-        }
-    }
+/* How a lane holds a head: PIECES of V neighbours. */
+template <int N> struct whole_size {
+    static constexpr int V = N == 128 ? 2 : 4, PIECES = N / 32 / V, P = N / 32;
+    static constexpr int AT_ONCE = N == 128 ? 6 : N == 256 ? 4 : 2; // rows of a warp
+    static constexpr int BLOCKS = N == 128 ? 3 : 2;                 // on a multiprocessor
 };
 
-__device__ inline void floats_of(uint4 four, element e, float *x) {
-    if (e == ELEMENT_F32) {
-        x[0] = __uint_as_float(four.x), x[1] = __uint_as_float(four.y), x[2] = __uint_as_float(four.z), x[3] = __uint_as_float(four.w);
-    } else if (e == ELEMENT_F16) {
-        float2 low = __half22float2(reinterpret_cast<__half2 &>(four.x)), high = __half22float2(reinterpret_cast<__half2 &>(four.y));
-        x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+/* Channel of a lane's piece j. */
+template <int N> __device__ int whole_channel(int j) { return whole_size<N>::V * (32 * j + threadIdx.x % 32); }
+
+template <int WORDS> struct alignas(4 * WORDS) whole_words { uint32_t w[WORDS]; };
+
+/* V elements as they lie in memory. */
+template <int V, bool WIDE> using whole_piece = whole_words<WIDE ? V : V / 2>;
+
+template <int V, bool WIDE> __device__ void floats_of(const whole_piece<V, WIDE> &piece, element e, float *x) {
+    if constexpr (WIDE) {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            x[i] = __uint_as_float(piece.w[i]);
     } else {
-        x[0] = __uint_as_float(four.x << 16), x[1] = __uint_as_float(four.x & 0xffff0000u);
-        x[2] = __uint_as_float(four.y << 16), x[3] = __uint_as_float(four.y & 0xffff0000u);
+#pragma unroll
+        for (int i = 0; i < V / 2; i++) {
+            uint32_t two = piece.w[i];
+            float2 halves = __half22float2(reinterpret_cast<__half2 &>(two));
+            x[2 * i] = e == ELEMENT_F16 ? halves.x : __uint_as_float(two << 16);
+            x[2 * i + 1] = e == ELEMENT_F16 ? halves.y : __uint_as_float(two & 0xffff0000u);
+        }
     }
 }
 
-/* Cosines and sines of a lane's channels in the first half of a head; of 128 in either half, where they are alike. */
+/* Cosines and sines of a lane's channels in the first half of a head. */
 template <int N> struct whole_angles {
-    static constexpr int FOURS = N == 128 ? 1 : N / 256;
-    float4 cosine[FOURS], sine[FOURS];
+    static constexpr int V = whole_size<N>::V, PIECES = whole_size<N>::PIECES / 2;
+    float cosine[PIECES][V], sine[PIECES][V];
 
     __device__ void load(const float *cos_sin) {
-        int lane = threadIdx.x % 32;
+        typedef whole_words<V> piece;
 #pragma unroll
-        for (int j = 0; j < FOURS; j++) {
-            const float *at = cos_sin + 128 * j + 4 * (N == 128 ? lane % 16 : lane);
-            cosine[j] = *reinterpret_cast<const float4 *>(at);
-            sine[j] = *reinterpret_cast<const float4 *>(at + N / 2);
+        for (int j = 0; j < PIECES; j++) {
+            const float *at = cos_sin + whole_channel<N>(j);
+            *reinterpret_cast<piece *>(cosine[j]) = *reinterpret_cast<const piece *>(at);
+            *reinterpret_cast<piece *>(sine[j]) = *reinterpret_cast<const piece *>(at + N / 2);
         }
     }
 };
 
+/* V elements times `by`, in one store. */
+template <int V, element E> __device__ void store_some(char *to, const float *x, float by) {
+    if constexpr (V == 4) {
+        store_piece<4>(to, E, x, by);
+    } else {
+        float2 two = make_float2(x[0] * by, x[1] * by);
+        __nv_bfloat162 bits;
+        switch (E) {
+        case ELEMENT_F32: *reinterpret_cast<float2 *>(to) = two; break;
+        case ELEMENT_F16: *reinterpret_cast<uint32_t *>(to) = two_halves(two.x, two.y); break;
+        case ELEMENT_BF16:
+            bits = __floats2bfloat162_rn(two.x, two.y);
+            *reinterpret_cast<uint32_t *>(to) = reinterpret_cast<uint32_t &>(bits);
+            break;
+        case ELEMENT_E4M3: *reinterpret_cast<__nv_fp8x2_e4m3 *>(to) = __nv_fp8x2_e4m3(two); break;
+        default: *reinterpret_cast<uint16_t *>(to) = (uint16_t)(int8_of(two.x) | int8_of(two.y) << 8);
+        }
+    }
+}
+
 template <int N> struct whole_head {
-    static constexpr int FOURS = N / 128, P = N / 32;
+    static constexpr int V = whole_size<N>::V, PIECES = whole_size<N>::PIECES, P = whole_size<N>::P;
     float x[P];
 
-    __device__ void take(const whole_row<N> &row, element e) {
+    template <bool WIDE> __device__ void take(const whole_piece<V, WIDE> (&row)[PIECES], element e) {
 #pragma unroll
-        for (int j = 0; j < FOURS; j++)
-            floats_of(row.four[j], e, x + 4 * j);
+        for (int j = 0; j < PIECES; j++)
+            floats_of<V, WIDE>(row[j], e, x + V * j);
     }
     /* Of a vector of N. */
     __device__ void load(const void *at, element e) {
 #pragma unroll
-        for (int j = 0; j < FOURS; j++) {
-            int64_t i = 128 * j + 4 * (threadIdx.x % 32);
-            uint2 two = {};
-            if (e != ELEMENT_F32)
-                two = *reinterpret_cast<const uint2 *>(static_cast<const uint16_t *>(at) + i);
-            uint4 four =
-                e == ELEMENT_F32 ? *reinterpret_cast<const uint4 *>(static_cast<const float *>(at) + i) : uint4{two.x, two.y, 0, 0};
-            floats_of(four, e, x + 4 * j);
-        }
+        for (int i = 0; i < P; i++)
+            x[i] = ::load(at, whole_channel<N>(i / V) + i % V, e);
     }
     __device__ void fill(float by) {
 #pragma unroll
@@ -113,26 +121,11 @@ template <int N> struct whole_head {
             x[i] *= factor * weight.x[i];
     }
     __device__ void rotate(const whole_angles<N> &a) {
-        if constexpr (N == 128) {
-            const float cosine[4] = {a.cosine[0].x, a.cosine[0].y, a.cosine[0].z, a.cosine[0].w};
-            const float sine[4] = {a.sine[0].x, a.sine[0].y, a.sine[0].z, a.sine[0].w};
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float other = __shfl_xor_sync(0xffffffffu, x[i], 16) * sine[i];
-                x[i] = x[i] * cosine[i] + (threadIdx.x % 32 < 16 ? -other : other);
-            }
-        } else {
-#pragma unroll
-            for (int j = 0; j < FOURS / 2; j++) {
-                const float cosine[4] = {a.cosine[j].x, a.cosine[j].y, a.cosine[j].z, a.cosine[j].w};
-                const float sine[4] = {a.sine[j].x, a.sine[j].y, a.sine[j].z, a.sine[j].w};
-#pragma unroll
-                for (int i = 4 * j; i < 4 * j + 4; i++) {
-                    float first = x[i], second = x[i + P / 2];
-                    x[i] = first * cosine[i % 4] - second * sine[i % 4];
-                    x[i + P / 2] = second * cosine[i % 4] + first * sine[i % 4];
-                }
-            }
+        for (int i = 0; i < P / 2; i++) {
+            float first = x[i], second = x[i + P / 2], cosine = a.cosine[i / V][i % V], sine = a.sine[i / V][i % V];
+            x[i] = first * cosine - second * sine;
+            x[i + P / 2] = second * cosine + first * sine;
         }
     }
     /* What is not a number stays so. */
@@ -145,51 +138,66 @@ template <int N> struct whole_head {
     }
 };
 
-template <int N> __device__ void store_query(const dmat &q, int t, int col, const whole_head<N> &head) {
+template <int N> __device__ void store_query(const dmat &q, int64_t at, const whole_head<N> &head) {
+    constexpr int V = head.V;
 #pragma unroll
-    for (int j = 0; j < head.FOURS; j++) {
-        int64_t at = t * q.stride + col + 128 * j + 4 * (threadIdx.x % 32);
-        const float *x = head.x + 4 * j;
-        if (q.element == ELEMENT_F32)
-            *reinterpret_cast<float4 *>(static_cast<float *>(q.at) + at) = make_float4(x[0], x[1], x[2], x[3]);
-        else
-            store_piece<4>(static_cast<char *>(q.at) + at * 2, q.element, x, 1);
+    for (int j = 0; j < head.PIECES; j++) {
+        int64_t i = at + whole_channel<N>(j);
+        char *to = static_cast<char *>(q.at) + i * (q.element == ELEMENT_F32 ? 4 : 2);
+        const float *x = head.x + V * j;
+        switch (q.element) {
+        case ELEMENT_F32: store_some<V, ELEMENT_F32>(to, x, 1); break;
+        case ELEMENT_F16: store_some<V, ELEMENT_F16>(to, x, 1); break;
+        default: store_some<V, ELEMENT_BF16>(to, x, 1);
+        }
     }
 }
 
-/* As kv.cuh says: rows are panels of 128 bytes. */
-template <int N, element E>
-__device__ void store_cached(const dqkv &a, int n_slots, char *block, int slot, bool is_v, int kv, const whole_head<N> &head) {
+/* Where a head of a token lies in the cache, as kv.cuh says: rows are panels of 128 bytes. */
+struct whole_place {
+    char *row;    // of the first panel
+    float *scale; // of 8 bits
+    int slot;
+};
+
+template <int N, element E> __device__ whole_place place_of(const whole_heads &p, int seq, int position, bool is_v, int kv) {
+    constexpr int SIZE = E == ELEMENT_E4M3 || E == ELEMENT_I8 ? 1 : 2;
+    int side = is_v ? p.a.n_kv_heads : 0, slot = position & (p.n_slots - 1);
+    char *block = kv_block(p.plan, p.cache, p.n_slots, seq, position);
+    char *scales = block + (int64_t)p.a.n_kv_heads * p.n_slots * 2 * N;
+    return {block + ((int64_t)(side + kv) * (N * SIZE / 128) * p.n_slots + slot) * 128,
+            reinterpret_cast<float *>(scales) + (side + kv) * p.n_slots + slot, slot};
+}
+
+__device__ inline whole_place place_at(const whole_place &mine, int lane) {
+    uint64_t row = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(mine.row), lane);
+    uint64_t scale = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(mine.scale), lane);
+    return {reinterpret_cast<char *>(row), reinterpret_cast<float *>(scale), __shfl_sync(0xffffffffu, mine.slot, lane)};
+}
+
+template <int N, element E> __device__ void store_cached(const whole_place &at, int n_slots, const whole_head<N> &head) {
     constexpr bool BYTES = E == ELEMENT_E4M3 || E == ELEMENT_I8;
-    constexpr int SIZE = BYTES ? 1 : 2, N_PANELS = N * SIZE / 128;
+    constexpr int SIZE = BYTES ? 1 : 2;
     float by = 1;
     if constexpr (BYTES) {
         float most = head.largest(), scale = most == 0 ? 1.0f : most * (E == ELEMENT_E4M3 ? 1 / 448.0f : 1 / 127.0f);
-        int64_t scales = (int64_t)a.n_kv_heads * n_slots * 2 * N;
         if (threadIdx.x % 32 == 0)
-            *reinterpret_cast<float *>(block + scales + ((int64_t)(is_v ? a.n_kv_heads : 0) + kv) * n_slots * 4 + slot * 4) = scale;
+            *at.scale = scale;
         by = __fdividef(1.0f, scale);
     }
-    char *row = block + ((int64_t)((is_v ? a.n_kv_heads : 0) + kv) * N_PANELS * n_slots + slot) * 128;
 #pragma unroll
-    for (int j = 0; j < head.FOURS; j++) {
-        int at = (128 * j + 4 * (int)(threadIdx.x % 32)) * SIZE;
-        store_piece<4>(row + (int64_t)(at / 128) * n_slots * 128 + kv_swizzled(128, slot, at % 128), E, head.x + 4 * j, by);
+    for (int j = 0; j < head.PIECES; j++) {
+        int i = whole_channel<N>(j) * SIZE;
+        store_some<head.V, E>(at.row + (int64_t)(i / 128) * n_slots * 128 + kv_swizzled(128, at.slot, i % 128), head.x + head.V * j, by);
     }
 }
 
-template <int N, element E>
-__global__ void __launch_bounds__(256, N <= 128   ? 4
-                                       : N <= 256 ? 3
-                                                  : 2) qkv_prep_whole(const __grid_constant__ whole_heads p) {
-    // In this order: who starts behind this node may rely on all before it being done (attention_decode.cu).
-    wait_for_previous();
-    let_next_start();
+template <int N, element E, bool WIDE>
+__global__ void __launch_bounds__(256, whole_size<N>::BLOCKS) qkv_prep_whole(const __grid_constant__ whole_heads p) {
+    constexpr int AT_ONCE = whole_size<N>::AT_ONCE, V = whole_size<N>::V, PIECES = whole_size<N>::PIECES;
     const dqkv &a = p.a;
     int n_rows = a.n_heads + (a.k_absent ? 0 : 2 * a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32, step = p.n_warps / n_rows;
-    int n_tokens = step_tokens(p.plan), t = i / n_rows, h = i - t * n_rows, kv = h - a.n_heads;
-    if (t >= min(step, n_tokens))
-        return;
+    int t = i / n_rows, h = i - t * n_rows, kv = h - a.n_heads, lane = threadIdx.x % 32;
     bool is_q = kv < 0, is_v = kv >= a.n_kv_heads, turns = !is_v && p.cos_sin, raw = p.x.col_scale, biased = raw && p.x.bias;
     if (is_v)
         kv -= a.n_kv_heads;
@@ -206,30 +214,57 @@ __global__ void __launch_bounds__(256, N <= 128   ? 4
         scale.load(p.x.col_scale + col, ELEMENT_F32);
     if (biased)
         bias.load(p.x.bias + col, ELEMENT_F32);
-    whole_row<N> next;
-    next.load(p, t, col, !is_q);
-    for (; t < n_tokens; t += step) {
-        whole_row<N> row = next;
-        if (t + step < n_tokens)
-            next.load(p, t + step, col, !is_q);
-        char *block = is_q ? nullptr : kv_block(p.plan, p.cache, p.n_slots, row.seq, row.position);
-        whole_angles<N> angles;
-        if (turns)
-            angles.load(p.cos_sin + (int64_t)t * N);
-        whole_head<N> head;
-        head.take(row, p.x.element);
-        for (int k = 0; k < head.P && raw; k++)
-            head.x[k] *= RAW_UNIT * row.factor * scale.x[k];
-        for (int k = 0; k < head.P && biased; k++)
-            head.x[k] += bias.x[k];
-        if (normed)
-            head.normalise(a.eps, weight);
-        if (turns)
-            head.rotate(angles);
-        if (is_q)
-            store_query(p.q, t, h * N, head);
-        else
-            store_cached<N, E>(a, p.n_slots, block, row.position & (p.n_slots - 1), is_v, kv, head);
+    // In this order: who starts behind this node may rely on all before it being done (attention_decode.cu).
+    wait_for_previous();
+    let_next_start();
+    if (t >= step)
+        return;
+    const char *from = static_cast<const char *>(p.x.at) + (col + whole_channel<N>(0)) * (WIDE ? 4 : 2);
+    int64_t pitch = p.x.stride * (WIDE ? 4 : 2);
+    int n_tokens = load_late(p.plan.counts);
+    for (; t < p.n_rows; t += AT_ONCE * step) {
+        whole_piece<V, WIDE> row[AT_ONCE][PIECES];
+        whole_angles<N> angles[AT_ONCE];
+        int my_row = t + lane * step, position = 0, seq = 0;
+        bool mine = lane < AT_ONCE && my_row < p.n_rows;
+        float my_factor = mine && p.x.row_scale ? p.x.row_scale[my_row] : 1.0f;
+        if (mine && !is_q) {
+            position = p.plan.position[my_row];
+            seq = p.plan.seq_of_row[my_row];
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) { // padding rows too, so as not to wait for the number of tokens
+            if (t + k * step >= p.n_rows)
+                break;
+#pragma unroll
+            for (int j = 0; j < PIECES; j++)
+                row[k][j] = *reinterpret_cast<const whole_piece<V, WIDE> *>(from + (t + k * step) * pitch + j * (32 * V * (WIDE ? 4 : 2)));
+            if (turns)
+                angles[k].load(p.cos_sin + (int64_t)(t + k * step) * N);
+        }
+        whole_place place = {};
+        if (mine && !is_q && my_row < n_tokens)
+            place = place_of<N, E>(p, seq, position, is_v, kv);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (t + k * step >= n_tokens)
+                break;
+            whole_head<N> head;
+            head.template take<WIDE>(row[k], p.x.element);
+            float factor = RAW_UNIT * __shfl_sync(0xffffffffu, my_factor, k);
+            for (int c = 0; c < head.P && raw; c++)
+                head.x[c] *= factor * scale.x[c];
+            for (int c = 0; c < head.P && biased; c++)
+                head.x[c] += bias.x[c];
+            if (normed)
+                head.normalise(a.eps, weight);
+            if (turns)
+                head.rotate(angles[k]);
+            if (is_q)
+                store_query(p.q, (t + k * step) * p.q.stride + h * N, head);
+            else
+                store_cached<N, E>(place_at(place, k), p.n_slots, head);
+        }
     }
 }
 
@@ -246,21 +281,29 @@ bool heads_are_whole(const dqkv &a, const drope *rope, const dmat &x, const dmat
     return sizes && turns && lies && cache.element != ELEMENT_F32;
 }
 
-template <int N> void start_whole(const launch *l, const whole_heads &p) {
+template <int N, element E> void start_whole(const launch *l, const whole_heads &p) {
     int n_blocks = (p.n_warps + 7) / 8;
+    if (p.x.element == ELEMENT_F32)
+        launch_node(qkv_prep_whole<N, E, true>, n_blocks, 256, 0, l->stream, p);
+    else
+        launch_node(qkv_prep_whole<N, E, false>, n_blocks, 256, 0, l->stream, p);
+}
+
+template <int N> void start_whole(const launch *l, whole_heads &p) {
+    int at_once = 132 * 8 * whole_size<N>::BLOCKS; // warps that an H200 runs at once
+    int n_heads = p.a.n_heads + (p.a.k_absent ? 0 : 2 * p.a.n_kv_heads), rows = at_once / n_heads > 0 ? at_once / n_heads : 1;
+    int each = (l->n_tokens + rows - 1) / rows; // rows of a warp
+    p.n_warps = n_heads * ((l->n_tokens + each - 1) / each);
+    p.n_rows = l->n_tokens;
     switch (p.cache.element) {
-    case ELEMENT_F16: launch_node(qkv_prep_whole<N, ELEMENT_F16>, n_blocks, 256, 0, l->stream, p); break;
-    case ELEMENT_BF16: launch_node(qkv_prep_whole<N, ELEMENT_BF16>, n_blocks, 256, 0, l->stream, p); break;
-    case ELEMENT_E4M3: launch_node(qkv_prep_whole<N, ELEMENT_E4M3>, n_blocks, 256, 0, l->stream, p); break;
-    default: launch_node(qkv_prep_whole<N, ELEMENT_I8>, n_blocks, 256, 0, l->stream, p);
+    case ELEMENT_F16: start_whole<N, ELEMENT_F16>(l, p); break;
+    case ELEMENT_BF16: start_whole<N, ELEMENT_BF16>(l, p); break;
+    case ELEMENT_E4M3: start_whole<N, ELEMENT_E4M3>(l, p); break;
+    default: start_whole<N, ELEMENT_I8>(l, p);
     }
 }
 
 void start_whole_heads(const launch *l, whole_heads p) {
-    int at_once = 132 * 8 * (p.a.head_dim == 128 ? 4 : p.a.head_dim == 256 ? 3 : 2); // warps that an H200 runs at once
-    int n_heads = p.a.n_heads + (p.a.k_absent ? 0 : 2 * p.a.n_kv_heads), rows = at_once / n_heads > 0 ? at_once / n_heads : 1;
-    int each = (l->n_tokens + rows - 1) / rows; // rows of a warp
-    p.n_warps = n_heads * ((l->n_tokens + each - 1) / each);
     switch (p.a.head_dim) {
     case 128: start_whole<128>(l, p); break;
     case 256: start_whole<256>(l, p); break;

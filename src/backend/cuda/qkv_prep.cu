@@ -64,7 +64,7 @@ bool in_fours(const dqkv *a, const dmat &x, const dmat &q) {
 
 void launch_qkv_prep(const launch *l, const dqkv *a, const drope *rope, dmat x, dweight q_norm, dweight k_norm, dcache cache, dmat q) {
     if (heads_are_whole(*a, rope, x, q, q_norm, k_norm, cache)) {
-        start_whole_heads(l, {l->plan, *a, rope ? rope->cos_sin : nullptr, x, q, q_norm, k_norm, cache, l->block_size, 0});
+        start_whole_heads(l, {l->plan, *a, rope ? rope->cos_sin : nullptr, x, q, q_norm, k_norm, cache, l->block_size, 0, 0});
         return;
     }
     drope none = {};
