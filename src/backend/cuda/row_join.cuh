@@ -9,6 +9,7 @@
  *     float2 all = row_join(mine, meeting);                                  // once a meeting */
 #pragma once
 
+#include "backend/cuda/bulk.cuh"
 #include "backend/cuda/device.cuh"
 
 enum { MAX_ROW_WARPS = 128 }; // of all blocks of a row
@@ -28,38 +29,18 @@ template <int C> struct row_place {
     }
 };
 
-__device__ inline uint32_t shared_address(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }
-
-/* Where block `rank` of the cluster has the same variable. */
-__device__ inline uint32_t address_in_block(const void *at, int rank) {
-    uint32_t there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(rank));
-    return there;
-}
-
-/* The barrier lets go when n_bytes have come. */
-__device__ inline void barrier_expect(uint64_t *barrier, int n_bytes) {
-    uint32_t at = shared_address(barrier);
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(n_bytes) : "memory");
-}
-
-__device__ inline void barrier_wait(uint64_t *barrier) {
-    asm volatile("{\n"
-                 ".reg .pred came;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 came, [%0], 0;\n"
-                 "@!came bra again;\n"
-                 "}" ::"r"(shared_address(barrier))
-                 : "memory");
-}
-
-/* x to `to`, 8 bytes towards what `barrier` expects; both as address_in_block gives them, of one block. */
+/* x to `to`, 8 bytes towards what `barrier` expects; both as address_at_rank gives them, of one block. */
 __device__ inline void send(uint32_t to, float2 x, uint32_t barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(x.x), "f"(x.y),
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(x.x), "f"(x.y),
                  "r"(barrier)
                  : "memory");
+}
+
+/* For one meeting, of this thread alone: the barrier lets go when n_bytes have come. */
+__device__ inline void barrier_open(uint64_t *barrier, int n_bytes) {
+    barrier_init(shared_address(barrier), 1);
+    barrier_init_done();
+    barrier_expect(shared_address(barrier), n_bytes);
 }
 
 /* Two for a kernel that joins twice. */
@@ -67,9 +48,9 @@ template <int C> __device__ inline void row_open(row_meeting<C> &first, row_meet
     if constexpr (C > 1) {
         int n_bytes = C * (int)(blockDim.x / 32 * sizeof(float2));
         if (threadIdx.x == 0) {
-            barrier_expect(&first.barrier, n_bytes);
+            barrier_open(&first.barrier, n_bytes);
             if (second)
-                barrier_expect(&second->barrier, n_bytes);
+                barrier_open(&second->barrier, n_bytes);
         }
         asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     }
@@ -95,8 +76,10 @@ template <int C> __device__ inline float2 row_join(float2 mine, row_meeting<C> &
     mine = warp_join(mine);
     if constexpr (C > 1) {
         if (lane < C)
-            send(address_in_block(&meeting.shares[blockIdx.x % C * n_warps + warp], lane), mine, address_in_block(&meeting.barrier, lane));
-        barrier_wait(&meeting.barrier); // for the shares of all warps of the row
+            send(address_at_rank(shared_address(&meeting.shares[blockIdx.x % C * n_warps + warp]), lane), mine,
+                 address_at_rank(shared_address(&meeting.barrier), lane));
+        // For the shares of all warps of the row. To order more of the cluster's memory than those would throw away the L1.
+        barrier_wait(shared_address(&meeting.barrier), 0);
     } else {
         if (lane == 0)
             meeting.shares[warp] = mine;
