@@ -416,7 +416,7 @@ static void down_case(int ffn, int width, int n_rows, const char *kernels) {
 static void what_a_gated_product_hands_on_is_read_as_it_was_written(void **state) {
     (void)state;
     static const int shapes[][3] = {{128, 256, 1},   {640, 512, 5},  {384, 128, 40}, {272, 400, 33},
-                                    {512, 256, 130}, {256, 384, 64}, {256, 128, 0}};
+                                    {512, 256, 130}, {256, 384, 64}, {11264, 48, 70}, {256, 128, 0}};
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
             if (is_by_e4m3(FORMAT_F8_CHANNEL, shapes[i][0], shapes[i][1], NULL, *kernels) && (shapes[i][2] > 0 || !rig_is_brief()))

@@ -5,11 +5,13 @@
  *             element and the rounding to e4m3. Bytes a row of W: 4 W of half precision (gate, up) or 8 W, and 2 W or W. The
  *             hardware's exponential and reciprocal are good to some units in the last place of float32: two of them an element are
  *             as much as a multiprocessor does while it loads what they need, so no instruction more than needed. Where y is
- *             float32, and for other activations than silu and gelu_tanh, the plain kernel has the exact ones.
+ *             float32, and for other activations than silu and gelu_tanh, the plain kernel has the exact ones. The twin alone of
+ *             raw products of many rows is act_rows.cuh's.
  * Gates that a half precision product left infinite count as its largest number, as to_half has it.
  *
  * The others: a block 1,024 columns of a row. Rows that do not lie in fours (GATED_ACT: eights) take the plain kernels. Padding rows
  * are computed too, since nothing reads them. */
+#include "backend/cuda/act_rows.cuh"
 #include "backend/cuda/fours.cuh"
 #include "backend/cuda/row_join.cuh"
 
@@ -152,8 +154,16 @@ template <int ACT, element E, bool RAW> static void launch_act(const struct laun
         launch_node(gated_act_row<ACT, E, RAW, 2, 4>, 2 * n_rows, threads_of(n, 2, 4), 0, l->stream, a);
 }
 
+/* Whether many rows are worth going from row to row: up to 64 each has multiprocessors of its own. */
+static bool goes_by_rows(int n_rows, const act_args &a) {
+    return n_rows > 64 && a.gate.col_scale && a.twin.at && !a.y.at && !a.gate.bias && !a.up.bias && a.gate.stride == a.up.stride &&
+           a.gate.row_scale == a.up.row_scale;
+}
+
 template <int ACT> static void launch_act(const struct launch *l, int n_rows, const act_args &a) {
-    if (a.gate.col_scale)
+    if (goes_by_rows(n_rows, a))
+        act_rows::start<ACT>(l->stream, {a.gate, a.up, a.twin, n_rows});
+    else if (a.gate.col_scale)
         launch_act<ACT, ELEMENT_F16, true>(l, n_rows, a);
     else if (a.gate.element == ELEMENT_F16)
         launch_act<ACT, ELEMENT_F16, false>(l, n_rows, a);
