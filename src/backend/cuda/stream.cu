@@ -124,7 +124,7 @@ int stream_blocks(int cluster) {
 }
 
 /* About how long a block takes, in clocks of a multiprocessor: what its warps issue, two to a quarter, or what it reads. Figures are
- * those that order the cuts of bench/cuda_linear.cu as an H200 does. */
+ * those that order the cuts of bench/cuda/linear.cu as an H200 does. */
 static int64_t cost_of(const struct dstream *a, int n_rows, const struct stream_cut *c) {
     bool narrow = a->w.element == ELEMENT_E4M3;
     int units = up_to(units_of(a), c->n_blocks / c->cluster);

@@ -1,95 +1,20 @@
-/* cuda_tiles.cu - times LINEAR by tiles (src/backend/cuda/tiles.cu) beside cuBLASLt's e4m3 products with one scale.
+/* tiles.cu - times LINEAR by tiles (src/backend/cuda/tiles.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
- *     cuda_tiles table [ROWS ...]    each linear of some models: launches behind one another in a graph, weights rotated past the L2
- *     cuda_tiles step [ROWS ...]     the linears of all layers of a step, one behind the other
- *     cuda_tiles cuts [ROWS ...]     other cuts of each than tiles_cut_of's
- *     cuda_tiles chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention, quantise, o, ADD_NORM, gate_up,
+ *     bench_tiles table [ROWS ...]    each linear of some models: launches behind one another in a graph, weights rotated past the L2
+ *     bench_tiles step [ROWS ...]     the linears of all layers of a step, one behind the other
+ *     bench_tiles cuts [ROWS ...]     other cuts of each than tiles_cut_of's
+ *     bench_tiles chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention, quantise, o, ADD_NORM, gate_up,
  *                                    quantise, down, with rings of several sizes
  */
 #include "backend/cuda/tiles.cu"
-#include "cuda/graph_time.cuh"
+#include "products.cuh"
 
-#include <algorithm>
-#include <cublasLt.h>
-#include <functional>
-#include <stdio.h>
-#include <string.h>
-#include <string>
-#include <vector>
-
-static const double PEAK = 4.6e12; // bytes a second that an H200 reads
-static const size_t POOL = (size_t)3 << 29, WORKSPACE = 64 << 20;
-enum { MAX_ROWS = 256, MAX_IN = 32768, MAX_WIDTH = 65536 };
-
-struct shape {
-    const char *name;
-    int64_t out, in;
-    bool gated;
-    size_t bytes() const { return (size_t)out * in; }
-};
-struct model {
-    const char *name;
-    int n_layers;
-    std::vector<shape> layer;
-};
-static const std::vector<model> MODELS = {
-    {"Qwen2.5-7B",
-     28,
-     {{"qkv", 4608, 3584, false}, {"o", 3584, 3584, false}, {"gate_up", 37888, 3584, true}, {"down", 3584, 18944, false}}},
-    {"Llama-3.1-8B",
-     32,
-     {{"qkv", 6144, 4096, false}, {"o", 4096, 4096, false}, {"gate_up", 28672, 4096, true}, {"down", 4096, 14336, false}}},
-    {"Gemma-4-31B",
-     60,
-     {{"qkv", 16384, 5376, false}, {"o", 5376, 8192, false}, {"gate_up", 43008, 5376, true}, {"down", 5376, 21504, false}}},
-};
-
-static cudaStream_t stream;
-static unsigned char *pool, *x8;
-static float *ones;
-static void *y, *workspace;
-static cublasLtHandle_t blas;
-
-static __global__ void fill(unsigned *at, size_t n, uint64_t seed, unsigned keep, unsigned set) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        uint64_t v = (i + seed * 0x100000000u) * 0x9e3779b97f4a7c15u;
-        v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9u;
-        v = (v ^ v >> 27) * 0x94d049bb133111ebu;
-        at[i] = ((unsigned)(v >> 32) & keep) | set;
-    }
-}
-
-static void open() {
-    TRY(cudaStreamCreate(&stream));
-    TRY(cudaMalloc(&pool, POOL));
-    TRY(cudaMalloc(&x8, (size_t)MAX_ROWS * MAX_IN));
-    TRY(cudaMalloc(&y, (size_t)MAX_ROWS * MAX_WIDTH * 4));
-    TRY(cudaMalloc(&ones, (MAX_WIDTH + 3 * MAX_ROWS) * 4)); // and the scales of a step
-    TRY(cudaMalloc(&workspace, WORKSPACE));
-    fill<<<1024, 256>>>((unsigned *)pool, POOL / 4, 1, 0xbfbfbfbfu, 0x10101010u); // e4m3 of sizes 2^-4 .. 8
-    fill<<<1024, 256>>>((unsigned *)x8, (size_t)MAX_ROWS * MAX_IN / 4, 2, 0xbfbfbfbfu, 0x10101010u);
-    std::vector<float> scale(MAX_WIDTH, 0.01f);
-    TRY(cudaMemcpy(ones, scale.data(), MAX_WIDTH * 4, cudaMemcpyHostToDevice));
-    TRY(cudaDeviceSynchronize());
-    if (cublasLtCreate(&blas) != CUBLAS_STATUS_SUCCESS)
-        exit(1);
-}
-
-static size_t where; // in the pool, of the next weight
-static unsigned char *next_weight(const shape &s) {
-    if (where + s.bytes() > POOL)
-        where = 0;
-    unsigned char *at = pool + where;
-    where += s.bytes();
-    return at;
-}
-
-static int launches_of(const shape &s) { return (int)std::clamp<int64_t>(600000000 / s.bytes(), 10, 48); }
+static dtiles tiles_of(const shape &s, dweight w) { return {w, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0, {}}}; }
 
 static bool put_tiles(const shape &s, int rows, const tiles_cut *cut) {
-    dtiles a = {{next_weight(s), s.out, s.in, ELEMENT_E4M3, ones}, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0, {}}};
-    int width = (int)(s.gated ? s.out / 2 : s.out);
-    dmat x = {x8, s.in, (int)s.in, ELEMENT_E4M3, ones}, out = {y, width, width, s.gated ? ELEMENT_F16 : ELEMENT_F32, nullptr};
+    dtiles a = tiles_of(s, weight_of(s));
+    dmat x = {inputs, s.in, (int)s.in, ELEMENT_E4M3, ones};
+    dmat out = {y, s.width(), s.width(), s.gated ? ELEMENT_F16 : ELEMENT_F32, nullptr};
     if (!tiles_take(&a, x, out, rows))
         return false;
     tiles_cut c = cut ? *cut : tiles_cut_of(&a, rows);
@@ -97,69 +22,7 @@ static bool put_tiles(const shape &s, int rows, const tiles_cut *cut) {
 }
 
 static double time_tiles(const shape &s, int rows, const tiles_cut *cut, int n_runs) {
-    int n = launches_of(s);
-    return microseconds(
-               stream,
-               [&] {
-                   for (int i = 0; i < n; i++)
-                       if (!put_tiles(s, rows, cut))
-                           return false;
-                   return true;
-               },
-               n_runs) /
-           n;
-}
-
-/* The fastest of the library's algorithms, with one scale for all; none: negative. */
-static double time_library(const shape &s, int rows) {
-    cublasLtMatmulDesc_t description;
-    cublasLtMatrixLayout_t w_as, x_as, y_as;
-    cublasOperation_t transposed = CUBLAS_OP_T;
-    int8_t fast = 1;
-    cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
-    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
-    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &ones, sizeof ones);
-    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &ones, sizeof ones);
-    cublasLtMatrixLayoutCreate(&w_as, CUDA_R_8F_E4M3, s.in, s.out, s.in);
-    cublasLtMatrixLayoutCreate(&x_as, CUDA_R_8F_E4M3, s.in, rows, s.in);
-    cublasLtMatrixLayoutCreate(&y_as, CUDA_R_16F, s.out, rows, s.out);
-    cublasLtMatmulPreference_t wish;
-    cublasLtMatmulPreferenceCreate(&wish);
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE, sizeof WORKSPACE);
-    cublasLtMatmulHeuristicResult_t found[16];
-    int n_found = 0;
-    if (cublasLtMatmulAlgoGetHeuristic(blas, description, w_as, x_as, y_as, y_as, wish, 16, found, &n_found) != CUBLAS_STATUS_SUCCESS)
-        n_found = 0;
-    int n = launches_of(s);
-    double best = -1;
-    for (int f = 0; f < n_found; f++) {
-        auto put = [&] {
-            float one = 1, zero = 0;
-            return cublasLtMatmul(blas, description, &one, next_weight(s), w_as, x8, x_as, &zero, y, y_as, y, y_as, &found[f].algo,
-                                  workspace, WORKSPACE, stream) == CUBLAS_STATUS_SUCCESS;
-        };
-        if (!put()) // loads its module
-            continue;
-        double us = microseconds(
-                        stream,
-                        [&] {
-                            bool fine = true;
-                            for (int i = 0; i < n; i++)
-                                fine = fine && put();
-                            return fine;
-                        },
-                        3) /
-                    n;
-        if (us > 0 && (best < 0 || us < best))
-            best = us;
-    }
-    cublasLtMatmulPreferenceDestroy(wish);
-    return best;
-}
-
-static void print_cell(const char *name, double us, const shape &s) {
-    printf("  %s %6.2f us %4.0f GB/s %3.0f%%", name, us, s.bytes() / us / 1e3, s.bytes() / us / PEAK * 1e8);
+    return time_launches(s, n_runs, [&] { return put_tiles(s, rows, cut); });
 }
 
 static void table(const std::vector<int> &rows) {
@@ -167,8 +30,8 @@ static void table(const std::vector<int> &rows) {
         for (const shape &s : m.layer)
             for (int n : rows) {
                 printf("%-12s %-7s M=%-3d", m.name, s.name, n);
-                print_cell("tiles", time_tiles(s, n, nullptr, 7), s);
-                print_cell("library", time_library(s, n), s);
+                print_cell("tiles", time_tiles(s, n, nullptr, 7), s, n);
+                print_cell("library", time_library(s, n, false).us, s, n);
                 printf("\n");
                 fflush(stdout);
             }
@@ -177,9 +40,6 @@ static void table(const std::vector<int> &rows) {
 static void step(const std::vector<int> &rows) {
     for (const model &m : MODELS)
         for (int n : rows) {
-            double bytes = 0;
-            for (const shape &s : m.layer)
-                bytes += (double)s.bytes() * m.n_layers;
             double us = microseconds(
                 stream,
                 [&] {
@@ -190,9 +50,7 @@ static void step(const std::vector<int> &rows) {
                     return fine;
                 },
                 5);
-            printf("%-12s step M=%-3d %7.3f ms, a layer %6.2f us, %4.0f GB/s (%.0f%%)\n", m.name, n, us / 1e3, us / m.n_layers,
-                   bytes / us / 1e3, bytes / us / PEAK * 1e8);
-            fflush(stdout);
+            print_step(m, n, us, m.layer_bytes() * m.n_layers);
         }
 }
 
@@ -201,11 +59,11 @@ static void cuts(const std::vector<int> &rows) {
         for (const shape &s : m.layer)
             for (int n : rows) {
                 std::vector<std::pair<double, tiles_cut>> tried;
-                dtiles a = {{pool, s.out, s.in, ELEMENT_E4M3, ones}, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0, {}}};
+                dtiles a = tiles_of(s, weight_of(s));
                 int octets = up_to(units_of(&a), 8), most = most_octets(s.gated);
                 for (int split = 1; split <= 8; split *= 2)
                     for (int passes = 1; passes <= 3; passes++) {
-                        int at_once = blocks_at_once(split) / split, o = up_to(octets, at_once * passes);
+                        int at_once = tiles_blocks(split) / split, o = up_to(octets, at_once * passes);
                         if (o > most || o > 32 || (split > 1 && passes > 1))
                             continue;
                         for (int room : {224 << 10, 150 << 10, 110 << 10, 75 << 10}) {
@@ -255,7 +113,7 @@ struct chain_cut {
 };
 
 static tiles_cut cut_in_room(const shape &s, int rows, int room, int split) {
-    dtiles a = {{pool, s.out, s.in, ELEMENT_E4M3, ones}, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0, {}}};
+    dtiles a = tiles_of(s, weight_of(s));
     return cut_in(&a, rows, split ? split : tiles_cut_of(&a, rows).split, room << 10);
 }
 
@@ -272,16 +130,16 @@ static double time_chain(const model &m, int rows, const chain_cut &how, unsigne
     dmat at = {f + (size_t)rows * (width * 2 + s[0].out), heads, heads, ELEMENT_F32};
     dmat act = {f + (size_t)rows * (width * 2 + s[0].out + heads), ffn, ffn, ELEMENT_F16}, none = {};
     float *scales = ones + MAX_WIDTH; // of twins
-    dmat twin = {x8, width, width, ELEMENT_E4M3, scales}, twin_at = {x8 + (size_t)rows * width, heads, heads, ELEMENT_E4M3, scales + rows};
-    dmat twin_act = {x8 + (size_t)rows * (width + heads), ffn, ffn, ELEMENT_E4M3, scales + 2 * rows};
+    dmat twin = {inputs, width, width, ELEMENT_E4M3, scales},
+         twin_at = {inputs + (size_t)rows * width, heads, heads, ELEMENT_E4M3, scales + rows};
+    dmat twin_act = {inputs + (size_t)rows * (width + heads), ffn, ffn, ELEMENT_E4M3, scales + 2 * rows};
     dadd_norm norm = {{ones, 1, width, ELEMENT_F32}, {}, 1e-6f, false, {}, 0, false};
     tiles_cut cut[4];
     for (int i = 0; i < 4; i++)
         cut[i] = cut_in_room(s[i], rows, how.room[i], how.split[i]);
     bool fine = true;
     auto product = [&](int i, dmat x, dmat to) {
-        dtiles a = {
-            {next_weight(s[i]), s[i].out, s[i].in, ELEMENT_E4M3, ones}, nullptr, {s[i].gated ? ENDING_GATED : ENDING_PLAIN, 0, 0, {}}};
+        dtiles a = tiles_of(s[i], weight_of(s[i]));
         fine = fine && (left_out >> (i + 4) & 1 || launch_tiles_linear_cut(stream, rows, &a, x, to, &cut[i]) == cudaSuccess);
     };
     int n_blocks = std::min(264, rows * 4), pieces = rows * 272 * 1024 / 16 / n_blocks, n_out = rows * heads / n_blocks;
@@ -347,12 +205,8 @@ static void chain(const std::vector<int> &rows) {
 
 int main(int argc, char **argv) {
     std::string what = argc > 1 ? argv[1] : "table";
-    std::vector<int> rows;
-    for (int i = 2; i < argc; i++)
-        rows.push_back(atoi(argv[i]));
-    if (rows.empty())
-        rows = {16, 32, 64, 128};
-    open();
+    std::vector<int> rows = rows_of(argc, argv, {16, 32, 64, 128});
+    open_operands();
     (what == "table" ? table : what == "cuts" ? cuts : what == "chain" ? chain : step)(rows);
     return 0;
 }
