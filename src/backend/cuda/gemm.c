@@ -76,7 +76,7 @@ static struct dtiles tiles_of(const struct gemm *g) {
 }
 
 static struct dwide wide_of(const struct gemm *g) {
-    return (struct dwide){g->weight, bias_of(g), g->act != NULL, g->act ? (int)g->act->args.gated_act.act : 0};
+    return (struct dwide){g->weight, bias_of(g), g->act ? (int)g->act->args.gated_act.act : 0};
 }
 
 enum linear_path gemm_library(const struct gemm *g) { return g->weight.element == ELEMENT_E4M3 ? PATH_TWIN : PATH_VALUE; }
@@ -86,7 +86,7 @@ bool gemm_takes(const struct gemm *g, enum linear_path path, int rows) {
     struct dwide wide = wide_of(g);
     switch (path) {
     case PATH_TILES: return tiles_take(&tiles, g->x, g->made, rows);
-    case PATH_WIDE: return wide_takes(&wide, g->x, g->made, rows);
+    case PATH_WIDE: return g->act && wide_takes(&wide, g->x, g->made, rows);
     default: return path == gemm_library(g);
     }
 }

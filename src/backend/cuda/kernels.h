@@ -259,31 +259,28 @@ struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows);
 cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y,
                                     const struct tiles_cut *cut);
 
-/* ---- wide.cu: LINEAR of many rows, e4m3 by e4m3 on the tensor core ---- */
+/* ---- wide.cu: LINEAR of many rows, e4m3 by e4m3 on the tensor core, with GATED_ACT behind it ---- */
 struct dwide {
-    struct dweight w;  // e4m3
+    struct dweight w;  // e4m3: gates, then what they let through
     const float *bias; // [w.out]; NULL: none
-    bool gated;        // y = act(gate) * up of the two halves of w's rows, y.width = w.out / 2; else y.width = w.out
     int act;           // core/ops.h activation: ACT_SILU or ACT_GELU_TANH
-    const struct dheads *heads; // ENDING_ROPE above; NULL: none. Read by the launcher alone.
 };
-/* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, y.width of 8, w, x and y and their rows at multiples of
- * 16 bytes; y of 16 bits, or float32 if neither gated nor heads; heads that turn as wholes, the halves by one another. y may have most,
- * but not of heads. */
+/* Whether it can compute y = act(gate) * up, y.width = w.out / 2: x e4m3 with a scale a row; w.in a multiple of 16, y.width of 8, w, x and y
+ * and their rows at multiples of 16 bytes; y of 16 bits. y may have most. */
 bool wide_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows);
 cudaError_t launch_wide_linear(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y);
 
 /* How it is cut into blocks. launch_wide_linear takes what wide_cut_of says; benchmarks try others. */
 struct wide_cut {
-    int octets;   // of columns of y in a tile, whose tokens are 128
-    int split;    // blocks that share a tile, each with some of its terms; 1, or all tiles are computed at once
-    int n_blocks; // a multiple of split, which is 8 at most
+    int octets;   // of columns of y in a tile, whose tokens are 128: 7, 9 or 11
+    int n_blocks; // a multiple of sharers
     int n_stages; // of the ring: 2 at least
+    int sharers;  // blocks of a cluster, which have the same columns and each other tokens: 1, or 2 if tokens make an even number of tiles
 };
 struct wide_cut wide_cut_of(const struct dwide *a, int n_rows);
-int wide_blocks(int split);                                         // that run at once
-int wide_stages(const struct dwide *a, const struct wide_cut *cut); // most that shared memory has room for
-bool wide_takes_cut(const struct dwide *a, int n_rows, const struct wide_cut *cut);
+int wide_blocks(int sharers); // that run at once
+int wide_stages(int octets);  // most that shared memory has room for
+bool wide_takes_cut(int n_rows, const struct wide_cut *cut);
 cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y,
                                    const struct wide_cut *cut);
 

@@ -15,8 +15,8 @@
  * show (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114.
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
- * not reach the power limit that a step runs at. With more rows the library computes all. wide.cu is left to GYRE_LINEAR: in a step, at
- * the clocks that power allows, it is 1 to 8 per cent slower (docs/benchmarks.md).
+ * not reach the power limit that a step runs at. From there to 512 rows wide.cu computes large products with a GATED_ACT behind them, as
+ * steps of 128, 256 and 512 rows showed (docs/benchmarks.md), and the library all else.
  *
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
  * if GYRE_LINEAR names a path (library, stream, tiles, wide: for tests and to measure), and those for which the time is up take what is
@@ -26,8 +26,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_KINDS = 64, REPLAYS = 4, MOST_PASSES = 3, MOST_TIMED_ROWS = 64 };
+enum { MOST_KINDS = 64, REPLAYS = 4, MOST_PASSES = 3, MOST_TIMED_ROWS = 64, MOST_WIDE_ROWS = 512 };
 static const int64_t ENOUGH_BYTES = 256 << 20; // of weights: four times the L2
+static const int64_t WORTH_WIDE = 32 << 20;    // of a weight
 static const double WORTH = 0.97, MOST_SECONDS = 1.5;
 
 struct chain {
@@ -86,10 +87,16 @@ static bool is_forced(enum linear_path *path) {
     return false;
 }
 
+static int64_t weight_bytes(const struct compiled_op *c) {
+    return c->matrix[0].out * c->matrix[0].in * element_bytes(c->matrix[0].element);
+}
+
 static enum linear_path usual(const struct compiled_op *c, int rows) {
     enum linear_path path;
     if (is_forced(&path))
         return linear_takes(c, path, rows) ? path : gemm_library(c->gemm);
+    if (rows > MOST_TIMED_ROWS && rows <= MOST_WIDE_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows))
+        return PATH_WIDE;
     if (rows > 1 && rows <= 64 && linear_takes(c, PATH_TILES, rows))
         return PATH_TILES;
     return rows <= 8 && linear_takes(c, PATH_STREAM, rows) ? PATH_STREAM : gemm_library(c->gemm);
@@ -109,10 +116,6 @@ static void take_usual(struct executable *exe) {
 }
 
 // ---- what is timed ----------------------------------------------------------------------------------------------
-
-static int64_t weight_bytes(const struct compiled_op *c) {
-    return c->matrix[0].out * c->matrix[0].in * element_bytes(c->matrix[0].element);
-}
 
 static bool is_timed(const struct compiled_op *c) { return c->gemm && gemm_is_worth_timing(c->gemm); }
 

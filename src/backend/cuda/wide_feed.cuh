@@ -2,38 +2,42 @@
  * thread that fills it.
  *
  *     ring    n_stages of [rows of W of the tile][128 bytes], then [128 tokens][128 bytes], each in the 128-byte swizzle
- *     full    a stage's bytes have come;  empty    both warpgroups are done with them */
+ *     full    a stage's bytes have come
+ *     empty   who multiplies the tile is done with them, in each block of the cluster */
 #pragma once
 
-#include "backend/cuda/kv.cuh"
+#include "backend/cuda/device.cuh"
 #include "backend/cuda/wgmma_e4m3.cuh"
 
 namespace {
 
-enum { PIECE_BYTES = 128, ATOM = 1024, MAX_STAGES = 12, WARPGROUP = 128, GROUPS = 2, GROUP_TOKENS = 64, TOKENS = GROUPS * GROUP_TOKENS };
-enum { CONSUMERS = GROUPS * WARPGROUP, WARPS = CONSUMERS / 32, X_BYTES = TOKENS * PIECE_BYTES };
+enum {
+    PIECE_BYTES = 128,
+    ATOM = 1024,
+    MAX_STAGES = 12,
+    WARPGROUP = 128,
+    GROUPS = 2,
+    PARTS = 2,
+    PART_TOKENS = 64,
+    TOKENS = PARTS * PART_TOKENS
+};
+enum { CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + WARPGROUP, WARPS = CONSUMERS / 32, X_BYTES = TOKENS * PIECE_BYTES };
 enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH }; // of a warp: 16 tokens, 64 bytes of each
-
-/* What becomes of sums: each a column of y; gate and up a column of y; two rows of a head turned by one another. */
-enum variant { PLAIN, GATED, HEADS };
-__host__ __device__ constexpr int halves_of(variant v) { return v == PLAIN ? 1 : 2; } // rows of W that go together
 
 struct wide_args {
     const float *w_scale, *bias, *x_scale;
     void *y;
     uint32_t *most;
     int64_t y_stride;
-    int n_units; // columns of y, but of heads pairs of rows of W
-    int n_tokens, n_pieces, octets, token_tiles, n_tiles, n_stages, ring_bytes, split;
+    int n_columns; // of y
+    int n_tokens, n_pieces, octets, token_tiles, n_tiles, n_stages, sharers;
     float bend, twist; // of the activation
     element y_element;
-    dheads heads;
 };
 
-/* Many sums take registers that the producer must leave (setmaxnreg), for which it is a whole warpgroup. Few leave room beside the block,
- * where the next node's may start early. */
-__host__ __device__ constexpr bool is_large(int n, int parts) { return n * parts > 192; }
-__host__ __device__ constexpr int threads_of(int n, int parts) { return CONSUMERS + (is_large(n, parts) ? WARPGROUP : 32); }
+struct shared_places { // addresses
+    uint32_t ring, staging, scales, full, empty;
+};
 
 /* A place in the ring and which time round it is. */
 struct ring_place {
@@ -44,32 +48,29 @@ struct ring_place {
             parity ^= 1;
         }
     }
+    __device__ void skip(int n) {
+        slot += n;
+        parity ^= slot / n_slots & 1;
+        slot %= n_slots;
+    }
 };
 
-/* The tiles of a cluster, one after the other: those of the same rows and all tokens lie together, so that W is read once. The last of the
- * tokens may be fewer: they come to each cluster in turn, where a pass has whole rows of tiles. */
+/* The tiles of a block, one after the other. Those of the same rows and all tokens lie together, so that W is read once; the blocks of a
+ * cluster have the same rows at the same time, each with tokens of its own. The last of the tokens may be fewer: they come to each cluster
+ * in turn, where a pass has whole rows of tiles. */
 struct tile_walk {
-    int at, step, n, token_tiles, turn;
-    __device__ explicit tile_walk(const wide_args &a)
-        : at(blockIdx.x / a.split), step(gridDim.x / a.split), n(a.n_tiles), token_tiles(a.token_tiles), turn(0) {}
+    int at, step, n, abreast, turn, sharers, rank; // at, step, n, abreast: of a cluster's tiles
+    __device__ tile_walk(const wide_args &a, int rank)
+        : at(blockIdx.x / a.sharers), step(gridDim.x / a.sharers), n(a.n_tiles), abreast(a.token_tiles / a.sharers), turn(0),
+          sharers(a.sharers), rank(rank) {}
     __device__ bool there() const { return at < n; }
     __device__ int left() const { return there() ? (n - 1 - at) / step + 1 : 0; }
     __device__ void next() {
         at += step;
-        turn += step % token_tiles == 0;
+        turn += step % abreast == 0;
     }
-    __device__ int token_tile() const { return (at + turn) % token_tiles; }
-    __device__ int row_tile() const { return at / token_tiles; }
-};
-
-/* The row of W of a unit, and of its partner. Of heads they are half a head apart. */
-static __device__ int row_of(const wide_args &a, variant v, int unit, int half) {
-    int apart = v == HEADS ? a.heads.head_dim / 2 : a.n_units;
-    return v == HEADS ? unit + unit / apart * apart + half * apart : unit + half * apart;
-}
-
-struct shared_places { // addresses
-    uint32_t ring, staging, scales, full, empty, all_read, all_sums;
+    __device__ int token_tile() const { return (at + turn) % abreast * sharers + rank; }
+    __device__ int row_tile() const { return at / abreast; }
 };
 
 /* Computed once: else where shared memory lies is asked for again in every stage. */
@@ -83,43 +84,53 @@ static __device__ uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu,
 
 // ---- copying --------------------------------------------------------------------------------------------------------
 
-template <variant V> struct producer {
+/* A copy to come: a piece of a tile. What is the same for all pieces is computed once a tile: a stage must not wait for divisions. */
+struct copy_place {
+    tile_walk walk;
+    int piece, n_pieces, octet, token;
+    __device__ copy_place(const wide_args &a, int rank) : walk(a, rank), piece(0), n_pieces(a.n_pieces) { find(a); }
+    __device__ void find(const wide_args &a) {
+        octet = walk.row_tile() * a.octets;
+        token = walk.token_tile() * TOKENS;
+    }
+    __device__ void step(const wide_args &a) {
+        if (++piece == n_pieces) {
+            piece = 0;
+            walk.next();
+            find(a);
+        }
+    }
+};
+
+struct producer {
     const wide_args &a;
     const CUtensorMap *w_map, *x_map;
     const shared_places &m;
-    int w_bytes, piece_begin, piece_end;
-    tile_walk w_walk, x_walk;
-    int w_piece, x_piece, n_copies, n_early;
+    int rank, stage_bytes, w_bytes;
+    copy_place w, x;
+    int n_copies, n_early;
+    uint32_t to_w; // in a stage
     uint64_t of_w, often;
 
-    __device__ producer(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int w_bytes,
-                        int piece_begin, int piece_end)
-        : a(a), w_map(w_map), x_map(x_map), m(m), w_bytes(w_bytes), piece_begin(piece_begin), piece_end(piece_end), w_walk(a), x_walk(a),
-          w_piece(piece_begin), x_piece(piece_begin), n_copies(w_walk.left() * (piece_end - piece_begin)),
-          n_early(min(n_copies, a.n_stages)), of_w(a.token_tiles > 1 ? policy_read_again() : policy_read_once()),
-          often(policy_read_often()) {}
+    __device__ producer(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank,
+                        int w_bytes)
+        : a(a), w_map(w_map), x_map(x_map), m(m), rank(rank), stage_bytes(w_bytes + X_BYTES), w_bytes(w_bytes), w(a, rank), x(a, rank),
+          n_copies(w.walk.left() * a.n_pieces), n_early(min(n_copies, a.n_stages)), to_w(w_bytes / 2 * rank),
+          of_w(a.token_tiles > a.sharers ? policy_read_again() : policy_read_once()), often(policy_read_often()) {}
 
+    /* Two that share copy the gates and what they let through, one each, to both. */
     __device__ void put_w(int slot) {
-        uint32_t full = m.full + slot * 8;
-        barrier_expect(full, w_bytes + X_BYTES);
-        uint32_t to = m.ring + slot * (w_bytes + X_BYTES);
-        int octet = w_walk.row_tile() * a.octets;
-        if (V != HEADS)
-            bulk_copy_box(to, w_map, w_piece * PIECE_BYTES, 0, 0, octet, full, of_w);
-        for (int i = octet; V == HEADS && i < octet + a.octets; i++, to += 2 * ATOM) // partners are half a head apart, from any octet
-            bulk_copy_box(to, w_map, w_piece * PIECE_BYTES, 0, 0, row_of(a, V, i * 8, 0) / 8, full, of_w);
-        if (++w_piece == piece_end) {
-            w_piece = piece_begin;
-            w_walk.next();
-        }
+        uint32_t full = m.full + slot * 8, to = m.ring + slot * stage_bytes + to_w;
+        barrier_expect(full, stage_bytes);
+        if (a.sharers == 2)
+            bulk_copy_box_to(3, to, w_map, w.piece * PIECE_BYTES, 0, w.octet, rank, full, of_w);
+        else
+            bulk_copy_box(to, w_map, w.piece * PIECE_BYTES, 0, w.octet, 0, full, of_w);
+        w.step(a);
     }
     __device__ void put_x(int slot) {
-        bulk_copy_box(m.ring + slot * (w_bytes + X_BYTES) + w_bytes, x_map, x_piece * PIECE_BYTES, x_walk.token_tile() * TOKENS,
-                      m.full + slot * 8, often);
-        if (++x_piece == piece_end) {
-            x_piece = piece_begin;
-            x_walk.next();
-        }
+        bulk_copy_box(m.ring + slot * stage_bytes + w_bytes, x_map, x.piece * PIECE_BYTES, x.token, m.full + slot * 8, often);
+        x.step(a);
     }
 
     /* W into all of the ring: before anything else. */

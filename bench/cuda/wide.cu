@@ -1,0 +1,80 @@
+/* wide.cu - times LINEAR of many rows with GATED_ACT behind it (src/backend/cuda/wide.cu) beside the fastest of cuBLASLt's e4m3 products with
+ * one scale.
+ *
+ *     bench_wide table [ROWS ...]    gate_up of some models: launches behind one another in a graph, weights rotated past the L2
+ *     bench_wide cuts [ROWS ...]     other cuts of each than wide_cut_of's, the fastest first
+ *     bench_wide cuts0 ...           of the first model (0, 1 and 2 there are)
+ *
+ * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a
+ * step. Ours includes scales and GATED_ACT; the library's is the raw products in half precision. */
+#include "backend/cuda/wide.cu"
+#include "products.cuh"
+
+static dwide wide_of(const shape &s) { return {weight_of(s), nullptr, 0}; }
+
+static bool put_wide(const shape &s, int rows, const wide_cut *cut) {
+    dwide a = wide_of(s);
+    dmat x = {inputs, s.in, (int)s.in, ELEMENT_E4M3, ones}, out = {y, s.width(), s.width(), ELEMENT_F16, nullptr};
+    wide_cut c = cut ? *cut : wide_cut_of(&a, rows);
+    return wide_takes(&a, x, out, rows) && wide_takes_cut(rows, &c) && launch_wide_linear_cut(stream, rows, &a, x, out, &c) == cudaSuccess;
+}
+
+static double time_wide(const shape &s, int rows, const wide_cut *cut, int n_runs) {
+    return time_launches(s, n_runs, [&] { return put_wide(s, rows, cut); });
+}
+
+static double time_wide_steadily(const shape &s, int rows, const wide_cut *cut) {
+    return time_steadily(s, [&] { return put_wide(s, rows, cut); });
+}
+
+static void table(const model &m, const std::vector<int> &rows) {
+    const shape &s = m.layer[2];
+    for (int n : rows) {
+        library_times library = time_library(s, n, true);
+        printf("%-12s %-7s M=%-4d", m.name, s.name, n);
+        print_cell("wide", time_wide(s, n, nullptr, 7), s, n);
+        print_cell("steady", time_wide_steadily(s, n, nullptr), s, n);
+        print_cell("library", library.us, s, n);
+        print_cell("steady", library.steady_us, s, n);
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
+static void print_cut(double us, double steady_us, const wide_cut &c) {
+    printf("    %6.2f us, %6.2f steady: %d octets, W shared by %d, %d blocks, %d stages\n", us, steady_us, c.octets, c.sharers, c.n_blocks,
+           c.n_stages);
+}
+
+static void cuts(const model &m, const std::vector<int> &rows) {
+    const shape &s = m.layer[2];
+    for (int n : rows) {
+        std::vector<std::pair<double, wide_cut>> tried;
+        for (int sharers = 1; sharers <= 2; sharers++)
+            for (int octets : {7, 9, 11}) {
+                wide_cut c = {octets, wide_blocks(sharers), wide_stages(octets), sharers};
+                double us = wide_takes_cut(n, &c) ? time_wide(s, n, &c, 2) : -1;
+                if (us > 0)
+                    tried.push_back({us, c});
+            }
+        std::sort(tried.begin(), tried.end(), [](auto &p, auto &q) { return p.first < q.first; });
+        dwide a = wide_of(s);
+        wide_cut c = wide_cut_of(&a, n);
+        library_times library = time_library(s, n, true);
+        printf("%s M=%d: library %.2f us, %.2f steady, chosen of %zu:\n", m.name, n, library.us, library.steady_us, tried.size());
+        print_cut(time_wide(s, n, &c, 3), time_wide_steadily(s, n, &c), c);
+        for (size_t i = 0; i < tried.size() && i < 5; i++)
+            print_cut(tried[i].first, time_wide_steadily(s, n, &tried[i].second), tried[i].second);
+        fflush(stdout);
+    }
+}
+
+int main(int argc, char **argv) {
+    std::string what = argc > 1 ? argv[1] : "table";
+    std::vector<int> rows = rows_of(argc, argv, {128, 256, 512});
+    open_operands();
+    for (size_t i = 0; i < MODELS.size(); i++)
+        if (what.back() < '0' || what.back() > '9' || what.back() - '0' == (int)i)
+            (what.substr(0, 4) == "cuts" ? cuts : table)(MODELS[i], rows);
+    return 0;
+}
