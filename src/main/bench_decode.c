@@ -36,7 +36,7 @@ static const struct flag flags[] = {
     {"input-len", 0, FLAG_INT, &opt.input_len, "N", "Workload", "tokens of each prompt, random ones", .min = 1, .max = 1 << 24},
     {"output-len", 0, FLAG_INT, &opt.output_len, "N", "Workload", "tokens of each answer", .min = 2, .max = 1 << 24},
     {"prefill", 0, FLAG_IDS, &opt.prefill, "2048", "Workload", "time the first token of one prompt of so many tokens as well"},
-    {"warmup-seconds", 0, FLAG_REAL, &opt.warmup_s, "S", "Workload", "warm up under load for so long, and for a fifth of that before each further size; 5 unless said", .min = 0, .max = 3600},
+    {"warmup-seconds", 0, FLAG_REAL, &opt.warmup_s, "S", "Workload", "warm up under load for so long, and for a tenth of that before each further size; 5 unless said", .min = 0, .max = 3600},
     {"num-iters-warmup", 0, FLAG_INT, &opt.n_warmup, "N", "Workload", "whole runs of each before those that count, in place of seconds if none are given", .min = 0, .max = 1 << 20},
     {"num-iters", 0, FLAG_INT, &opt.n_iters, "N", "Workload", "runs of each; their median, least and most are printed", .min = 1, .max = 1 << 20},
     {"seed", 0, FLAG_INT, &opt.seed, "N", "Workload", "of the prompts", .min = 0, .max = 1e18},
@@ -173,7 +173,7 @@ static enum status warm_up(struct gyre *g, const struct row *row, int64_t n_outp
     static bool is_warm;
     struct decode_run r;
     double seconds = opt.warmup_s >= 0 ? opt.warmup_s : opt.n_warmup >= 0 ? 0 : 5;
-    int64_t until = clock_us() + (int64_t)(seconds * (is_warm ? 0.2e6 : 1e6));
+    int64_t until = clock_us() + (int64_t)(seconds * (is_warm ? 0.1e6 : 1e6));
     enum status st = OK;
     is_warm = true;
     for (; st == OK && *round < opt.n_warmup; ++*round)

@@ -72,7 +72,7 @@ class Offline(unittest.TestCase):
     def test_a_warm_up_by_the_clock_is_broken_off_and_leaves_nothing_behind(self):
         begun = time.monotonic()
         out, r = self.run_json("decode", STORY, "--device", "toy", "--batch", "2,5", "--output-len", "900", "--num-iters", "1", "--warmup-seconds", "0.5")
-        self.assertGreater(time.monotonic() - begun, 0.6) # and a fifth before the second
+        self.assertGreater(time.monotonic() - begun, 0.55)  # and a tenth before the second
         self.assertEqual([(d["batch"], d["output_len"]) for d in r["decode"]], [(2, 900), (5, 900)])
         self.assertNotIn("gave way", out)
 
