@@ -49,10 +49,12 @@ struct proposals {
     struct algorithm at[MOST_PROPOSALS];
     int n;
 };
-/* Up to `most` of the library's proposals with all of the workspace, its first the first, and as many of those without: of the ones that split
- * sums, which need it and bring a node to join them, it thinks too well. With most 1 its first alone. What it does not propose (smaller tiles that
- * fill the card) is up to a tenth faster alone and no faster in a step, whose clock is that of the power limit. */
+/* Up to `most` of the library's proposals, its first the first. */
 enum status gemm_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out, struct error *err);
+/* Adds up to `most` of those that need no workspace, which may be none: of the ones that split sums, which do and bring a node to join them, it
+ * thinks too well. What it does not propose (smaller tiles that fill the card) is up to a tenth faster alone and no faster in a step, whose clock
+ * is that of the power limit. */
+void gemm_add_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out);
 
 /* Weights of one shape. */
 struct likes {
@@ -60,9 +62,9 @@ struct likes {
     int n;
 };
 /* Microseconds of a node of each in a graph of n of them, with the weights by turns; negative: the library cannot, or it is much slower than
- * another. Medians of replays by turns, so that all are timed at the same clock. Counters are zeroed as in a step's graph, by one node for all. */
+ * another. Medians of replays by turns, of all rounds but the first, so that all are timed at the same clock. Counters are zeroed as in a step's graph, by one node for all. */
 void gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals, const struct likes *likes, int n,
-               double *us);
+               int rounds, double *us);
 
 /* ---- gemm_plan.c ---- */
 /* Chooses an algorithm for each of g->plans, whose layouts are there. */

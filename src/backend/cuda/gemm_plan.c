@@ -8,8 +8,8 @@
  * the library computes it at all, paths.c says. */
 #include "backend/cuda/gemm_internal.h"
 
-/* Few rows have kernels of ours, many take long to time: half of the proposals will do. */
-enum { MANY = 16, FEW = 8, SMALL_ROWS = 32, LARGE_ROWS = 1024, WORTH_TIMING = 2 << 20 };
+/* Few rows have kernels of ours, many take long to time: a quarter of the proposals and half of the rounds will do. */
+enum { MANY = 16, FEW = 8, MANY_ROUNDS = 6, FEW_ROUNDS = 3, SMALL_ROWS = 64, LARGE_ROWS = 1024, WORTH_TIMING = 2 << 20 };
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == PLAN_WORDS * sizeof(uint64_t), "an algorithm is kept whole");
 
@@ -74,9 +74,12 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
     struct likes likes = likes_of(g);
     double us[MOST_PROPOSALS];
     int best = -1;
-    TRY(gemm_proposals(g, p, p->rows > LARGE_ROWS || p->rows <= SMALL_ROWS ? FEW : MANY, &proposals, err));
+    bool few = p->rows <= SMALL_ROWS || p->rows > LARGE_ROWS;
+    TRY(gemm_proposals(g, p, few ? FEW : MANY, &proposals, err));
+    if (!few)
+        gemm_add_proposals(g, p, MANY, &proposals);
     fill_input(g, p->rows);
-    gemm_race(g, p, &proposals, &likes, repetitions(g, p->rows), us);
+    gemm_race(g, p, &proposals, &likes, repetitions(g, p->rows), few ? FEW_ROUNDS : MANY_ROUNDS, us);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] >= 0 && (best < 0 || us[i] < us[best]))
             best = i;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROUNDS = 6, FEW_ROUNDS = 3, SMALL_ROWS = 64 };
+enum { MOST_ROUNDS = 8 };
 
 // ---- proposals --------------------------------------------------------------------------------------------------
 
@@ -47,10 +47,10 @@ enum status gemm_proposals(const struct gemm *g, const struct plan_of_rows *p, i
     cublasStatus_t code = ask(g, p, WORKSPACE_BYTES, most, out);
     if (code != CUBLAS_STATUS_SUCCESS || out->n == 0)
         return gemm_refused(g->op, p->rows, code == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : code, err);
-    if (most > 1)
-        ask(g, p, 0, most, out); // none is fine
     return OK;
 }
+
+void gemm_add_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out) { ask(g, p, 0, most, out); }
 
 // ---- timing -----------------------------------------------------------------------------------------------------
 
@@ -123,10 +123,9 @@ static void run_round(struct backend *b, struct runner *runners, int n, int roun
 }
 
 void gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals, const struct likes *likes, int n,
-               double *us) {
+               int rounds, double *us) {
     struct runner *runners = xcalloc((size_t)proposals->n, sizeof *runners);
-    int rounds = p->rows <= SMALL_ROWS ? FEW_ROUNDS : MOST_ROUNDS; // where there are kernels of ours
-    BUG_IF(n > WORKSPACE_BYTES / COUNTER_BYTES);
+    BUG_IF(n > WORKSPACE_BYTES / COUNTER_BYTES || rounds < 2 || rounds > MOST_ROUNDS);
     for (int i = 0; i < proposals->n; i++)
         runners[i].exec = capture(g, p, &proposals->at[i], likes, n);
     for (int round = 0; round < rounds; round++)

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { ALGORITHMS = 12, NODES = 16 };
+enum { ALGORITHMS = 12, LEAST_NODES = 4, ROUNDS = 6 };
 
 struct rung {
     const struct gemm *gemm;
@@ -26,7 +26,8 @@ static enum status time_rung(struct rung *r, struct error *err) {
     struct proposals proposals;
     double us[MOST_PROPOSALS];
     TRY(gemm_proposals(g, p, ALGORITHMS, &proposals, err));
-    gemm_race(g, p, &proposals, &r->likes, NODES, us);
+    gemm_add_proposals(g, p, ALGORITHMS, &proposals);
+    gemm_race(g, p, &proposals, &r->likes, MAX(r->likes.n, LEAST_NODES), ROUNDS, us);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] > 0 && (r->us == 0 || us[i] < r->us))
             r->us = us[i];
