@@ -2,12 +2,12 @@
 # Tests of the CUDA backend on a machine that has a Hopper GPU and the CUDA toolkit's libraries, and nothing of ours.
 #
 #   tools/gpu.sh pack            here: builds all of it and packs programs and libraries into build/gpu/gyre.tar.xz
-#   tools/gpu.sh run [OUT]       there, in the root of the sources beside build/gpu: unpacks, runs every test in every dtype, $JOBS (16)
-#                                programs side by side, and closes with a table; logs go to OUT
-#   tools/gpu.sh sanitize [OUT]  there, after run or in place of it: compute-sanitizer's memcheck, initcheck and synccheck over samples of
-#                                the op tests
+#   tools/gpu.sh run [OUT]       there, in the root of the sources beside build/gpu: unpacks, runs every test in every dtype, then samples of
+#                                the op tests under compute-sanitizer, and closes with a table; logs go to OUT
+#   tools/gpu.sh tests [OUT], tools/gpu.sh sanitize [OUT]    one half of it
 #
-# $GYRE_TEST_SEED decides what is drawn, and which case of a program is in which of its parts; it is printed.
+# $JOBS (12) programs run side by side on each GPU there is. $GYRE_TEST_SEED decides what is drawn, and which case of a program is in which
+# of its parts; it is printed.
 set -eu
 cd "$(dirname "$0")/.."
 there=${GYRE_GPU_ROOT:-/tmp/gyre-gpu}
@@ -17,8 +17,8 @@ pack() {
     tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c |
         sed 's:tests/\(.*\)\.c$:\1:')
     release=build/release root=build/gpu/root
-    make cuda cuda-tests $(for t in $tests; do echo "$release/tests/$t"; done)
-    rm -rf build/gpu && mkdir -p $root/lib
+    make cuda cuda-tests build/racecheck/libgyre-cuda.so $(for t in $tests; do echo "$release/tests/$t"; done)
+    rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
     cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive $release/src/main/backends.o \
         $release/tests/op_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lpthread -lm
     for t in $tests; do
@@ -26,7 +26,8 @@ pack() {
     done
     cp $(find build/cuda -maxdepth 1 -name 'test_*' -type f -perm -u+x | grep -v -e test_ops -e test_goldens -e test_overlap -e test_sample) \
         $release/gyre $release/libgyre-cuda.so $root
-    strip $(find $root -maxdepth 1 -type f)
+    cp build/racecheck/libgyre-cuda.so $root/racecheck
+    strip $(find $root -type f)
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
     ldd $release/gyre $release/tests/test_ops | awk '/=> \// {print $3}' | sort -u |
         grep -E '/lib(cmocka|edit|bsd|md|microhttpd|jansson|pcre2|xxhash|utf8proc|tinfo|sodium)' | xargs -I{} cp -L {} $root/lib
@@ -36,24 +37,24 @@ pack() {
 
 # What to run: a name, then a command with its environment, a line each; what takes longest first.
 tests() {
+    fp8="GYRE_TEST_DTYPE=float16 GYRE_TEST_QUANTIZATION=fp8 GYRE_TEST_KV_DTYPE=fp8"
+    for k in 1 2 3 4 5 6; do
+        echo "rows_$k GYRE_TEST_PART=$k/6 $there/test_ops_rows"
+        echo "attention_$k GYRE_TEST_PART=$k/6 $there/test_ops_attention"
+    done
     for t in thousands eight_bit each_of sixteen captured what_others; do
         echo "device_$t GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=$t* $there/test_device"
     done
+    for k in 1 2 3 4; do echo "parity_fp8_$k $fp8 GYRE_TEST_PART=$k/4 $there/test_parity"; done
     for dtype in float32 float16 bfloat16; do
-        for k in 1 2 3; do echo "goldens_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/3 $there/test_goldens"; done
         for k in 1 2; do echo "parity_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/2 $there/test_parity"; done
+        for k in 1 2 3; do echo "goldens_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/3 $there/test_goldens"; done
     done
-    fp8="GYRE_TEST_DTYPE=float16 GYRE_TEST_QUANTIZATION=fp8 GYRE_TEST_KV_DTYPE=fp8"
-    for k in 1 2; do echo "parity_fp8_$k $fp8 GYRE_TEST_PART=$k/2 $there/test_parity"; done
-    for k in 1 2 3 4; do
-        echo "attention_$k GYRE_TEST_PART=$k/4 $there/test_ops_attention"
-        echo "rows_$k GYRE_TEST_PART=$k/4 $there/test_ops_rows"
-    done
-    for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for path in library stream tiles wide; do # wherever it can be taken, not where it is fastest
-        echo "rows_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/3 $there/test_ops_rows"
+        echo "rows_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/6 $there/test_ops_rows"
         echo "layer_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=2/4 $there/test_ops_layer"
     done
+    for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
     for t in ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
@@ -70,16 +71,25 @@ alone() {
     echo "unit_faults $there/test_faults"
 }
 
-# A step costs a sanitizer some hundred milliseconds, so of each program a sample: one case in PARTS, with few steps. racecheck over
-# these came to no end in 100 s; docs/benchmarks.md says what it was shown by.
+# A step costs a sanitizer some hundred milliseconds, racecheck near a second, so of each program a sample: one case in PARTS, with few
+# steps (GYRE_TEST_BRIEF). Their filters by kernel are of no use: with any of them racecheck and synccheck end in a fault.
+sample_of() { # TOOL PROGRAM:PARTS [OPTION...]
+    tool=$1 sample=$2
+    shift 2
+    program=test_${sample%:*} parts=${sample#*:}
+    part=$(($(echo "$tool$sample${GYRE_TEST_SEED:-}" | cksum | cut -d' ' -f1) % parts + 1))
+    echo "GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts compute-sanitizer --launch-timeout 60 --tool $tool --error-exitcode 1 $* $there/$program"
+}
 samples() {
-    for tool in memcheck initcheck synccheck; do
-        for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3; do
-            program=test_${sample%:*} parts=${sample#*:}
-            part=$(($(echo "$tool$sample${GYRE_TEST_SEED:-}" | cksum | cut -d' ' -f1) % parts + 1))
-            echo "${tool}_${sample%:*} GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts compute-sanitizer --tool $tool --error-exitcode 1 $there/$program"
+    for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3 sample_rows:1; do
+        for tool in memcheck initcheck; do
+            echo "${tool}_${sample%:*} $(sample_of $tool $sample)"
         done
-        echo "${tool}_sample_rows GYRE_TEST_BRIEF=1 compute-sanitizer --tool $tool --error-exitcode 1 $there/test_sample_rows"
+        # Of the build for these tools: sixteen blocks of a cluster, which SAMPLE takes for a few rows, end in a fault of the tool.
+        echo "synccheck_${sample%:*} GYRE_PLUGINS=$there/racecheck $(sample_of synccheck $sample)"
+    done
+    for sample in ops_rows:100 ops_layer:200 ops_attention:40 ops:40 ops_moe:24 ops_recurrent:8 sample_rows:1; do
+        echo "racecheck_${sample%:*} GYRE_PLUGINS=$there/racecheck $(sample_of racecheck $sample)"
     done
 }
 
@@ -88,6 +98,7 @@ one() {
     name=$1 log=$out/$1.log result=ok
     shift
     begin=$(date +%s)
+    set -- CUDA_VISIBLE_DEVICES="$(echo "$gpus" | cut -d' ' -f$((slot % $(echo "$gpus" | wc -w) + 1)))" "$@"
     timeout -k 5 "${LIMIT:-300}" env "$@" >"$log" 2>&1 || result="FAILED ($?)"
     passed=$(grep -cE '^\[       OK|^all fine' "$log" || true)
     [ "$passed" -gt 0 ] || [ "$result" != ok ] || result="FAILED (none)"
@@ -96,17 +107,40 @@ one() {
     printf '%-28s %-12s %3d passed %4d s  %s\n' "$name" "$result" "$passed" $(($(date +%s) - begin)) "$note" | tee "$out/$name.line"
 }
 
-# The lines of a list, side by side, and the table.
+# GPUs by number, those of CUDA_VISIBLE_DEVICES or all.
+gpus() {
+    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+        echo "$CUDA_VISIBLE_DEVICES" | tr ',' ' '
+    else
+        seq -s ' ' 0 $(($(nvidia-smi -L | wc -l) - 1))
+    fi
+}
+
+# The lines of standard input, so many side by side on each GPU.
+side_by_side() {
+    gpus=$(gpus)
+    export gpus
+    tr '\n' '\0' | xargs -0 --process-slot-var=slot -P $(($1 * $(echo "$gpus" | wc -w))) -I{} sh -c "set -f; exec tools/gpu.sh --one {}"
+}
+
+# Lists of programs, and the table.
 all() {
     mkdir -p "$out" "$there"
     [ ! -e build/gpu/gyre.tar.xz ] || tar xJf build/gpu/gyre.tar.xz -C "$there"
     export GYRE_TEST_SEED="${GYRE_TEST_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}" # one, or parts would not be parts of one whole
-    export out GYRE_TEST_BACKEND=cuda GYRE_PLUGINS="$there" LD_LIBRARY_PATH="$there/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
+    export out GYRE_TEST_BACKEND=cuda GYRE_PLUGINS="${GYRE_PLUGINS:-$there}"
+    export LD_LIBRARY_PATH="$there/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
     rm -f "$out"/*.line
     begin=$(date +%s)
-    "$1" | tr '\n' '\0' | xargs -0 -P "${JOBS:-16}" -I{} sh -c "set -f; exec tools/gpu.sh --one {}"
-    [ "$1" != tests ] || alone | tr '\n' '\0' | xargs -0 -P 1 -I{} sh -c "set -f; exec tools/gpu.sh --one {}"
-    echo "---- $1, $(($(date +%s) - begin)) s, GYRE_TEST_SEED=$GYRE_TEST_SEED"
+    for list; do
+        case $list in
+        alone) jobs=1 ;;
+        samples) jobs=3 ;; # more take turns, and racecheck comes to no end
+        *) jobs=${JOBS:-12} ;;
+        esac
+        "$list" | side_by_side "$jobs"
+    done
+    echo "---- $*, $(($(date +%s) - begin)) s, GYRE_TEST_SEED=$GYRE_TEST_SEED"
     sort "$out"/*.line
     n_failed=$(grep -lE '^[^ ]+ +FAILED' "$out"/*.line | wc -l)
     echo "$(ls "$out"/*.line | wc -l) programs, $n_failed failed"
@@ -115,8 +149,9 @@ all() {
 
 case ${1:-} in
 pack) pack ;;
-run) out=${2:-build/gpu/logs} && all tests ;;
-sanitize) out=${2:-build/gpu/logs-sanitize} && all samples ;;
+run) out=${2:-build/gpu/logs} && all tests alone samples ;;
+tests) out=${2:-build/gpu/logs} && all tests alone ;;
+sanitize) out=${2:-build/gpu/logs} && all samples ;;
 --one) shift && one "$@" ;;
-*) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+*) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
 esac
