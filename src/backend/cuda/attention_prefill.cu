@@ -191,34 +191,73 @@ __device__ void take_tiles(const arguments &p, const memory<S> &m, const dpart &
     release(m.value_empty(end - 1));
 }
 
-/* Divides by the softmax's denominator and stores: a lane has two channels in a row. */
-template <class S> __device__ void finish(const arguments &p, const dpart &part, int kv, const place &at, sums<S> &o) {
-    int per_kv = p.a.n_heads / p.a.n_kv_heads, t = threadIdx.x % 4;
+/* In float32: a lane has two channels in a row. */
+template <class S>
+__device__ void store_floats(const arguments &p, const dpart &part, int kv, const place &at, const float (&by)[2], const sums<S> &o) {
+    int t = threadIdx.x % 4;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        if (at.row[k] >= part.columns)
+            continue;
+        row_place row = place_of_row(p, part, kv, at.row[k]);
+        uint32_t most = 0;
+        float *to =
+            static_cast<float *>(p.out.at) + row.token * p.out.stride + (int64_t)row.head * S::DIM + at.sharer * S::CHANNELS + 2 * t;
+#pragma unroll
+        for (int j = 0; j < S::CHANNELS / 8; j++) {
+            float x = o.o[4 * j + 2 * k] * by[k], y = o.o[4 * j + 2 * k + 1] * by[k];
+            most = max(most, max(__float_as_uint(x) & 0x7FFFFFFF, __float_as_uint(y) & 0x7FFFFFFF));
+            *reinterpret_cast<float2 *>(to + 8 * j) = {x, y};
+        }
+        if (p.out.most) // of every fourth of the row's channels
+            atomicMax(p.out.most + row.token, most);
+    }
+}
+
+/* In 16 bits: rows come to where the queries were, and from there a warp stores one at a time. */
+template <class S, bool BF16>
+__device__ void store_pairs(const arguments &p, const dpart &part, const memory<S> &m, int kv, const place &at, const float (&by)[2],
+                            const sums<S> &o) {
+    constexpr int LANES = S::CHANNELS / 8, ROWS = 32 / LANES; // of a row; rows at a time
+    int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    char *room = m.base + at.sharer * (S::CHANNELS / 64) * S::QUERY_PANEL + (at.first_row + 16 * warp) * 128; // the warp's rows
+    threads_sync(S::SHARERS == 1 ? 5 + threadIdx.x / 128 : 1, S::SHARERS == 1 ? 128 : COMPUTE); // nobody needs their queries any more
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int j = 0; j < S::CHANNELS / 8; j++)
+            *reinterpret_cast<uint32_t *>(room + j / 8 * S::QUERY_PANEL + (g + 8 * k) * 128 + ((j % 8) ^ g) * 16 + 4 * t) =
+                to_pair<BF16>(o.o[4 * j + 2 * k] * by[k], o.o[4 * j + 2 * k + 1] * by[k]);
+    __syncwarp(); // the rows are there
+#pragma unroll 2
+    for (int i = 0; i < 16 / ROWS; i++) {
+        int r = i * ROWS + lane / LANES, c = lane % LANES, of = part.first_column + at.first_row + 16 * warp + r;
+        uint4 x = *reinterpret_cast<const uint4 *>(room + c / 8 * S::QUERY_PANEL + r * 128 + ((c % 8) ^ (r & 7)) * 16);
+        row_place row = place_of_row(p, part, kv, of);
+        store_eight<LANES, BF16>(p, of < part.columns,
+                                 row.token * p.out.stride + (int64_t)row.head * S::DIM + at.sharer * S::CHANNELS + 8 * c, row.token, x);
+    }
+}
+
+/* Divides by the softmax's denominator and stores. */
+template <class S>
+__device__ void finish(const arguments &p, const dpart &part, const memory<S> &m, int kv, const place &at, const sums<S> &o) {
+    int per_kv = p.a.n_heads / p.a.n_kv_heads;
+    float by[2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         float l = o.l[k] + __shfl_xor_sync(0xffffffffu, o.l[k], 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
-        int head = kv * per_kv + at.row[k] % per_kv;
         if (p.sinks.at)
-            l += exp2_fast(load(p.sinks, min(head, p.a.n_heads - 1)) * 1.4426950408889634f - o.m[k]);
-        if (at.row[k] >= part.columns)
-            continue;
-        float by = 1.0f / l;
-        uint32_t most = 0;
-        int64_t to = (part.row + at.row[k] / per_kv) * p.out.stride + (int64_t)head * S::DIM + at.sharer * S::CHANNELS + 2 * t;
-#pragma unroll
-        for (int j = 0; j < S::CHANNELS / 8; j++) {
-            float x = o.o[4 * j + 2 * k] * by, y = o.o[4 * j + 2 * k + 1] * by;
-            most = max(most, max(__float_as_uint(x) & 0x7FFFFFFF, __float_as_uint(y) & 0x7FFFFFFF));
-            if (p.out.element == ELEMENT_F32)
-                *reinterpret_cast<float2 *>(static_cast<float *>(p.out.at) + to + 8 * j) = {x, y};
-            else
-                *reinterpret_cast<uint32_t *>(static_cast<char *>(p.out.at) + (to + 8 * j) * 2) =
-                    p.out.element == ELEMENT_F16 ? to_pair<false>(x, y) : to_pair<true>(x, y);
-        }
-        if (p.out.most) // of every fourth of the row's channels
-            atomicMax(p.out.most + part.row + at.row[k] / per_kv, most);
+            l += exp2_fast(load(p.sinks, kv * per_kv + at.row[k] % per_kv) * 1.4426950408889634f - o.m[k]);
+        by[k] = 1.0f / l;
     }
+    if (p.out.element == ELEMENT_F32)
+        store_floats<S>(p, part, kv, at, by, o);
+    else if (p.out.element == ELEMENT_F16)
+        store_pairs<S, false>(p, part, m, kv, at, by, o);
+    else
+        store_pairs<S, true>(p, part, m, kv, at, by, o);
 }
 
 template <class S> __device__ void compute_all(const arguments &p, const memory<S> &m, const dpart &part, int kv, int n_tiles) {
@@ -246,7 +285,7 @@ template <class S> __device__ void compute_all(const arguments &p, const memory<
         pass_tile<S>(m, i);
     if (threadIdx.x < 128)
         await_turn<S>(); // what the other gave last
-    finish<S>(p, part, kv, at, o);
+    finish<S>(p, part, m, kv, at, o);
 }
 
 template <class S> __global__ void __launch_bounds__(THREADS, 1) attention_prefill(const __grid_constant__ arguments p) {

@@ -338,7 +338,7 @@ __device__ void store_pairs(const arguments &p, const ending *endings, int first
                     to_pair<BF16>(o.o[i][4 * n + k] * by, o.o[i][4 * n + 2 + k] * by);
         }
     threads_sync(OWN + threadIdx.x / 128, 128); // the rows are there
-#pragma unroll
+#pragma unroll 2
     for (int i = 0; i < 16 / ROWS; i++) {
         int r = warp * 16 + i * ROWS + lane / LANES, c = lane % LANES;
         ending e = endings[r];
