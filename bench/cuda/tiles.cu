@@ -9,7 +9,7 @@
 #include "backend/cuda/tiles.cu"
 #include "products.cuh"
 
-static dtiles tiles_of(const shape &s, dweight w) { return {w, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0, {}}}; }
+static dtiles tiles_of(const shape &s, dweight w) { return {w, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0}}; }
 
 static bool put_tiles(const shape &s, int rows, const tiles_cut *cut) {
     dtiles a = tiles_of(s, weight_of(s));
@@ -191,7 +191,7 @@ static void chain(const std::vector<int> &rows) {
                     continue;
                 }
                 for (int i = 0; i < 4; i++) {
-                    dending e = {m.layer[i].gated ? ENDING_GATED : ENDING_PLAIN, 0, 0, {}};
+                    dending e = {m.layer[i].gated ? ENDING_GATED : ENDING_PLAIN, 0, 0};
                     tiles_cut t = cut_in_room(m.layer[i], n, c.room[i], c.split[i]);
                     printf(" [%d/%d %d %zuK]", t.octets, t.split, t.n_stages, shared_bytes(&e, n, &t) >> 10);
                 }

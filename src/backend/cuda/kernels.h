@@ -178,37 +178,17 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
 /* y = the value of raw products. y may be raw's memory if its element has 16 bits. */
 void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, struct dmat y);
 
-/* ---- ending.cuh: what a product y = x W^T + b makes of its sums, in the same node ---- */
+/* ---- what a product y = x W^T + b makes of its sums, in the same node ---- */
 enum ending {
     ENDING_PLAIN, // LINEAR
     ENDING_GATED, // LINEAR, GATED_ACT: y = act(gate) * up of the two halves of W's rows, y.width = W.out / 2
-    ENDING_ROPE,  // LINEAR, QKV_PREP without norms: y is the queries', keys and values go to the cache
-};
-
-/* The heads that W's rows are: n_heads of queries, n_kv_heads of keys, n_kv_heads of values, each of head_dim, which is even and at
- * most 512. */
-struct dheads {
-    int n_heads, n_kv_heads, head_dim;
-    int rope_dim, pairing; // struct drope; 0: no rotation
-    const float *cos_sin;
-    struct dcache cache; // of f32, f16, bf16 or e4m3
-    int n_slots;         // of a block
-    const float *bound;  // [2 * n_kv_heads] of e4m3: launch_kv_bounds
-    struct device_plan plan;
 };
 
 struct dending {
     enum ending kind;
     int act; // core/ops.h activation, of GATED
     float limit;
-    struct dheads heads; // of ROPE
 };
-
-/* ---- bounds.cu: when a program is compiled; not a node of a step ---- */
-/* bound[h], of the heads of keys and then of values, is a size that W x + b, rotated, does not pass where x comes from an ADD_NORM with
- * the weight g. factor: the largest of the rotation's. */
-void launch_kv_bounds(cudaStream_t stream, struct dweight w, const float *bias, struct dweight g, bool plus_one, float factor,
-                      const struct dheads *h, float *bound);
 
 /* ---- stream.cu: LINEAR of a few rows, bound by reading its weight once ---- */
 enum { STREAM_MAX_ROWS = 8, STREAM_MAX_M_TILES = 3 };
@@ -244,7 +224,7 @@ struct dtiles {
     struct dending ending;
 };
 /* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, units of 8, w and x at multiples of 16 bytes; y of 16
- * bits, or float32 if PLAIN; heads that turn as wholes, the halves by one another. Of GATED y may have most. */
+ * bits, or float32 if PLAIN. Of GATED y may have most. */
 bool tiles_take(const struct dtiles *a, struct dmat x, struct dmat y, int n_rows);
 cudaError_t launch_tiles_linear(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y);
 

@@ -188,8 +188,7 @@ bool stream_takes(const struct dstream *a, struct dmat x, struct dmat y, int n_r
     bool lies_well = (w.element == ELEMENT_E4M3 ? w.in % 16 == 0 : w.in % 8 == 0) && (uintptr_t)w.at % 16 == 0 &&
                      (uintptr_t)x.at % 16 == 0 && x.stride % 8 == 0;
     bool counts = w.in < 1 << 24 && w.out < 1 << 24 && w.out * w.in * (w.element == ELEMENT_E4M3 ? 1 : 2) <= UINT32_MAX;
-    if (!elements || !lies_well || !counts || n_rows < 1 || n_rows > STREAM_MAX_ROWS || a->ending.kind == ENDING_ROPE ||
-        (in_pairs(a) && w.out % 2))
+    if (!elements || !lies_well || !counts || n_rows < 1 || n_rows > STREAM_MAX_ROWS || (in_pairs(a) && w.out % 2))
         return false;
     return stream_cut_of(a, n_rows).n_blocks > 0;
 }

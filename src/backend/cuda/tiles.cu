@@ -1,12 +1,11 @@
-/* tiles.cu - LINEAR of some tens of rows from e4m3 values, alone or with GATED_ACT or QKV_PREP behind it: see core/ops.def and struct
- * dending.
+/* tiles.cu - LINEAR of some tens of rows from e4m3 values, alone or with GATED_ACT behind it: see core/ops.def and struct dending.
  *
  *     y [M, out] = x [M, in] W^T + b          M <= 64, x and W e4m3 with a scale a row
  *
  * Mathematics by wgmma with W as the first operand: m64nNk32, 64 rows of W by N >= M tokens, both from shared memory, sums in
  * float32 registers. Reading W once is what it costs at these sizes, so everything serves the reading:
  *
- *     unit    a row of W, or a pair of rows that end together: a gate and its up, two channels that turn by one another.
+ *     unit    a row of W, or a gate's and its up's, which end together.
  *     tile    8 * octets units, as many as make the last wave of blocks as full as the others; not a power of two. Of pairs, 8 rows
  *             and their 8 partners take turns, so that a lane holds both sums (tiles_ending.cuh). The tensor core computes whole
  *             64 rows of it; what it finds behind the tile's last is computed and not read.
@@ -52,21 +51,8 @@ struct share_of_block {
     __device__ uint32_t x_stage(int slot) const { return x + slot * x_bytes; }
 };
 
-/* A tile's octets. Those of a head lie one after another, but not those of two. */
-template <variant E>
-static __device__ void put_octets(const tiles_args &a, uint32_t to, const CUtensorMap *map, int col, int octet, uint32_t barrier,
-                                  uint64_t policy) {
-    if (E != ROPE) {
-        bulk_copy_box(to, map, col, 0, 0, octet, barrier, policy);
-        return;
-    }
-    int in_head = a.ending.heads.head_dim / 16;
-    for (int i = octet; i < octet + a.octets; i++, to += 2 * ATOM)
-        bulk_copy_box(to, map, col, 0, 0, i + i / in_head * in_head, barrier, policy);
-}
-
 /* One thread's: brings W and x into the ring. */
-template <variant E> struct filler {
+struct filler {
     const tiles_args &a;
     const share_of_block &s;
     const CUtensorMap *w_map, *x_map;
@@ -81,7 +67,7 @@ template <variant E> struct filler {
 
     __device__ void put_w(int slot) {
         barrier_expect(s.full + 8 * slot, s.w_bytes + s.x_bytes);
-        put_octets<E>(a, s.w_stage(slot), w_map, piece * STAGE_BYTES_OF_ROW, tile * a.octets, s.full + 8 * slot, once);
+        bulk_copy_box(s.w_stage(slot), w_map, piece * STAGE_BYTES_OF_ROW, 0, 0, tile * a.octets, s.full + 8 * slot, once);
         if (++piece == s.piece_end) {
             piece = s.piece_begin;
             tile += s.tile_step;
@@ -192,14 +178,13 @@ static __device__ void finish_from_shared(const tiles_args &a, const share_of_bl
 /* Blocks of 32 threads, and WARPGROUP for each 64 rows of a tile. In half of a multiprocessor's registers, though there is one block on
  * it: what it leaves, the small nodes behind it start in before it ends (1 to 3 us of a layer). */
 template <int N, variant E, class Y>
-static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE ? 1 : 2)
+static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
     tiles_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ tiles_args a) {
-    if (E != ROPE)
-        let_next_start();
+    let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES], all_sums;
-    __shared__ token tokens[N];
+    __shared__ float x_scale[N];
     __shared__ uint32_t most_of_block[N];
     unsigned char *ring = unaligned + (-shared_address(unaligned) & (ATOM - 1));
     int n_consumers = blockDim.x - 32, warp = threadIdx.x / 32;
@@ -218,7 +203,7 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE 
     s.empty = kept(shared_address(empty));
     s.all_sums = kept(shared_address(&all_sums));
 
-    filler<E> ring_filler(a, s, &w_map, &x_map);
+    filler ring_filler(a, s, &w_map, &x_map);
     if ((int)threadIdx.x == n_consumers) {
         for (int i = 0; i < a.n_stages; i++) {
             barrier_init(s.full + 8 * i, 1);
@@ -245,30 +230,23 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE 
     }
 
     wait_for_previous();
-    if (E == ROPE) // who reads the cache may read what earlier steps wrote as soon as it starts
-        let_next_start();
-    token mine = {}; // comes while products are made
-    if (threadIdx.x < a.n_tokens) {
-        mine.x_scale = a.x_scale[threadIdx.x];
-        if (E == ROPE)
-            mine.place = place_of(a.ending, threadIdx.x);
-    }
+    float mine = 0; // comes while products are made
+    if (threadIdx.x < a.n_tokens)
+        mine = a.x_scale[threadIdx.x];
     ring_place at = {0, a.n_stages, 0};
     float sums[N / 2], most[N / 8] = {};
     for (int pass = 0; pass < s.n_passes; pass++) {
         row_pair rows = rows_of_lane<E>(a, s.first_tile + pass * s.tile_step, warp);
-        if (E == ROPE)
-            touch_angles<N>(a, rows.octet[0]);
         multiply<N>(s, at, sums);
         if (pass == 0) {
             if (threadIdx.x < N)
-                tokens[threadIdx.x] = mine;
+                x_scale[threadIdx.x] = mine;
             threads_sync(1, n_consumers); // they are there
         }
         if (a.split > 1 || is_long(E)) {
             finish_from_shared<N>(a, s, reinterpret_cast<float4 *>(ring + a.ring_bytes), n_consumers, sums, [&](int j, float4 sum) {
                 float m = 0;
-                finish<E, Y>(a, rows, tokens, j * 8, sum, m);
+                finish<E, Y>(a, rows, x_scale, j * 8, sum, m);
 #pragma unroll
                 for (int i = 0; i < N / 8; i++)
                     most[i] = i == j ? larger(most[i], m) : most[i];
@@ -278,7 +256,7 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, E == ROPE 
         if constexpr (!is_long(E))
 #pragma unroll
             for (int j = 0; j < N / 8; j++)
-                finish<E, Y>(a, rows, tokens, j * 8, make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), most[j]);
+                finish<E, Y>(a, rows, x_scale, j * 8, make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), most[j]);
     }
     if (is_gated(E) && a.y.most)
         gather_most<N>(a, most, most_of_block, n_consumers);
@@ -290,7 +268,7 @@ enum { SHARED_MOST = 224 << 10, MAX_CLUSTER = 8 };
 
 static variant variant_of(const struct dending *e) {
     if (e->kind != ENDING_GATED)
-        return e->kind == ENDING_PLAIN ? PLAIN : ROPE;
+        return PLAIN;
     return e->act == 0 ? GATED_SILU : e->act == 1 ? GATED_GELU_TANH : GATED_OTHER;
 }
 static int up_to(int n, int of) { return (n + of - 1) / of; }
@@ -332,8 +310,7 @@ template <class Y> static kernel kernel_for(variant v, int n_rows) {
     case PLAIN: return kernel_for<PLAIN, Y>(n_rows);
     case GATED_SILU: return kernel_for<GATED_SILU, Y>(n_rows);
     case GATED_GELU_TANH: return kernel_for<GATED_GELU_TANH, Y>(n_rows);
-    case GATED_OTHER: return kernel_for<GATED_OTHER, Y>(n_rows);
-    default: return kernel_for<ROPE, Y>(n_rows);
+    default: return kernel_for<GATED_OTHER, Y>(n_rows);
     }
 }
 
@@ -378,33 +355,23 @@ struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows) {
     return cut_in(a, n_rows, split, SHARED_MOST);
 }
 
-/* Whole heads turn, the halves of each by one another, and leave in 16 bits or e4m3. */
-static bool takes_heads(const struct dheads *h, int64_t out) {
-    element e = h->cache.element;
-    return h->head_dim % 16 == 0 && h->rope_dim == h->head_dim && h->pairing == 0 &&
-           out == (int64_t)(h->n_heads + 2 * h->n_kv_heads) * h->head_dim && (e == ELEMENT_F16 || e == ELEMENT_BF16 || e == ELEMENT_E4M3);
-}
-
 bool tiles_take(const struct dtiles *a, struct dmat x, struct dmat y, int n_rows) {
     struct dweight w = a->w;
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0;
     bool halves = (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16) && y.stride % 2 == 0 && (uintptr_t)y.at % 4 == 0;
     return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && x.scale && w.scale && in_place &&
            w.out % (in_pairs(a) ? 16 : 8) == 0 && n_rows >= 1 && n_rows <= TILES_MAX_ROWS && w.out <= INT32_MAX / 4 &&
-           w.in <= INT32_MAX / 4 && (halves || (y.element == ELEMENT_F32 && !in_pairs(a))) &&
-           (a->ending.kind != ENDING_ROPE || takes_heads(&a->ending.heads, w.out));
+           w.in <= INT32_MAX / 4 && (halves || (y.element == ELEMENT_F32 && !in_pairs(a)));
 }
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
-/* [octet][half][row of 8][column]: in pairs, half 1 is the partners. Of heads, an octet is any eight rows; those whose partners lie half
- * a head further are asked for, one by one. */
+/* [octet][half][row of 8][column]: in pairs, half 1 is the partners. */
 static bool map_weight(CUtensorMap *map, const struct dtiles *a, int octets) {
-    bool heads = a->ending.kind == ENDING_ROPE;
-    cuuint64_t row = (cuuint64_t)a->w.in, n_halves = in_pairs(a) ? 2 : 1, apart = heads ? a->ending.heads.head_dim / 2 : units_of(a);
+    cuuint64_t row = (cuuint64_t)a->w.in, n_halves = in_pairs(a) ? 2 : 1, apart = units_of(a);
     cuuint64_t size[4] = {row, 8, n_halves, (a->w.out - (n_halves - 1) * apart) / 8};
     cuuint64_t strides[3] = {row, row * apart, row * 8};
-    cuuint32_t box[4] = {STAGE_BYTES_OF_ROW, 8, (cuuint32_t)n_halves, heads ? 1 : (cuuint32_t)octets};
+    cuuint32_t box[4] = {STAGE_BYTES_OF_ROW, 8, (cuuint32_t)n_halves, (cuuint32_t)octets};
     return encode_rows(map, a->w.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 

@@ -6,7 +6,8 @@
  * neighbouring columns of a token, and four lanes write 16 bytes of its row. Of float32, eight lanes write 32. */
 #pragma once
 
-#include "backend/cuda/ending.cuh"
+#include "backend/cuda/bulk.cuh"
+#include "backend/cuda/device.cuh"
 #include "backend/cuda/mma.cuh"
 
 struct tiles_args {
@@ -18,10 +19,10 @@ struct tiles_args {
 };
 
 /* The endings as kernels have them: activations that models of size have are written out. */
-enum variant { PLAIN, GATED_SILU, GATED_GELU_TANH, GATED_OTHER, ROPE };
+enum variant { PLAIN, GATED_SILU, GATED_GELU_TANH, GATED_OTHER };
 /* In code: once in a kernel, not for every eight tokens, since a node's first time through its instructions waits for each. */
-static __host__ __device__ constexpr bool is_long(variant v) { return v == GATED_OTHER || v == ROPE; }
-static __host__ __device__ constexpr bool is_gated(variant v) { return v != PLAIN && v != ROPE; }
+static __host__ __device__ constexpr bool is_long(variant v) { return v == GATED_OTHER; }
+static __host__ __device__ constexpr bool is_gated(variant v) { return v != PLAIN; }
 
 /* The larger of two sizes; what is not a number is larger than any. */
 static __device__ float larger(float a, float b) {
@@ -70,20 +71,13 @@ template <variant E> static __device__ row_pair rows_of_lane(const tiles_args &a
     for (int half = 0; half < 2; half++) {
         int octet = tile * a.octets + (E == PLAIN ? warp * 2 + half : warp), unit = octet * 8 + threadIdx.x % 32 / 4;
         bool there = octet < (tile + 1) * a.octets && unit < a.n_units;
-        unit_rows rows = there ? rows_of(a.ending, a.n_units, unit) : unit_rows{0, 0};
-        int row = half ? rows.second : rows.first;
+        int row = there ? unit + (E != PLAIN && half ? a.n_units : 0) : 0;
         r.octet[half] = there ? octet : -1;
         r.scale[half] = there ? a.w_scale[row] : 0;
         r.bias[half] = there && a.bias ? a.bias[row] : 0;
     }
     return r;
 }
-
-/* What a token is to all its units; in shared memory. Both of an ending with places alone. */
-struct token {
-    float x_scale;
-    token_place place;
-};
 
 /* Values of eight columns by eight tokens as pairs of 16 bits, turned: two columns, 2 (lane % 4) and the next, of token lane / 4. */
 template <class Y> static __device__ uint32_t turned_halves(float v0, float v1) {
@@ -111,92 +105,13 @@ template <class Y> static __device__ void write_eight(const tiles_args &a, int o
     }
 }
 
-/* Rounded to nearest, to the largest if larger; what is not finite is not a number there. */
-static __device__ uint32_t e4m3_bits(float x) {
-    uint32_t bits = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
-    return fabsf(x) <= 3.4e38f ? bits : 0x7f;
-}
-
-// ---- heads ----------------------------------------------------------------------------------------------------------
-
-/* Eight channels of a head of keys or values, of eight tokens, into the cache. by: what elements of 8 bits are multiplied by. */
-static __device__ void cache_eight(const dheads &h, const token &t, int kv, int channel, float v0, float v1, float by) {
-    bool is_v = kv >= h.n_kv_heads;
-    kv_shape s = {h.n_kv_heads, h.head_dim, h.head_dim, h.n_slots, h.cache.element};
-    uint32_t turned;
-    if (s.e == ELEMENT_E4M3) {
-        uint32_t low = e4m3_bits(v0 * by), high = e4m3_bits(v1 * by);
-        turned = turn_matrix(low | high << 16);
-        turned = __byte_perm(turned, 0, 0x4420);
-    } else
-        turned = s.e == ELEMENT_F16 ? turned_halves<__half>(v0, v1) : turned_halves<__nv_bfloat16>(v0, v1);
-    if (!t.place.block)
-        return;
-    int mine = channel + threadIdx.x % 4 * 2, head = is_v ? kv - h.n_kv_heads : kv;
-    char *to = t.place.block + (is_v ? s.value(head, t.place.slot, mine) : s.key(head, t.place.slot, mine));
-    if (s.e == ELEMENT_E4M3)
-        *reinterpret_cast<uint16_t *>(to) = (uint16_t)turned;
-    else
-        *reinterpret_cast<uint32_t *>(to) = turned;
-}
-
-/* Eight pairs of channels of eight tokens: turned by their angles, to the queries or the cache. tokens: of the first of the eight. */
-template <class Y>
-static __device__ void write_heads(const tiles_args &a, int octet, const token *tokens, int first_token, const float (&low)[2],
-                                   const float (&high)[2]) {
-    const dheads &h = a.ending.heads;
-    int lane = threadIdx.x % 32, octets = h.head_dim / 16, head = octet / octets, channel = octet % octets * 8, kv = head - h.n_heads;
-    float first[2], second[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float2 angle = angle_of(a.ending, first_token + lane % 4 * 2 + i, octet * 8 + lane / 4);
-        first[i] = low[i] * angle.x - high[i] * angle.y;
-        second[i] = high[i] * angle.x + low[i] * angle.y;
-    }
-    const token &t = tokens[first_token + lane / 4]; // that this lane writes
-    if (kv < 0) {
-        uint32_t pairs[2] = {turned_halves<Y>(first[0], first[1]), turned_halves<Y>(second[0], second[1])};
-        uint32_t *to = reinterpret_cast<uint32_t *>(static_cast<Y *>(a.y.at) + (first_token + lane / 4) * a.y.stride + head * h.head_dim +
-                                                    channel + lane % 4 * 2);
-        if (t.place.block) {
-            to[0] = pairs[0];
-            to[h.head_dim / 4] = pairs[1];
-        }
-        return;
-    }
-    float scale = h.cache.element == ELEMENT_E4M3 ? kv_scale(ELEMENT_E4M3, h.bound[kv]) : 1.0f;
-    cache_eight(h, t, kv, channel, first[0], first[1], 1.0f / scale);
-    cache_eight(h, t, kv, channel + h.head_dim / 2, second[0], second[1], 1.0f / scale);
-    if (h.cache.element == ELEMENT_E4M3 && channel == 0 && lane % 4 == 0 && t.place.block) {
-        kv_shape s = {h.n_kv_heads, h.head_dim, h.head_dim, h.n_slots, ELEMENT_E4M3};
-        bool is_v = kv >= h.n_kv_heads;
-        *reinterpret_cast<float *>(t.place.block + s.scale(is_v, is_v ? kv - h.n_kv_heads : kv, t.place.slot)) = scale;
-    }
-}
-
-/* Reads the angles of a lane's unit, so that they are near when sums are finished. */
-template <int N> static __device__ void touch_angles(const tiles_args &a, int octet) {
-    const dheads &h = a.ending.heads;
-    int i = octet % (h.head_dim / 16) * 8 + threadIdx.x % 32 / 4;
-    if (octet < 0 || octet / (h.head_dim / 16) >= h.n_heads + h.n_kv_heads)
-        return;
-#pragma unroll
-    for (int j = 0; j < N / 4; j++) {
-        int t = j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2;
-        const float *at = h.cos_sin + (int64_t)t * h.rope_dim + i;
-        float cosine, sine;
-        if (t < a.n_tokens)
-            asm volatile("ld.global.f32 %0, [%2];\nld.global.f32 %1, [%3];" : "=f"(cosine), "=f"(sine) : "l"(at), "l"(at + h.rope_dim / 2));
-    }
-}
-
 // ---- all of them ----------------------------------------------------------------------------------------------------
 
-/* Sums of eight tokens by a lane's two rows. */
+/* Sums of eight tokens by a lane's two rows; x_scale: of all tokens. */
 template <variant E, class Y>
-static __device__ void finish(const tiles_args &a, const row_pair &r, const token *tokens, int first_token, float4 sums, float &most) {
+static __device__ void finish(const tiles_args &a, const row_pair &r, const float *x_scale, int first_token, float4 sums, float &most) {
     int mine = first_token + threadIdx.x % 4 * 2;
-    float x0 = tokens[mine].x_scale, x1 = tokens[mine + 1].x_scale;
+    float x0 = x_scale[mine], x1 = x_scale[mine + 1];
     float low[2] = {sums.x * (r.scale[0] * x0) + r.bias[0], sums.y * (r.scale[0] * x1) + r.bias[0]};
     float high[2] = {sums.z * (r.scale[1] * x0) + r.bias[1], sums.w * (r.scale[1] * x1) + r.bias[1]};
     if (E == PLAIN) {
@@ -205,10 +120,7 @@ static __device__ void finish(const tiles_args &a, const row_pair &r, const toke
         if (r.octet[1] >= 0)
             write_eight<Y>(a, r.octet[1], first_token, high[0], high[1], most);
     } else if (r.octet[0] >= 0) {
-        if constexpr (E == ROPE)
-            write_heads<Y>(a, r.octet[0], tokens, first_token, low, high);
-        else if constexpr (is_gated(E))
-            write_eight<Y>(a, r.octet[0], first_token, ended_pair<E>(a, low[0], high[0]), ended_pair<E>(a, low[1], high[1]), most);
+        write_eight<Y>(a, r.octet[0], first_token, ended_pair<E>(a, low[0], high[0]), ended_pair<E>(a, low[1], high[1]), most);
     }
 }
 
