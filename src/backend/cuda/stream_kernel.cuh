@@ -285,14 +285,15 @@ template <class W, stream_end E, bool CLUSTERED> struct x_rows {
      * filled again, it is x of before.) */
     __device__ __forceinline__ void open() const {
         int behind = (at.columns.end - at.columns.begin) * X_BYTES;
+        int part = n_bytes < behind ? n_bytes / part_bytes : a.n_slots; // where this block's columns end: others may have a part more
         if (threadIdx.x < X_SLOTS) {
             barrier_init(shared_address(&full[threadIdx.x]), 1);
             barrier_init(shared_address(&empty[threadIdx.x]), at.n_warps * WARP_ARRIVALS);
             barrier_init_done();
         }
 #pragma unroll 1
-        for (int i = threadIdx.x; stays && n_bytes < behind && i < a.n_tokens * X_BYTES / PIECE; i += blockDim.x) {
-            int part = a.n_parts - 1, to = n_bytes - part * part_bytes + i % (X_BYTES / PIECE) * PIECE;
+        for (int i = threadIdx.x; part < a.n_slots && i < a.n_tokens * X_BYTES / PIECE; i += blockDim.x) {
+            int to = n_bytes - part * part_bytes + i % (X_BYTES / PIECE) * PIECE;
             if (to < behind - part * part_bytes)
                 *reinterpret_cast<uint4 *>(slot_of(part) + i / (X_BYTES / PIECE) * a.x_pitch_there + to) = make_uint4(0, 0, 0, 0);
         }
