@@ -275,4 +275,4 @@ format:
 clean:
 	rm -rf build
 
--include $(OBJECTS:.o=.d) $(CUDA_OBJ:.o=.d)
+-include $(OBJECTS:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))
