@@ -74,7 +74,10 @@ static enum status place_list(struct executable *exe, struct dparts *p, int64_t 
     p->partial = exe->partial;
     p->arrived = exe->arrived;
     TRY(device_alloc(exe, &p->n, sizeof(int32_t), "lists of attention", err));
-    return device_alloc(exe, &p->part, n * (int64_t)sizeof(struct dpart), "lists of attention", err);
+    TRY(device_alloc(exe, &p->part, n * (int64_t)sizeof(struct dpart), "lists of attention", err));
+    if (!exe->only_sized) // kernels load an entry before they know how many there are
+        DEVICE_TRY(exe->backend, err, cudaMemset(p->part, 0, (size_t)n * sizeof(struct dpart)), "lists of attention");
+    return OK;
 }
 
 enum status attention_plan(struct executable *exe, struct error *err) {
