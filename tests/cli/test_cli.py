@@ -177,7 +177,7 @@ class Progress(unittest.TestCase):
     def setUpClass(cls):
         cls.file = tempfile.NamedTemporaryFile("w", suffix=".txt")
         with open(os.path.join(ROOT, "models/story/heldout.txt")) as f:
-            cls.file.write(f.read(24000))
+            cls.file.write(f.read() * 2)  # seconds: a bar keeps quiet for the first half of one
         cls.file.flush()
         cls.words = ["perplexity", os.path.join(ROOT, "models/story"), "-f", cls.file.name, "--window", "64", "--stride", "64"]
 
