@@ -269,6 +269,24 @@ static void every_cut(void **unused) {
     }
 }
 
+/* Behind a block's own columns of x lies what was in shared memory before, here NaN of a wider product, and is met by zeros of W. Of the
+ * four blocks of a cluster the first has 9 chunks, two steps of eight warps, and the last has 8, the last of them half: its columns end a
+ * part of x before the others'. */
+static void what_was_in_shared_memory_is_not_summed(void **unused) {
+    (void)unused;
+    enum { TOKENS = 7 };
+    const struct stream_cut cut = {1, 1, 8, 4, 132, false};
+    struct problem wider, p;
+    problem_init(&wider, (struct shape){ELEMENT_BF16, ELEMENT_F32, 1056, 560, TOKENS, true, true, 0});
+    problem_init(&p, (struct shape){ELEMENT_BF16, ELEMENT_F32, 1040, 560, TOKENS, true, true, 0});
+    must(cudaMemset(wider.dx, 0xff, TOKENS * wider.x_stride * sizeof(uint16_t)), "NaN");
+    EXPECT(run(&wider, 0, TOKENS, &cut));
+    EXPECT(run(&p, 0, TOKENS, &cut));
+    check_rows(&p, &cut, 1);
+    problem_release(&wider);
+    problem_release(&p);
+}
+
 /* Whoever else is in the step, in whatever place: a row of y has the same bits, as long as the step is cut alike. */
 static void a_row_does_not_know_the_others(void **unused) {
     (void)unused;
@@ -337,6 +355,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_number_of_tokens),
                                        cmocka_unit_test(shapes_that_divide_by_nothing),
                                        cmocka_unit_test(every_cut),
+                                       cmocka_unit_test(what_was_in_shared_memory_is_not_summed),
                                        cmocka_unit_test(a_row_does_not_know_the_others),
                                        cmocka_unit_test(a_chain_keeps_its_order),
                                        cmocka_unit_test(shapes_of_models)};
