@@ -226,7 +226,7 @@ static struct gyre *open_model(const char *folder, struct gyre_options options) 
     struct gyre *g;
     struct gyre_error err;
     options.model = folder;
-    options.backend = rig_backend();
+    options.backend = options.backend ? options.backend : rig_backend();
     options.dtype = getenv("GYRE_TEST_DTYPE");
     options.n_threads = options.n_threads ? options.n_threads : 1; // tests run side by side, one a processor
     options.kv_cache_bytes = 256 << 20;                            // nor may one take all of a GPU
@@ -311,6 +311,13 @@ static int ragged_and_chunked(struct golden *g) {
     return check_together(g, (struct gyre_options){.max_batched_tokens = 23, .max_seqs = 4, .block_size = 8}, "four in steps of 23");
 }
 
+/* Where caches are of short keys, once more with whole ones. */
+static int with_whole_keys(struct golden *g) {
+    struct backend_ops whole = *rig_backend();
+    whole.short_keys = NULL;
+    return strstr(g->folder, "gemma4") ? check_together(g, (struct gyre_options){.backend = &whole, .n_threads = 2}, "whole keys") : 0;
+}
+
 static void prompts_fed_token_by_token_match_the_reference(void **state) {
     (void)state;
     for_each_model(in_chunks_of_1);
@@ -336,11 +343,19 @@ static void four_prompts_in_small_steps_match_the_reference(void **state) {
     for_each_model(ragged_and_chunked);
 }
 
+static void models_of_short_keys_match_the_reference_with_whole_keys_too(void **state) {
+    (void)state;
+    for_each_model(with_whole_keys);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_in_one_ragged_step_match_the_reference),  cmocka_unit_test(prompts_in_chunks_of_64_match_the_reference),
-        cmocka_unit_test(prompts_in_chunks_of_7_match_the_reference),      cmocka_unit_test(prompts_fed_token_by_token_match_the_reference),
+        cmocka_unit_test(prompts_in_one_ragged_step_match_the_reference),
+        cmocka_unit_test(prompts_in_chunks_of_64_match_the_reference),
+        cmocka_unit_test(prompts_in_chunks_of_7_match_the_reference),
+        cmocka_unit_test(prompts_fed_token_by_token_match_the_reference),
         cmocka_unit_test(four_prompts_in_small_steps_match_the_reference),
+        cmocka_unit_test(models_of_short_keys_match_the_reference_with_whole_keys_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

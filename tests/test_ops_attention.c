@@ -8,7 +8,7 @@ struct attention_case {
     const char *name;
     int n_heads, n_kv_heads, head_dim, v_head_dim;
     bool q_norm, plus_one, v_norm, v_from_k, sinks, paired;
-    int rope_dim;
+    int rope_dim, k_turned; // k_turned: of a cache of short keys (ops.def); other pairs have no frequency
     enum rope_pairing pairing;
     float softcap;
     int window, chunk, block_size;
@@ -17,6 +17,9 @@ struct attention_case {
     double bound;         // 0: what products of 16 bits leave
 };
 
+#define SHORT_KEYS(heads, kv_heads, dim, turned)                                                                                       \
+    .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = dim, .k_turned = turned, .q_norm = true, \
+    .v_norm = true, .v_from_k = true
 static const struct attention_case attention_cases[] = {
     {.name = "gqa", .n_heads = 14, .n_kv_heads = 2, .head_dim = 64, .v_head_dim = 64, .rope_dim = 64},
     {.name = "mha odd dims", .n_heads = 3, .n_kv_heads = 3, .head_dim = 20, .v_head_dim = 12, .rope_dim = 8},
@@ -40,6 +43,9 @@ static const struct attention_case attention_cases[] = {
      .v_norm = true,
      .v_from_k = true,
      .rope_dim = 48},
+    {.name = "short keys", SHORT_KEYS(4, 2, 48, 16)},
+    {.name = "short keys of one pair, plus one, window", SHORT_KEYS(6, 2, 20, 2), .plus_one = true, .window = 5, .block_size = 4},
+    {.name = "short keys, blocks of 128, sinks, softcap", SHORT_KEYS(3, 1, 128, 32), .block_size = 128, .sinks = true, .softcap = 3},
     {.name = "sinks", .n_heads = 8, .n_kv_heads = 1, .head_dim = 16, .v_head_dim = 16, .sinks = true, .rope_dim = 16, .window = 17},
     {.name = "paired", .n_heads = 8, .n_kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .paired = true, .rope_dim = 16},
     {.name = "chunk", .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .chunk = 8},
@@ -109,6 +115,30 @@ static double *projected(const struct attention_oracle *o, int part, int h, int 
     return o->heads[part] + ((int64_t)rig_row(o->rig, seq, t) * n + h) * part_dim(o->a, part);
 }
 
+/* The rule of ops.def, said once more. */
+static bool turns(const struct attention_case *a, int i) { return i % (a->head_dim / 2) < a->k_turned / 2; }
+
+/* A query or key of short keys as a device has them: the norm's weight of what does not turn is the query's, and a key has there what its
+ * value has. Both are rounded as one row. */
+static void shorten(const struct attention_oracle *o, const double *row, int part, int h, double *x) {
+    const struct attention_case *a = o->a;
+    int dim = a->head_dim, n = 0;
+    if (part == 0) {
+        for (int i = 0; i < dim; i++)
+            x[i] *= turns(a, i) ? 1 : o->k_norm[i] + (a->plus_one ? 1 : 0);
+        return;
+    }
+    double *kept = rig_doubles(o->rig, a->k_turned + dim), *v = kept + a->k_turned;
+    rig_rms_norm(row + (a->n_heads + h) * dim, NULL, dim, (double)1e-6f, false, v);
+    for (int i = 0; i < dim; i++)
+        if (turns(a, i))
+            kept[n++] = x[i];
+    rig_round_cached(o->rig->o.kernels, a->kv_dtype, kept, a->k_turned + dim);
+    n = 0;
+    for (int i = 0; i < dim; i++)
+        x[i] = part == 1 && turns(a, i) ? kept[n++] : v[i];
+}
+
 static void project(const struct attention_oracle *o, const double *row, int part, int h, int seq, int t) {
     const struct attention_case *a = o->a;
     int first[3] = {0, a->n_heads * a->head_dim, (a->n_heads + (a->v_from_k ? 0 : a->n_kv_heads)) * a->head_dim};
@@ -121,7 +151,9 @@ static void project(const struct attention_oracle *o, const double *row, int par
         rig_rms_norm(x, NULL, dim, (double)1e-6f, false, x);
     if (part < 2)
         rotate(a, o->freq, t, x);
-    if (part > 0 && o->rounds)
+    if (a->k_turned > 0 && o->rounds && rig_backend() != &backend_cpu) // which is held to what is meant
+        shorten(o, row, part, h, x);
+    else if (part > 0 && o->rounds)
         rig_round_cached(o->rig->o.kernels, a->kv_dtype, x, dim);
     if (part == 0 && o->rounds)
         rig_round(o->query_dtype, x, dim);
@@ -206,7 +238,8 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
 
 /* lens NULL: of rig_sizes */
 static void attention_case(const struct attention_case *a, const int *lens, const char *kernels) {
-    if (!rig_takes_case())
+    bool (*takes)(int, int) = rig_backend()->short_keys;
+    if (!rig_takes_case() || (a->k_turned > 0 && !(takes && takes(a->head_dim, a->k_turned))))
         return;
     int kv = a->n_kv_heads * (a->head_dim + (a->v_from_k ? 0 : a->v_head_dim));
     struct rig_options options = {.n_seqs = 3,
@@ -218,15 +251,17 @@ static void attention_case(const struct attention_case *a, const int *lens, cons
     for (int i = 0; lens && i < options.n_seqs; i++)
         options.lens[i] = lens[i];
     struct rig *rig = rig_new(lens ? options : rig_sizes(options));
-    float freq[64];
+    float freq[256];
     for (int i = 0; i < a->rope_dim / 2; i++)
-        freq[i] = (float)rig_uniform(rig, 0, 1);
+        freq[i] = a->k_turned > 0 && i >= a->k_turned / 2 ? 0 : (float)rig_uniform(rig, 0.01, 1);
     struct rope rope = {.pairing = a->pairing, .dim = a->rope_dim, .inv_freq = freq, .factor = 1};
     struct attention_oracle o = {.a = a, .rig = rig, .freq = freq};
     const struct weight *q_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, 1, &o.q_norm) : NULL;
     const struct weight *k_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, 1, &o.k_norm) : NULL;
     const struct weight *sinks = a->sinks ? rig_vector(rig, a->n_heads, -2, 2, &o.sinks) : NULL;
-    struct qkv_args prep = {.cache = program_cache_kv(rig->p, a->n_kv_heads, a->head_dim, a->v_head_dim, a->window),
+    int cache = a->k_turned > 0 ? program_cache_short_keys(rig->p, a->n_kv_heads, a->k_turned, a->v_head_dim, a->window)
+                                : program_cache_kv(rig->p, a->n_kv_heads, a->head_dim, a->v_head_dim, a->window);
+    struct qkv_args prep = {.cache = cache,
                             .rope = a->rope_dim ? program_rope(rig->p, &rope) : -1,
                             .n_heads = a->n_heads,
                             .n_kv_heads = a->n_kv_heads,
@@ -235,7 +270,8 @@ static void attention_case(const struct attention_case *a, const int *lens, cons
                             .eps = 1e-6f,
                             .plus_one = a->plus_one,
                             .v_norm = a->v_norm,
-                            .v_from_k = a->v_from_k};
+                            .v_from_k = a->v_from_k,
+                            .k_turned = a->k_turned};
     struct attention_args args = {.cache = prep.cache,
                                   .n_heads = a->n_heads,
                                   .n_kv_heads = a->n_kv_heads,
@@ -245,7 +281,8 @@ static void attention_case(const struct attention_case *a, const int *lens, cons
                                   .softcap = a->softcap,
                                   .window = a->window,
                                   .chunk = a->chunk,
-                                  .paired_values = a->paired};
+                                  .paired_values = a->paired,
+                                  .k_turned = a->k_turned};
     o.query_dtype = rig_query_dtype(kernels, a->kv_dtype, &args, rig->o.block_size);
     rig_result(rig, op_attention(rig->p, op_qkv_prep(rig->p, rig->in[0], q_norm, k_norm, prep), sinks, args));
     judge_attention(&o, !lens);

@@ -66,7 +66,9 @@ struct backend_ops {
     bool no_weights;                  // computes without weights: a model is opened by its config alone
     bool makes_dummies;               // fills dummy weights by itself: matrices N(0, 1/in), vectors uniform in [0.9, 1.1]
     int default_tokens, default_seqs; // of a step, where the user does not say; 0: the engine's
-    int max_in_flight;                // 1: run() computes; 2: the device does, while the host prepares the next step
+    /* Whether a cache may hold `turned` channels of a key of head_dim, where its others are its value's (ops.def, QKV_PREP); NULL: never. */
+    bool (*short_keys)(int head_dim, int turned);
+    int max_in_flight; // 1: run() computes; 2: the device does, while the host prepares the next step
 
     enum status (*open)(const struct backend_options *options, struct backend **out, struct error *err);
 

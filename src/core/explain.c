@@ -35,6 +35,8 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
         buf_printf(out, " heads=%d/%d dim=%d", a->qkv_prep.n_heads, a->qkv_prep.n_kv_heads, a->qkv_prep.head_dim);
         if (a->qkv_prep.rope >= 0)
             buf_printf(out, " rope=%d", p->ropes[a->qkv_prep.rope]->dim);
+        if (a->qkv_prep.k_turned)
+            buf_printf(out, " k_turned=%d", a->qkv_prep.k_turned);
         buf_printf(out, "%s%s%s", a->qkv_prep.v_norm ? " v_norm" : "", a->qkv_prep.v_from_k ? " v_from_k" : "",
                    a->qkv_prep.k_absent ? " q_only" : "");
         break;
@@ -159,6 +161,8 @@ static void print_caches(const struct program *p, struct buf *out) {
             buf_printf(out, "latent of %d values a token and layer", c->k_dim);
         else
             buf_printf(out, "k %d x %d and v %d x %d values a token and layer", c->n_heads, c->k_dim, c->n_heads, c->v_dim);
+        if (c->short_keys)
+            buf_printf(out, ", the rest of k in v");
         if (c->window)
             buf_printf(out, ", the last %d tokens", c->window);
         buf_push(out, '\n');

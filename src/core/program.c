@@ -115,7 +115,7 @@ static int add_cache(struct program *p, struct cache_group g) {
     while (at < p->n_groups) {
         struct cache_group *o = &p->groups[at];
         if (o->kind == g.kind && o->n_heads == g.n_heads && o->k_dim == g.k_dim && o->v_dim == g.v_dim && o->window == g.window &&
-            o->state_floats == g.state_floats)
+            o->short_keys == g.short_keys && o->state_floats == g.state_floats)
             break;
         at++;
     }
@@ -130,6 +130,11 @@ static int add_cache(struct program *p, struct cache_group g) {
 
 int program_cache_kv(struct program *p, int n_heads, int k_dim, int v_dim, int window) {
     return add_cache(p, (struct cache_group){.kind = CACHE_KV, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .window = window});
+}
+
+int program_cache_short_keys(struct program *p, int n_heads, int turned, int v_dim, int window) {
+    struct cache_group g = {.kind = CACHE_KV, .n_heads = n_heads, .k_dim = turned, .v_dim = v_dim, .short_keys = true, .window = window};
+    return add_cache(p, g);
 }
 
 int program_cache_latent(struct program *p, int width) {
@@ -189,14 +194,27 @@ val op_linear(struct program *p, val x, const struct weight *w, const struct wei
     return result(p, op, 0, (int)w->out, rows_of(p, x), DT_F32);
 }
 
+/* Of heads of head_dim; k_turned 0: the cache has whole keys. */
+static bool cache_is_of(const struct program *p, int cache, int n_kv_heads, int head_dim, int v_head_dim, int k_turned) {
+    const struct cache_group *g = &p->groups[p->caches[cache].group];
+    return g->kind == CACHE_KV && g->n_heads == n_kv_heads && g->v_dim == v_head_dim && g->short_keys == (k_turned > 0) &&
+           g->k_dim == (k_turned > 0 ? k_turned : head_dim);
+}
+
+static bool keys_can_be_short(const struct program *p, const struct qkv_args *a, const struct weight *k_norm) {
+    const struct rope *rope = a->rope >= 0 ? p->ropes[a->rope] : NULL;
+    return a->v_from_k && a->v_norm && k_norm && rope && rope->dim == a->head_dim && a->k_turned < a->head_dim &&
+           rope_turned(rope) == a->k_turned;
+}
+
 val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const struct weight *k_norm, struct qkv_args a) {
     int n_v = a.v_from_k ? 0 : a.n_kv_heads * a.v_head_dim;
     int n_kv = a.k_absent ? 0 : a.n_kv_heads * a.head_dim + n_v;
     BUG_IF(x.width != a.n_heads * a.head_dim + n_kv || a.n_heads % a.n_kv_heads || (a.v_from_k && a.v_head_dim != a.head_dim));
     BUG_IF(!is_vector_or_absent(q_norm, a.head_dim) || !is_vector_or_absent(k_norm, a.head_dim));
     BUG_IF(a.rope >= 0 && (a.rope >= p->n_ropes || p->ropes[a.rope]->dim > a.head_dim));
-    const struct cache_group *g = &p->groups[p->caches[a.cache].group];
-    BUG_IF(g->kind != CACHE_KV || g->n_heads != a.n_kv_heads || g->k_dim != a.head_dim || g->v_dim != a.v_head_dim);
+    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim, a.k_turned));
+    BUG_IF(a.k_turned > 0 && !keys_can_be_short(p, &a, k_norm));
     struct op *op = record(p, OP_QKV_PREP, x, NO_VAL, NO_VAL);
     set_weights(op, q_norm, k_norm, NULL, NULL);
     op->args.qkv_prep = a;
@@ -205,8 +223,8 @@ val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const str
 
 val op_attention(struct program *p, val q, const struct weight *sinks, struct attention_args a) {
     BUG_IF(q.width != a.n_heads * a.head_dim || a.n_heads % a.n_kv_heads || !is_vector_or_absent(sinks, a.n_heads));
-    const struct cache_group *g = &p->groups[p->caches[a.cache].group];
-    BUG_IF(g->kind != CACHE_KV || g->n_heads != a.n_kv_heads || g->k_dim != a.head_dim || g->v_dim != a.v_head_dim);
+    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim, a.k_turned));
+    BUG_IF(a.k_turned > 0 && a.paired_values);
     BUG_IF(a.paired_values && a.n_heads % 2);
     struct op *op = record(p, OP_ATTENTION, q, NO_VAL, NO_VAL);
     set_weights(op, sinks, NULL, NULL, NULL);

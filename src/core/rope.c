@@ -3,6 +3,18 @@
 
 #include <math.h>
 
+int rope_turned(const struct rope *rope) {
+    int n = 0, half = rope->dim / 2;
+    if (rope->pairing != ROPE_HALF || rope->by_length != ROPE_FIXED || rope->factor != 1)
+        return rope->dim;
+    while (n < half && rope->inv_freq[n] != 0)
+        n++;
+    for (int i = n; i < half; i++)
+        if (rope->inv_freq[i] != 0)
+            return rope->dim;
+    return 2 * n;
+}
+
 void rope_cos_sin(const struct rope *rope, int64_t position, int64_t n_known, float *cos_out, float *sin_out) {
     int half = rope->dim / 2;
     const float *freq = rope->inv_freq;

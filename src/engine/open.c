@@ -148,7 +148,7 @@ int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error
     struct load_progress progress = {o->load_step, o->load_context};
     bool no_data = o->backend->no_weights || (o->dummy_weights && o->backend->makes_dummies);
     enum load_format load = no_data ? LOAD_PHANTOM : o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT;
-    struct model_options options = {load, progress};
+    struct model_options options = {load, progress, o->backend->short_keys};
     if (model_open(o->model, &options, &model, &e) != OK)
         return engine_report(err, &e);
     if (o->backend->in_place)

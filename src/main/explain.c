@@ -2,6 +2,7 @@
 #include "main/verbs.h"
 
 #include "base/file.h"
+#include "core/backend.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -24,7 +25,8 @@ static int run(const struct verb_args *args) {
     struct error err;
     struct model *m;
     // A config.json alone is enough: the program does not depend on the weights' values.
-    struct model_options options = {.load = file_exists(args->operands[0]) ? LOAD_PHANTOM : LOAD_CHECKPOINT};
+    struct model_options options = {.load = file_exists(args->operands[0]) ? LOAD_PHANTOM : LOAD_CHECKPOINT,
+                                    .short_keys = backend_cpu.short_keys};
     if (model_open(args->operands[0], &options, &m, &err) != OK)
         return verb_failed(&err);
     struct buf text = {0};

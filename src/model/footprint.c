@@ -33,7 +33,7 @@ static struct cache_need layer_need(const struct model_spec *s, const struct lay
             (2LL * d->n_key_heads * d->key_dim + (int64_t)d->n_value_heads * d->value_dim) * (d->conv_kernel - 1) * element_bytes;
         return n;
     }
-    n.bytes_per_token = 2LL * n.n_kv_heads * n.head_dim * element_bytes;
+    n.bytes_per_token = (int64_t)n.n_kv_heads * ((l->k_turned > 0 ? l->k_turned : n.head_dim) + n.head_dim) * element_bytes;
     return n;
 }
 

@@ -382,9 +382,15 @@ static enum status cpu_measure(struct backend *b, struct device_limits *out, str
     return OK;
 }
 
+static bool cpu_short_keys(int head_dim, int turned) {
+    (void)head_dim, (void)turned;
+    return true;
+}
+
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
+    .short_keys = cpu_short_keys,
     .max_in_flight = 1,
     .in_place = true,
     .open = cpu_open,

@@ -108,7 +108,7 @@ static inline const float *call_floats(const struct call *c, int weight) { retur
 /* ---- cache addresses (cpu_cache.c) ---- */
 
 struct kv_block {
-    float *k, *v; // of one head: k [k_dim][block_size], v [block_size][v_dim]
+    float *k, *v; // of one head: k [k_dim][block_size], v [block_size][v_dim]; k_dim as in the cache's group
 };
 struct kv_block kv_block(const struct call *c, int cache, int seq, int64_t position, int head);
 

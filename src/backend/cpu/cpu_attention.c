@@ -12,6 +12,15 @@ static void rotate_if(const struct call *c, int rope, int64_t t, float *head) {
         rotate_head(c->program->ropes[rope], call_cos_sin(c, rope, t), head);
 }
 
+/* The norm's weight of the keys' channels that are their values': ops.def, k_turned. */
+static void weigh_unturned(const struct call *c, float *q) {
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    const float *w = call_floats(c, 1);
+    for (int i = 0; i < a->head_dim; i++)
+        if (turned_channel(i, a->head_dim, a->k_turned) < 0)
+            q[i] *= w[i] + (a->plus_one ? 1.0f : 0.0f);
+}
+
 static void prepare_query(const struct call *c, int64_t t, int head) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     const float *x = mat_row(c->in[0], t) + (int64_t)head * a->head_dim;
@@ -21,6 +30,8 @@ static void prepare_query(const struct call *c, int64_t t, int head) {
     else
         memcpy(q, x, (size_t)a->head_dim * sizeof *q);
     rotate_if(c, a->rope, t, q);
+    if (a->k_turned > 0)
+        weigh_unturned(c, q);
 }
 
 /* scratch holds a head: the key's column of the cache is strided, so it is finished before it is stored. */
@@ -33,8 +44,11 @@ static void store_key(const struct call *c, int64_t t, int head, struct kv_block
     else
         memcpy(k, x, (size_t)a->head_dim * sizeof *k);
     rotate_if(c, a->rope, t, k);
-    for (int i = 0; i < a->head_dim; i++)
-        block.k[i * (int64_t)c->backend->block_size + slot] = k[i];
+    for (int i = 0; i < a->head_dim; i++) {
+        int at = a->k_turned > 0 ? turned_channel(i, a->head_dim, a->k_turned) : i;
+        if (at >= 0)
+            block.k[at * (int64_t)c->backend->block_size + slot] = k[i];
+    }
 }
 
 static void store_value(const struct call *c, int64_t t, int head, struct kv_block block, int64_t slot) {
@@ -66,11 +80,13 @@ void cpu_qkv_prep(const struct call *c) {
     }
 }
 
-static float score(const struct call *c, const float *q, const float *k) {
+static float score(const struct call *c, const float *q, struct kv_block block, int64_t slot) {
     const struct attention_args *a = &c->op->args.attention;
     float s = 0;
-    for (int i = 0; i < a->head_dim; i++)
-        s += q[i] * k[i * (int64_t)c->backend->block_size];
+    for (int i = 0; i < a->head_dim; i++) {
+        int at = a->k_turned > 0 ? turned_channel(i, a->head_dim, a->k_turned) : i;
+        s += q[i] * (at >= 0 ? block.k[at * (int64_t)c->backend->block_size + slot] : block.v[slot * a->v_head_dim + i]);
+    }
     s *= a->scale;
     return a->softcap > 0 ? a->softcap * tanhf(s / a->softcap) : s;
 }
@@ -106,7 +122,7 @@ static void attend(const struct call *c, int64_t t, int head) {
     }
     memset(out, 0, (size_t)width * sizeof *out);
     for (int64_t j = first_visible(position, a->window, a->chunk); j <= position; j++) {
-        float s = score(c, q, kv_block(c, a->cache, seq, j, head / group).k + (j & mask));
+        float s = score(c, q, kv_block(c, a->cache, seq, j, head / group), j & mask);
         if (s > max) {
             float shrink = expf(max - s);
             scale_row(out, shrink, width);

@@ -42,6 +42,14 @@ static void prepare_head(const struct call *c, int64_t t, const float *x, const 
         rotate_head(rope, call_cos_sin(c, a->rope, t), y);
 }
 
+/* The norm's weight of the keys' channels that are their values': ops.def, k_turned. */
+static void weigh_unturned(const struct call *c, float *q) {
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    int half = a->head_dim / 2, turned = a->k_turned / 2;
+    for (int i = turned; i < a->head_dim; i += half)
+        c->backend->kernels->weigh(q + i, 1, call_floats(c, 1) + i, a->plus_one, half - turned, q + i);
+}
+
 /* The key's column of the cache is strided, so the key is finished in scratch before it is stored. */
 static void store_key_value(const struct call *c, int64_t t, int head) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
@@ -49,8 +57,9 @@ static void store_key_value(const struct call *c, int64_t t, int head) {
     struct kv_block block = kv_block(c, a->cache, c->seq_of_row[t], position, head);
     const float *keys = mat_row(c->in[0], t) + (int64_t)a->n_heads * a->head_dim, *x = keys + (int64_t)head * a->head_dim;
     prepare_head(c, t, x, call_floats(c, 1), c->scratch);
-    for (int i = 0; i < a->head_dim; i++)
-        block.k[i * size + slot] = c->scratch[i];
+    int half = a->head_dim / 2, turned = a->k_turned > 0 ? a->k_turned / 2 : half; // of each half
+    for (int i = 0; i < 2 * turned; i++)
+        block.k[i * size + slot] = c->scratch[i < turned ? i : i - turned + half];
     const float *values = a->v_from_k ? keys : keys + (int64_t)a->n_kv_heads * a->head_dim;
     float *v = block.v + slot * a->v_head_dim;
     x = values + (int64_t)head * a->v_head_dim;
@@ -64,9 +73,12 @@ static void store_key_value(const struct call *c, int64_t t, int head) {
 static void prepare_group(const struct call *c, int64_t t, int kv_head) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     int group = a->n_heads / a->n_kv_heads;
-    for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
-        prepare_head(c, t, mat_row(c->in[0], t) + (int64_t)head * a->head_dim, call_floats(c, 0),
-                     mat_row(c->out[0], t) + (int64_t)head * a->head_dim);
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        float *q = mat_row(c->out[0], t) + (int64_t)head * a->head_dim;
+        prepare_head(c, t, mat_row(c->in[0], t) + (int64_t)head * a->head_dim, call_floats(c, 0), q);
+        if (a->k_turned > 0)
+            weigh_unturned(c, q);
+    }
     if (!a->k_absent)
         store_key_value(c, t, kv_head);
 }
