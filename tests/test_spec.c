@@ -293,6 +293,8 @@ static void gemma4_layers_differ_in_heads_and_share_caches(void **state) {
     model_spec_free(s);
     expect_refusal(GEMMA4, "{\"num_kv_shared_layers\":8}", ERR_FORMAT, "layer 5 shares a cache");
     expect_refusal(GEMMA4, "{\"num_kv_shared_layers\":12}", ERR_FORMAT, "num_kv_shared_layers");
+    expect_refusal(GEMMA4, "{\"num_kv_shared_layers\":1,\"per_layer_config\":{\"11\":{\"num_key_value_heads\":1}}}", ERR_FORMAT,
+                   "heads are others");
     expect_refusal(GEMMA4, "{\"per_layer_config\":{\"5\":{\"hidden_size\":1}}}", ERR_UNSUPPORTED, "hidden_size");
     expect_refusal(GEMMA4, "{\"per_layer_config\":{\"12\":{\"head_dim\":1}}}", ERR_FORMAT, "layer \"12\"");
     expect_refusal(GEMMA4, "{\"enable_moe_block\":true}", ERR_FORMAT, "num_experts");

@@ -191,6 +191,8 @@ static enum status gemma4_sharing(struct spec_reader *r) {
             source--;
         if (source < 0)
             return fail(r->err, ERR_FORMAT, "%s: layer %d shares a cache, but no layer before %d is of its kind", r->path, l, first);
+        if (s->layers[l].n_kv_heads != s->layers[source].n_kv_heads || s->layers[l].head_dim != s->layers[source].head_dim)
+            return fail(r->err, ERR_FORMAT, "%s: layer %d shares the cache of layer %d, whose heads are others", r->path, l, source);
         s->layers[l].kv_source = source;
         if (double_wide)
             s->layers[l].ffn_size = 2 * s->ffn_size;
