@@ -590,6 +590,28 @@ static void round_by_largest(double *x, int n, double largest) {
 
 void rig_round_e4m3(double *x, int n) { round_by_largest(x, n, largest_of(x, n)); }
 
+static float e4m3_of(float x, float factor) { return f8_e4m3_to_f32(f32_to_f8_e4m3(x * factor)); }
+
+void rig_round_weight_row(double *x, int n) {
+    static const float times[] = {1.0f, 1.0905077f, 1.1892071f, 1.2968396f, 1.4142135f, 1.5422108f, 1.6817929f, 1.8340081f},
+                       per[] = {1.0f, 0.91700404f, 0.84089642f, 0.77110541f, 0.70710678f, 0.64841978f, 0.59460356f, 0.54525387f};
+    float most = fmaxf((float)largest_of(x, n), 1e-30f);
+    double least = INFINITY;
+    size_t best = 0;
+    for (size_t k = 0; k < ARRAY_LEN(times); k++) {
+        float factor = 448 / most * per[k], scale = most / 448 * times[k];
+        double off = 0;
+        for (int i = 0; i < n; i++) {
+            float d = fmaf(-e4m3_of((float)x[i], factor), scale, (float)x[i]);
+            off += (double)d * (double)d;
+        }
+        best = off < least ? k : best;
+        least = fmin(least, off);
+    }
+    for (int i = 0; i < n; i++)
+        x[i] = (double)e4m3_of((float)x[i], 448 / most * per[best]) * (double)(most / 448 * times[best]);
+}
+
 static void round_int8(double *x, int n) {
     float most = fmaxf((float)largest_of(x, n), 1e-30f);
     for (int i = 0; i < n; i++)

@@ -186,8 +186,10 @@ void rig_round(const char *dtype, double *x, int64_t n); // to "float16" or "bfl
 void rig_read(const char *dtype, enum rig_reading how, double *x, int n);
 /* Of n oracles the one that is nearest to what was got, row by row: a step's path is that of its size. */
 const double *rig_nearest(struct rig *rig, const double *got, const double *const *want, int n);
-/* To e4m3 with a scale of their own, as rows of weights and of caches are kept. */
+/* To e4m3 with a scale of their own, as rows of caches are kept. */
 void rig_round_e4m3(double *x, int n);
+/* Likewise a row of a weight: of eight scales the one that leaves least off (place.cu). */
+void rig_round_weight_row(double *x, int n);
 /* As a row of keys or values is kept by a cache of kv_dtype ("fp8", "int8"); NULL: of what products are made in, `dtype`. */
 void rig_round_cached(const char *dtype, const char *kv_dtype, double *x, int n);
 /* The element in which ATTENTION reads queries: 16 bits where a device's fast kernels take the heads, else "float32". */

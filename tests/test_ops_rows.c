@@ -137,7 +137,7 @@ static void judge_by_e4m3(struct rig *rig, struct by_e4m3 *c, const enum rig_sch
     bool as_it_is = c->format == FORMAT_F8_CHANNEL || (c->format == FORMAT_F8_BLOCK && c->l.in <= 16); // has a scale a row
     if (!as_it_is)
         for (int o = 0; o < c->l.out; o++)
-            rig_round_e4m3(c->l.w + (int64_t)o * c->l.in, c->l.in);
+            rig_round_weight_row(c->l.w + (int64_t)o * c->l.in, c->l.in);
     for (int how = 0; how < N_ROW_READINGS; how++)
         read[how] = rows_of(rig, c, (enum rig_reading)how);
     for (size_t i = 0; i < n_schedules; i++) {

@@ -326,7 +326,7 @@ static const struct weight *round_weight(struct rounded_weight *r, const struct 
     for (int64_t o = 0; o < w->out; o++) {
         for (int64_t i = 0; i < w->in; i++)
             row[i] = (double)x[o * w->in + i];
-        rig_round_e4m3(row, (int)w->in);
+        rig_round_weight_row(row, (int)w->in);
         for (int64_t i = 0; i < w->in; i++)
             x[o * w->in + i] = (float)row[i];
     }
