@@ -70,6 +70,8 @@ struct rig {
     int width; // of the table
     val out;
     double floor; // smallest size that rig_error relates an error to
+    bool *told;   // [n_rows], see rig_tells
+    bool tells_all;
     uint64_t random, stream;
     const struct backend_ops *ops;
     struct backend *backend;
@@ -116,6 +118,10 @@ double *rig_rows(struct rig *rig);
 double *rig_at(const struct rig *rig, double *rows, int seq, int row);
 
 double *rig_run(struct rig *rig, enum rig_schedule schedule); // [n_rows][out.width], lives as long as the rig
+
+/* Whether the last run told of a row. In brief one that is not to tell all (tells_all) tells of a few rows of each step: to a sanitizer the
+ * SAMPLE of a row costs more than the rest of the step. All judges leave out the others, which are not numbers. */
+bool rig_tells(const struct rig *rig, int row);
 
 /* Largest error of a row, relative to the largest value wanted in that row, over all rows. */
 double rig_error(const struct rig *rig, const double *got, const double *want);
