@@ -497,39 +497,40 @@ static const struct op *linear_of(const struct program *p, int op) {
     return p->ops[op].code == OP_LINEAR ? &p->ops[op] : linear_before(p, op) >= 0 ? &p->ops[linear_before(p, op)] : NULL;
 }
 
-/* How far an op may be off what is made of its inputs as they are read; of 8 bits, by cosine, off what is made of them as they are. Trained
- * models have heads whose scores tell keys apart by more than random ones have: what e4m3 leaves of keys is then seen in the third digit. */
+/* How far an op may be off what is made of its inputs as they are read; of 8 bits, by cosine, off what is made of them as they are. */
 static struct closeness bounds_of(const struct program *p, int i) {
     const struct op *linear = linear_of(p, i);
     struct closeness exact = {.most = 1e-5, .rms = 1e-5}, by_16 = {.most = RIG_F16_BOUND, .rms = RIG_F16_RMS};
+    struct closeness other_way = by_16; // elements that were made by another program, and may have been rounded the other way
     if (is_exact())
         return exact;
-    if (strcmp(product_dtype(), "bfloat16") == 0)
+    if (strcmp(product_dtype(), "bfloat16") == 0) {
         by_16 = (struct closeness){.most = RIG_BF16_BOUND, .rms = RIG_BF16_RMS};
+        other_way = (struct closeness){.most = 5e-3, .rms = 1.6e-3};
+    }
     if (linear && by_e4m3(linear->weights[0]))
         return (struct closeness){.most = RIG_F8_CHAIN_BOUND, .rms = RIG_F8_CHAIN_RMS, .cosine = RIG_F8_COSINE};
     switch (p->ops[i].code) {
     case OP_ATTENTION:
         if (tested().kv_dtype)
-            return (struct closeness){.most = RIG_CACHE_READ_BOUND, .rms = RIG_CACHE_READ_RMS, .cosine = 0.998};
+            return (struct closeness){.most = RIG_CACHE_READ_BOUND, .rms = RIG_CACHE_READ_RMS, .cosine = RIG_F8_COSINE};
         return by_16;
     case OP_MLA_PREP:
     case OP_MLA_ATTENTION: // its cache holds latents in 16 bits, which scores and values of all heads are made of
-        return (struct closeness){.most = 6 * by_16.most, .rms = 6 * by_16.rms};
-    case OP_LINEAR: // what it reads was made by another program, and may have been rounded the other way
+        return (struct closeness){.most = 6 * other_way.most, .rms = 6 * other_way.rms};
+    case OP_LINEAR:
     case OP_GATED_ACT:
-    case OP_MOE_FFN: return by_16;
+    case OP_MOE_FFN: return other_way;
     default: return exact;
     }
 }
 
-static void tell(const struct walk *w, int i, int k, const struct closeness *c, double cosine) {
+static void tell(const struct walk *w, int i, int k, const struct closeness *c, double cosine, struct closeness may) {
     const struct op *op = &w->m->program->ops[i];
     const struct section *s = &w->m->program->sections[op->section];
-    struct closeness may = bounds_of(w->m->program, i);
     char where[40];
     snprintf(where, sizeof where, s->layer >= 0 ? "%s %d" : "%s", s->name, s->layer);
-    print_message("%s: op %3d, %-10s %-13s result %d: off by %.2e in row %d (%.1e may be), rms %.2e (%.1e), cosine %.6f (%.3f)\n",
+    print_message("%s: op %3d, %-10s %-13s result %d: off by %.2e in row %d (%.1e may be), rms %.2e (%.1e), cosine %.6f (%.6f)\n",
                   w->folder, i, where, op_name(op->code), k, c->most, c->worst_row, may.most, c->rms, may.rms, cosine, may.cosine);
 }
 
@@ -589,7 +590,7 @@ static void walk_result(struct walk *w, int i, int k) {
     struct backend_options options = tested(), plain = {.n_threads = 1, .kernels = "reference"};
     struct program cut = cut_program(p, i, k);
     struct row_set *got = &w->seen[op->out[k].id], want;
-    double cosine = 1;
+    double cosine = 1, left = 1; // with what is made of unrounded numbers: of what was got, and of the oracle
     *got = run_program(rig_backend(), &options, &cut, w->tokens);
     if (op->code == OP_EMBED)
         want = run_program(&backend_cpu, &plain, &cut, w->tokens);
@@ -600,12 +601,14 @@ static void walk_result(struct walk *w, int i, int k) {
     if (is_of_8_bits(p, i)) {
         struct row_set meant = alone_on_cpu(w, i, k, READING_AS_IT_IS, false);
         cosine = compare(got, &meant).cosine;
+        left = compare(&want, &meant).cosine;
         free(meant.at);
     }
     struct closeness c = compare(got, &want), may = bounds_of(p, i);
+    may.cosine = may.cosine > 0 ? RIG_F8_LEFT(left) : 0;
     bool bad = !(c.most <= may.most) || !(c.rms <= may.rms) || !(cosine >= may.cosine);
     if (w->tells_all || bad)
-        tell(w, i, k, &c, cosine);
+        tell(w, i, k, &c, cosine, may);
     w->n_bad += bad;
     w->worst[op->code] = fmax(w->worst[op->code], c.most);
     w->worst_rms[op->code] = fmax(w->worst_rms[op->code], c.rms);

@@ -10,7 +10,7 @@
  * they are (prefill_rows.cuh says how), other bytes are widened to float16, times their row's scale, on the way.
  *
  * The largest score m is kept per row and raised only when a score passes it by 8; scores count in powers of two.
- * FLOPs: 4 * rows * keys seen * channels (6 with 512: both warpgroups make the scores). */
+ * FLOPs: 4 * rows * keys seen * channels (6 with 512: both warpgroups make the scores); over bfloat16 2 more, for P in two terms. */
 #include "backend/cuda/prefill_feed.cuh"
 #include "backend/cuda/prefill_rows.cuh"
 #include "backend/cuda/prefill_scores.cuh"
@@ -75,23 +75,34 @@ __device__ shrinking weigh(const arguments &p, const dpart &part, const place &a
     return soften<S>(p.a.softcap > 0 ? capped : at.by, s, o);
 }
 
-template <class S> __device__ void round_weights(const float (&s)[S::KEYS / 2], uint32_t (&pairs)[S::KEYS / 16][4]) {
+/* P as products read it. In bfloat16 it would be off by 1.6e-3, so there it is the sum of two, what rounding leaves and the rounding of
+ * that. */
+template <class S> struct weights { uint32_t pairs[S::KEYS / 16][4], rest[S::BF16 ? S::KEYS / 16 : 1][4]; };
+
+template <class S> __device__ void round_weights(const float (&s)[S::KEYS / 2], weights<S> &w) {
 #pragma unroll
     for (int k = 0; k < S::KEYS / 16; k++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            pairs[k][j] = to_pair<S::BF16>(s[8 * k + 2 * j], s[8 * k + 2 * j + 1]);
+        for (int j = 0; j < 4; j++) {
+            float x = s[8 * k + 2 * j], y = s[8 * k + 2 * j + 1];
+            w.pairs[k][j] = to_pair<S::BF16>(x, y);
+            if constexpr (S::BF16)
+                w.rest[k][j] = rest_of_pair(x, y, w.pairs[k][j]);
+        }
 }
 
 /* Starts o += P V of the warpgroup's channels. */
-template <class S>
-__device__ void begin_values(const memory<S> &m, const place &at, int tile, const uint32_t (&pairs)[S::KEYS / 16][4], sums<S> &o) {
+template <class S> __device__ void begin_values(const memory<S> &m, const place &at, int tile, const weights<S> &w, sums<S> &o) {
     uint32_t values = m.values(tile) + at.sharer * (S::CHANNELS / 64) * S::PANEL;
     products_begin();
     registers_settle(o.o);
 #pragma unroll
-    for (int k = 0; k < S::KEYS / 16; k++)
-        group_product<S::CHANNELS, S::BF16>::of_registers(o.o, pairs[k], operand_turned(values + k * 2048, S::PANEL));
+    for (int k = 0; k < S::KEYS / 16; k++) {
+        uint64_t some = operand_turned(values + k * 2048, S::PANEL);
+        if constexpr (S::BF16)
+            group_product<S::CHANNELS, true>::of_registers(o.o, w.rest[k], some);
+        group_product<S::CHANNELS, S::BF16>::of_registers(o.o, w.pairs[k], some);
+    }
     products_commit();
 }
 
@@ -136,16 +147,16 @@ __device__ void take_tiles_alone(const arguments &p, const memory<S> &m, const d
                                  sums<S> &o) {
     for (int i = first; i < end; i++) {
         float s[S::KEYS / 2];
-        uint32_t pairs[S::KEYS / 16][4];
+        weights<S> w;
         await_keys<S>(m, i);
         begin_scores<S>(m, at, i, s);
         products_wait<0>();
         end_scores<S>(m, i, s);
         release(m.key_empty(i));
         shrink_sums<S>(weigh<S>(p, part, at, i, s, o), o);
-        round_weights<S>(s, pairs);
+        round_weights<S>(s, w);
         await_values<S>(m, i);
-        begin_values<S>(m, at, i, pairs, o);
+        begin_values<S>(m, at, i, w, o);
         products_wait<0>();
         registers_settle(o.o);
         release(m.value_empty(i));
@@ -157,7 +168,7 @@ __device__ void take_tiles_alone(const arguments &p, const memory<S> &m, const d
 template <class S>
 __device__ void take_tiles(const arguments &p, const memory<S> &m, const dpart &part, const place &at, int first, int end, sums<S> &o) {
     float s[S::KEYS / 2];
-    uint32_t pairs[S::KEYS / 16][4];
+    weights<S> w;
     await_keys<S>(m, first);
     await_turn<S>();
     begin_scores<S>(m, at, first, s);
@@ -166,13 +177,13 @@ __device__ void take_tiles(const arguments &p, const memory<S> &m, const dpart &
     end_scores<S>(m, first, s);
     release(m.key_empty(first));
     weigh<S>(p, part, at, first, s, o);
-    round_weights<S>(s, pairs);
+    round_weights<S>(s, w);
     for (int i = first + 1; i < end; i++) {
         await_keys<S>(m, i);
         await_turn<S>();
         begin_scores<S>(m, at, i, s);
         await_values<S>(m, i - 1);
-        begin_values<S>(m, at, i - 1, pairs, o);
+        begin_values<S>(m, at, i - 1, w, o);
         give_turn<S>();
         products_wait<1>();
         end_scores<S>(m, i, s);
@@ -182,10 +193,10 @@ __device__ void take_tiles(const arguments &p, const memory<S> &m, const dpart &
         registers_settle(o.o);
         shrink_sums<S>(shrink, o);
         release(m.value_empty(i - 1));
-        round_weights<S>(s, pairs);
+        round_weights<S>(s, w);
     }
     await_values<S>(m, end - 1);
-    begin_values<S>(m, at, end - 1, pairs, o);
+    begin_values<S>(m, at, end - 1, w, o);
     products_wait<0>();
     registers_settle(o.o);
     release(m.value_empty(end - 1));

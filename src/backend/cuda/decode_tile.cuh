@@ -225,12 +225,17 @@ template <class S> __device__ void scale_values(sums<S> &o, float scale0, float 
             s[n][k] *= k < 2 ? by0 : by1;
 }
 
-/* o += V^T P^T of the warp's 16 keys and its channels. */
+/* o += V^T P^T of the warp's 16 keys and its channels. P in bfloat16 would be off by 1.6e-3, so it is the sum of two: what that costs hides
+ * behind the loads of values. */
 template <class S> __device__ void add_values(uint32_t stage, const place &at, const float (&s)[S::N_TILES][4], sums<S> &o) {
-    uint2 b[S::N_TILES];
+    uint2 b[S::N_TILES], rest[S::BF16 ? S::N_TILES : 1];
 #pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-        b[n] = {turn_matrix(to_pair<S::BF16>(s[n][0], s[n][1])), turn_matrix(to_pair<S::BF16>(s[n][2], s[n][3]))};
+    for (int n = 0; n < S::N_TILES; n++) {
+        b[n] = {to_pair<S::BF16>(s[n][0], s[n][1]), to_pair<S::BF16>(s[n][2], s[n][3])};
+        if constexpr (S::BF16)
+            rest[n] = {turn_matrix(rest_of_pair(s[n][0], s[n][1], b[n].x)), turn_matrix(rest_of_pair(s[n][2], s[n][3], b[n].y))};
+        b[n] = {turn_matrix(b[n].x), turn_matrix(b[n].y)};
+    }
     int first = at.channel_warp * S::CHANNELS / (S::BYTES ? 16 : 8); // piece
     if constexpr (S::BYTES) {
         int row = 16 * at.key_warp + at.lane % 16, half = at.lane / 16; // keys 0-7 and 8-15 of a piece, then of the next
@@ -255,8 +260,11 @@ template <class S> __device__ void add_values(uint32_t stage, const place &at, c
             uint32_t a[4];
             load_matrices_turned(a, piece<S>(stage, row, first + 2 * i + half));
 #pragma unroll
-            for (int n = 0; n < S::N_TILES; n++)
+            for (int n = 0; n < S::N_TILES; n++) {
+                if constexpr (S::BF16)
+                    multiply_add<true>(o.o[i][n], a, rest[n].x, rest[n].y);
                 multiply_add<S::BF16>(o.o[i][n], a, b[n].x, b[n].y);
+            }
         }
     }
 }

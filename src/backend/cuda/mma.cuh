@@ -64,6 +64,11 @@ template <bool BF16> __device__ __forceinline__ uint32_t to_pair(float low, floa
     return pair;
 }
 
+/* What rounding them to this pair of bfloat16 has left of two floats, as such a pair too: both together have 16 bits of fraction. */
+__device__ __forceinline__ uint32_t rest_of_pair(float low, float high, uint32_t pair) {
+    return to_pair<true>(low - __uint_as_float(pair << 16), high - __uint_as_float(pair & 0xffff0000u));
+}
+
 __device__ __forceinline__ float exp2_fast(float x) { // 2 units in the last place; 2^-inf is 0
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
