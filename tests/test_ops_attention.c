@@ -66,6 +66,46 @@ static const struct attention_case fast_cases[] = {
     {.name = "256, window and softcap", FAST(4, 2, 256), .block_size = 64, .window = 150, .softcap = 10, .v_norm = true},
     {.name = "256, blocks of 128", FAST(3, 3, 256), .block_size = 128},
     {.name = "512, k is v", FAST(8, 1, 512), .block_size = 64, .v_norm = true, .v_from_k = true},
+    {.name = "512, short keys", SHORT_KEYS(8, 1, 512, 128), .block_size = 64, .scale = 0.03f},
+    {.name = "512, short keys, blocks of 16, window, sinks",
+     SHORT_KEYS(16, 2, 512, 128),
+     .block_size = 16,
+     .scale = 0.03f,
+     .window = 100,
+     .sinks = true},
+    {.name = "512, short keys, twelve heads each", SHORT_KEYS(12, 1, 512, 128), .block_size = 128, .scale = 0.03f, .plus_one = true},
+    {.name = "512, short keys in fp8",
+     SHORT_KEYS(8, 2, 512, 128),
+     .block_size = 64,
+     .scale = 0.03f,
+     .kv_dtype = "fp8",
+     .bound = RIG_FP8_CACHE_BOUND},
+    {.name = "512, short keys in fp8, twelve heads each, blocks of 16, window",
+     SHORT_KEYS(12, 1, 512, 128),
+     .block_size = 16,
+     .window = 90,
+     .scale = 0.03f,
+     .kv_dtype = "fp8",
+     .bound = RIG_FP8_CACHE_BOUND},
+    {.name = "512, short keys in int8",
+     SHORT_KEYS(4, 1, 512, 128),
+     .block_size = 64,
+     .scale = 0.03f,
+     .kv_dtype = "int8",
+     .bound = RIG_INT8_CACHE_BOUND},
+    {.name = "512, short keys in int8, blocks of 16, softcap",
+     SHORT_KEYS(24, 2, 512, 128),
+     .block_size = 16,
+     .softcap = 10,
+     .scale = 0.03f,
+     .kv_dtype = "int8",
+     .bound = RIG_INT8_CACHE_BOUND},
+    {.name = "512, short keys, blocks of 8",
+     SHORT_KEYS(4, 1, 512, 128),
+     .block_size = 8,
+     .scale = 0.03f,
+     .kv_dtype = "fp8",
+     .bound = RIG_FP8_CACHE_BOUND},
     {.name = "64 in fp8", FAST(8, 2, 64), .block_size = 64, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
     {.name = "128 in fp8, window", FAST(7, 1, 128), .block_size = 64, .window = 100, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
     {.name = "256 in int8", FAST(4, 2, 256), .block_size = 16, .kv_dtype = "int8", .bound = RIG_INT8_CACHE_BOUND},
@@ -118,21 +158,33 @@ static double *projected(const struct attention_oracle *o, int part, int h, int 
 /* The rule of ops.def, said once more. */
 static bool turns(const struct attention_case *a, int i) { return i % (a->head_dim / 2) < a->k_turned / 2; }
 
+/* The power of two above the weights of what turns, which makes keys as large as values, and comes into the queries. */
+static double unit_of(const struct attention_oracle *o) {
+    double most = 0;
+    int exponent;
+    for (int i = 0; i < o->a->head_dim; i++)
+        if (turns(o->a, i))
+            most = fmax(most, fabs(o->k_norm[i] + (o->a->plus_one ? 1 : 0)));
+    frexp(most, &exponent);
+    return ldexp(1, exponent);
+}
+
 /* A query or key of short keys as a device has them: the norm's weight of what does not turn is the query's, and a key has there what its
  * value has. Both are rounded as one row. */
 static void shorten(const struct attention_oracle *o, const double *row, int part, int h, double *x) {
     const struct attention_case *a = o->a;
     int dim = a->head_dim, n = 0;
+    double unit = unit_of(o);
     if (part == 0) {
         for (int i = 0; i < dim; i++)
-            x[i] *= turns(a, i) ? 1 : o->k_norm[i] + (a->plus_one ? 1 : 0);
+            x[i] *= turns(a, i) ? unit : o->k_norm[i] + (a->plus_one ? 1 : 0);
         return;
     }
     double *kept = rig_doubles(o->rig, a->k_turned + dim), *v = kept + a->k_turned;
     rig_rms_norm(row + (a->n_heads + h) * dim, NULL, dim, (double)1e-6f, false, v);
     for (int i = 0; i < dim; i++)
         if (turns(a, i))
-            kept[n++] = x[i];
+            kept[n++] = x[i] / unit;
     rig_round_cached(o->rig->o.kernels, a->kv_dtype, kept, a->k_turned + dim);
     n = 0;
     for (int i = 0; i < dim; i++)
@@ -221,6 +273,9 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
     // A score's error, sqrt(head_dim) roundings of values up to some 40, goes into the exponent.
     struct rig_bounds close = rig_bounds_of_16(rig, 40 * sqrt(a->head_dim) * EPS);
     struct rig_bounds coarse = {.most = a->bound, .cosine = RIG_F8_COSINE};
+    // A normed value is float32's before it is rounded, and where two bfloat16 are as near either is right: a unit of the first rows.
+    if (a->v_norm && !a->kv_dtype && rig_backend() != &backend_cpu && strcmp(rig->o.kernels, "bfloat16") == 0)
+        close.most = fmax(close.most, 0x1p-7);
     const double *kept = attend_all(o, true), *meant = a->bound > 0 ? attend_all(o, false) : NULL;
     if (meant) {
         close.most = fmax(close.most, RIG_CACHE_READ_BOUND);
@@ -257,7 +312,7 @@ static void attention_case(const struct attention_case *a, const int *lens, cons
     struct rope rope = {.pairing = a->pairing, .dim = a->rope_dim, .inv_freq = freq, .factor = 1};
     struct attention_oracle o = {.a = a, .rig = rig, .freq = freq};
     const struct weight *q_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, 1, &o.q_norm) : NULL;
-    const struct weight *k_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, 1, &o.k_norm) : NULL;
+    const struct weight *k_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, a->k_turned > 0 ? 3 : 1, &o.k_norm) : NULL;
     const struct weight *sinks = a->sinks ? rig_vector(rig, a->n_heads, -2, 2, &o.sinks) : NULL;
     int cache = a->k_turned > 0 ? program_cache_short_keys(rig->p, a->n_kv_heads, a->k_turned, a->v_head_dim, a->window)
                                 : program_cache_kv(rig->p, a->n_kv_heads, a->head_dim, a->v_head_dim, a->window);
@@ -320,6 +375,12 @@ static void attention_is_right_in_steps_of_every_number_of_sequences(void **stat
         {.name = "128 in fp8, every number", FAST(14, 2, 128), .block_size = 16, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
         {.name = "256 in fp8, every number", FAST(4, 2, 256), .block_size = 16, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
         {.name = "512 in fp8, every number", FAST(4, 1, 512), .block_size = 16, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
+        {.name = "512, short keys in fp8, every number",
+         SHORT_KEYS(4, 1, 512, 128),
+         .block_size = 16,
+         .scale = 0.03f,
+         .kv_dtype = "fp8",
+         .bound = RIG_FP8_CACHE_BOUND},
         {.name = "64 in int8, every number", FAST(4, 2, 64), .block_size = 16, .kv_dtype = "int8", .bound = RIG_INT8_CACHE_BOUND},
     };
     bool cpu = rig_backend() == &backend_cpu;

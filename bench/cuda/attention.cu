@@ -2,11 +2,11 @@
  *
  *   bench_attention check [WORD]     every shape and element against the plain kernel, over a poisoned cache; a sequence alone
  *                                    gives the bits that it gives among others; exit status 1 where one differs. Of those alone
- *                                    whose name has the word
+ *                                    whose name has the word, or that have short keys ("short")
  *   bench_attention decode [ELEMENT [MODEL [N LENGTH]]] one token a sequence: us, GB/s of keys and values, per cent of READ_RATE; of
  *                                    models whose name has MODEL in it, of N sequences of LENGTH tokens in place of the list
  *   bench_attention pair [ELEMENT]   QKV_PREP of raw products, with Gemma's norms, and both together as in a step
- *   bench_attention prefill [ELEMENT] prompts, whole and in chunks: us, TFLOP/s
+ *   bench_attention prefill [ELEMENT [MODEL]] prompts, whole and in chunks: us, TFLOP/s
  *
  * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
 #include "backend/cuda/kv.cuh"
@@ -23,6 +23,7 @@
 static constexpr double READ_RATE = 4.6e12; // of an H200, measured (bytes a second)
 static std::mt19937 rng(12345);
 static const char *only = ""; // what check is to check
+static int turned;            // of what is built next: 128 of 512 channels are short keys' (kv.cuh); 0: keys are whole
 
 static void try_(cudaError_t code, const char *what) {
     if (code == cudaSuccess)
@@ -60,21 +61,23 @@ static __global__ void fill_queries(dmat q, int64_t n, uint32_t seed) {
 }
 
 /* Keys and values of positions [from, to) of each sequence; a block a slot of a sequence and head. */
-static __global__ void fill_cache(device_plan plan, dcache cache, int n_heads, int dim, int n_slots, const int *from, const int *to,
-                                  uint32_t seed) {
+static __global__ void fill_cache(device_plan plan, dcache cache, int n_heads, int dim, int turned, int n_slots, const int *from,
+                                  const int *to, uint32_t seed) {
     __shared__ float shared[32];
     int s = blockIdx.y, h = blockIdx.z;
-    kv_shape shape = {n_heads, dim, dim, n_slots, cache.element};
+    kv_shape shape = {n_heads, turned ? turned : dim, dim, n_slots, cache.element, turned > 0};
     for (int j = from[s] + blockIdx.x; j < to[s]; j += gridDim.x) {
         char *block = kv_block(plan, cache, n_slots, s, j);
         for (int side = 0; side < 2; side++) {
             uint64_t row = (((uint64_t)s * 1000003 + j) * n_heads + h) * 2 + side;
-            float x[8], most = 0, size = 0.5f + random_float(row, seed + 1) * 0.2f;
+            float x[8], most = 0, size = 0.5f + random_float(turned ? row | 1 : row, seed + 1) * 0.2f;
             for (int i = threadIdx.x, k = 0; i < dim; i += blockDim.x, k++)
                 most = fmaxf(most, fabsf(x[k] = size * random_float(row * 1024 + i, seed)));
-            float scale = kv_has_scales(cache.element) ? kv_scale(cache.element, block_max(most, shared)) : 1.0f;
+            most = turned ? 3.4f * fabsf(size) : block_max(most, shared); // of short keys both sides have one scale
+            float scale = kv_has_scales(cache.element) ? kv_scale(cache.element, most) : 1.0f;
             for (int i = threadIdx.x, k = 0; i < dim; i += blockDim.x, k++)
-                kv_store(block + (side ? shape.value(h, j % n_slots, i) : shape.key(h, j % n_slots, i)), cache.element, x[k] / scale);
+                if (side || !turned || kv_moved(i, dim, turned) < turned)
+                    kv_store(block + (side ? shape.value(h, j % n_slots, i) : shape.key(h, j % n_slots, i)), cache.element, x[k] / scale);
             if (threadIdx.x == 0 && kv_has_scales(cache.element))
                 *(float *)(block + shape.scale(side, h, j % n_slots)) = scale;
         }
@@ -105,9 +108,10 @@ struct world {
     std::vector<void *> owned;
 };
 
-static int64_t block_bytes(const setup &s) {
-    return (int64_t)s.n_kv * s.n_slots * (2 * s.dim * kv_element_bytes(s.e) + (kv_has_scales(s.e) ? 8 : 0));
+static int64_t row_bytes(const setup &s) { // of a key and its value
+    return ((turned ? turned : s.dim) + s.dim) * kv_element_bytes(s.e) + (!kv_has_scales(s.e) ? 0 : turned ? 4 : 8);
 }
+static int64_t block_bytes(const setup &s) { return s.n_kv * s.n_slots * row_bytes(s); }
 
 static world build(const setup &s, int n_caches) {
     world w;
@@ -133,7 +137,7 @@ static world build(const setup &s, int n_caches) {
             seq_of_row.push_back(q);
         }
         query_start.push_back(T);
-        w.bytes += (double)(s.lens[q] - low) * s.n_kv * (2 * s.dim * kv_element_bytes(s.e) + (kv_has_scales(s.e) ? 8 : 0));
+        w.bytes += (double)(s.lens[q] - low) * s.n_kv * (double)row_bytes(s);
     }
     counts = {T, S, T, 0};
     w.n_tokens = T;
@@ -154,7 +158,7 @@ static world build(const setup &s, int n_caches) {
     w.l.plan.seq_len = own(to_device(s.lens));
     w.l.plan.block_table[0] = own(to_device(table));
     w.l.plan.table_width[0] = width;
-    w.a = {s.n_heads, s.n_kv, s.dim, s.dim, 1.0f / sqrtf((float)s.dim), s.softcap, s.window, s.chunk, false};
+    w.a = {s.n_heads, s.n_kv, s.dim, s.dim, 1.0f / sqrtf((float)s.dim), s.softcap, s.window, s.chunk, false, turned};
     int *from = own(to_device(zeros)), *to = own(to_device(s.lens));
     for (int c = 0; c < n_caches; c++) {
         int64_t bytes = block_bytes(s);
@@ -167,7 +171,7 @@ static world build(const setup &s, int n_caches) {
                     low[q] += s.n_slots;
             from = own(to_device(low));
         }
-        fill_cache<<<dim3(256, S, s.n_kv), 64>>>(w.l.plan, cache, s.n_kv, s.dim, s.n_slots, from, to, c * 7 + 1);
+        fill_cache<<<dim3(256, S, s.n_kv), 64>>>(w.l.plan, cache, s.n_kv, s.dim, turned, s.n_slots, from, to, c * 7 + 1);
         w.caches.push_back(cache);
     }
     int64_t n = (int64_t)T * s.n_heads * s.dim;
@@ -248,7 +252,7 @@ static const char *element_name(element e) {
 
 /* Both kernels read the same elements, so that only the rounding of queries differs, of 11 bits or 8, and that of P. */
 static bool check(const setup &s) {
-    if (!strstr(s.name, only))
+    if (!strstr(s.name, only) && !(turned && strcmp(only, "short") == 0))
         return true;
     world w = build(s, 1);
     double worst = 0;
@@ -292,8 +296,8 @@ static bool check(const setup &s) {
     release(w);
     double bound = s.e == ELEMENT_BF16 ? 0.01 : 0.004;
     bool ok = worst <= bound && same;
-    printf("%s %-28s %2d/%d x %d %-4s block %-3d columns %-2d window %d chunk %d: %.2e\n", ok ? "ok    " : "FAILED", s.name, s.n_heads,
-           s.n_kv, s.dim, element_name(s.e), s.n_slots, s.columns, s.window, s.chunk, worst);
+    printf("%s %-28s %2d/%d x %d%s %-4s block %-3d columns %-2d window %d chunk %d: %.2e\n", ok ? "ok    " : "FAILED", s.name, s.n_heads,
+           s.n_kv, s.dim, turned ? " short" : "", element_name(s.e), s.n_slots, s.columns, s.window, s.chunk, worst);
     return ok;
 }
 
@@ -426,19 +430,10 @@ static bool check_alone(setup s) {
 
 static std::vector<int> ones(size_t n) { return std::vector<int>(n, 1); }
 
-static int check_all() {
-    int failed = 0, n = 0;
-    for (element e : {ELEMENT_F16, ELEMENT_BF16, ELEMENT_E4M3, ELEMENT_I8})
-        for (int dim : {20, 48, 64, 96, 128, 256, 512}) {
-            failed += !check_prep(6, 2, dim, dim, false, true, e, ELEMENT_F32, 64);
-            failed += !check_prep(7, 1, dim, 16, false, false, e, ELEMENT_F16, 16);
-            failed += !check_prep(3, 3, dim, 12, true, true, e, ELEMENT_BF16, 4);
-            failed += !check_prep(14, 2, dim, dim, false, true, e, ELEMENT_F16, 32, true);
-            failed += !check_prep(160, 160, dim, dim, false, false, e, ELEMENT_F16, 64); // several rows a warp
-            n += 5;
-        }
+/* Of heads of these sizes. */
+static void check_attention(const std::vector<int> &dims, int &failed, int &n) {
     element elements[] = {ELEMENT_F16, ELEMENT_BF16, ELEMENT_E4M3, ELEMENT_I8};
-    for (int dim : {64, 128, 256, 512})
+    for (int dim : dims)
         for (element e : elements)
             for (int columns : {8, 16}) {
                 std::vector<int> lens = {272, 1, 63, 64, 65, 1000, 320, 321, 3000};
@@ -492,12 +487,12 @@ static int check_all() {
                                   columns});
                 n += 9;
             }
-    for (int dim : {64, 128, 256, 512})
+    for (int dim : dims)
         for (int window : {0, 300}) {
             failed += !check({"prefill, long", 16, 2, dim, window, 0, 0, false, ELEMENT_E4M3, 64, {3000, 1500}, {60, 300}, 16});
             n++;
         }
-    for (int dim : {64, 128, 256, 512})
+    for (int dim : dims)
         for (element e : {ELEMENT_F16, ELEMENT_E4M3}) {
             setup s = {"", 28, 4, dim, 0, 0, 0, false, e, 64, {1700, 40, 900}, {1, 30, 1}, 8};
             failed += !check_alone(s);
@@ -505,13 +500,28 @@ static int check_all() {
             failed += !check_alone(s);
             n += 2;
         }
+}
+
+static int check_all() {
+    int failed = 0, n = 0;
+    for (element e : {ELEMENT_F16, ELEMENT_BF16, ELEMENT_E4M3, ELEMENT_I8})
+        for (int dim : {20, 48, 64, 96, 128, 256, 512}) {
+            failed += !check_prep(6, 2, dim, dim, false, true, e, ELEMENT_F32, 64);
+            failed += !check_prep(7, 1, dim, 16, false, false, e, ELEMENT_F16, 16);
+            failed += !check_prep(3, 3, dim, 12, true, true, e, ELEMENT_BF16, 4);
+            failed += !check_prep(14, 2, dim, dim, false, true, e, ELEMENT_F16, 32, true);
+            failed += !check_prep(160, 160, dim, dim, false, false, e, ELEMENT_F16, 64); // several rows a warp
+            n += 5;
+        }
+    for (turned = 0; turned <= SHORT_TURNED; turned += SHORT_TURNED)
+        check_attention(turned ? std::vector<int>{512} : std::vector<int>{64, 128, 256, 512}, failed, n);
     printf("%d of %d failed\n", failed, n);
     return failed > 0;
 }
 
 struct shape_row {
     const char *name;
-    int n_heads, n_kv, dim, window;
+    int n_heads, n_kv, dim, window, turned;
 };
 
 /* Microseconds of one of n. */
@@ -530,6 +540,7 @@ static std::vector<double> time_graph(cudaStream_t stream, int n, const std::fun
 }
 
 static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
+    turned = m.turned;
     setup s = {m.name,
                m.n_heads,
                m.n_kv,
@@ -544,7 +555,7 @@ static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
                ones(n_seqs),
                m.n_heads / m.n_kv > 8 ? 16 : 8};
     int seen = m.window ? std::min(m.window, len) : len;
-    double one = (double)n_seqs * seen * m.n_kv * (2.0 * m.dim * kv_element_bytes(e));
+    double one = (double)n_seqs * seen * m.n_kv * (double)row_bytes(s);
     int n_caches = (int)std::min(20.0, std::max(1.0, ceil(200e6 / one)));
     world w = build(s, n_caches);
     launch_attention_parts(&w.l, &w.parts, 1, 1);
@@ -560,6 +571,7 @@ static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
 
 /* QKV_PREP alone, and with the ATTENTION that follows it in a step. */
 static void time_pair(const shape_row &m, element e, int n_seqs, int len, int queries) {
+    turned = m.turned;
     setup s = {
         m.name, m.n_heads, m.n_kv, m.dim, m.window, 0, 0, false, e, 64, std::vector<int>(n_seqs, len), std::vector<int>(n_seqs, queries),
         16};
@@ -568,7 +580,7 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
                     : (int)std::min(20.0, std::max(1.0, ceil(200e6 / ((double)n_seqs * len * m.n_kv * 2.0 * m.dim * kv_element_bytes(e)))));
     world w = build(s, n_caches);
     w.parts.columns = m.n_heads / m.n_kv > 8 ? 16 : 8;
-    int width = (m.n_heads + 2 * m.n_kv) * m.dim;
+    int width = (m.n_heads + (turned ? 1 : 2) * m.n_kv) * m.dim;
     dmat x = {device<__half>((size_t)w.n_tokens * width), width, width, ELEMENT_F16}; // raw products
     fill_queries<<<256, 256>>>(x, (int64_t)w.n_tokens * width, 5);
     x.row_scale = to_device(std::vector<float>(w.n_tokens, 1e-2f));
@@ -578,6 +590,8 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
     TRY_CUDA(cudaMemset(rope.cos_sin, 0, (size_t)w.n_tokens * m.dim * 4));
     dqkv a = {m.n_heads, m.n_kv, m.dim, m.dim, 1e-6f};
     a.v_norm = m.dim >= 256; // of Gemma
+    a.v_from_k = turned > 0;
+    a.k_turned = turned;
     dweight norm = {m.dim >= 256 ? to_device(std::vector<float>(m.dim, 1.5f)) : nullptr, m.dim, 1, ELEMENT_F32};
     launch_attention_parts(&w.l, &w.parts, 1, 1);
     auto prep = [&](int i) { launch_qkv_prep(&w.l, &a, &rope, x, norm, norm, w.caches[i % n_caches], w.q); };
@@ -599,6 +613,7 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
 
 /* n_seqs prompts of len tokens, of which `queries` are computed in this step. FLOPs are of the keys that are seen. */
 static void time_prefill(const shape_row &m, element e, int n_seqs, int len, int queries) {
+    turned = m.turned;
     setup s = {
         m.name, m.n_heads, m.n_kv, m.dim, m.window, 0, 0, false, e, 64, std::vector<int>(n_seqs, len), std::vector<int>(n_seqs, queries),
         16};
@@ -619,13 +634,14 @@ static void time_prefill(const shape_row &m, element e, int n_seqs, int len, int
 }
 
 static const shape_row qwen = {"qwen2.5-7b", 28, 4, 128, 0}, llama = {"llama-3.1-8b", 32, 8, 128, 0},
-                       sliding = {"gemma sliding", 32, 16, 256, 1024}, global = {"gemma global", 32, 4, 512, 0};
+                       sliding = {"gemma sliding", 32, 16, 256, 1024}, global = {"gemma global", 32, 4, 512, 0},
+                       short_keys = {"gemma k = v", 32, 4, 512, 0, SHORT_TURNED};
 
 static int decode_all(element e, const char *name, int n_seqs, int len) {
-    for (const shape_row &m : {qwen, llama, sliding, global})
+    for (const shape_row &m : {qwen, llama, sliding, global, short_keys})
         if (n_seqs > 0 && strstr(m.name, name))
             time_decode(m, e, n_seqs, len);
-    for (const shape_row &m : {qwen, llama, sliding, global})
+    for (const shape_row &m : {qwen, llama, sliding, global, short_keys})
         for (auto c : {std::pair<int, int>{1, 272},
                        {1, 528},
                        {1, 8192},
@@ -643,7 +659,7 @@ static int decode_all(element e, const char *name, int n_seqs, int len) {
 }
 
 static int pair_all(element e) {
-    for (const shape_row &m : {qwen, sliding, global}) {
+    for (const shape_row &m : {qwen, sliding, global, short_keys}) {
         for (int n : {1, 8, 32, 128, 512})
             time_pair(m, e, n, 272, 1);
         time_pair(m, e, 1, 2048, 2048);
@@ -651,8 +667,10 @@ static int pair_all(element e) {
     return 0;
 }
 
-static int prefill_all(element e) {
-    for (const shape_row &m : {qwen, llama, sliding, global}) {
+static int prefill_all(element e, const char *name) {
+    for (const shape_row &m : {qwen, llama, sliding, global, short_keys}) {
+        if (!strstr(m.name, name))
+            continue;
         time_prefill(m, e, 1, 2048, 2048);
         time_prefill(m, e, 1, 8192, 8192);
         time_prefill(m, e, 1, 8192, 1024);
@@ -678,7 +696,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "pair") == 0)
         return pair_all(e);
     if (strcmp(what, "prefill") == 0)
-        return prefill_all(e);
+        return prefill_all(e, argc > 3 ? argv[3] : "");
     fprintf(stderr, "usage: bench_attention check [WORD] | decode | pair | prefill [f16|bf16|e4m3|int8]\n");
     return 2;
 }

@@ -201,9 +201,9 @@ static bool cache_is_of(const struct program *p, int cache, int n_kv_heads, int 
            g->k_dim == (k_turned > 0 ? k_turned : head_dim);
 }
 
-static bool keys_can_be_short(const struct program *p, const struct qkv_args *a, const struct weight *k_norm) {
+static bool keys_can_be_short(const struct program *p, const struct qkv_args *a, const struct weight *q_norm, const struct weight *k_norm) {
     const struct rope *rope = a->rope >= 0 ? p->ropes[a->rope] : NULL;
-    return a->v_from_k && a->v_norm && k_norm && rope && rope->dim == a->head_dim && a->k_turned < a->head_dim &&
+    return a->v_from_k && a->v_norm && q_norm && k_norm && rope && rope->dim == a->head_dim && a->k_turned < a->head_dim &&
            rope_turned(rope) == a->k_turned;
 }
 
@@ -214,7 +214,7 @@ val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const str
     BUG_IF(!is_vector_or_absent(q_norm, a.head_dim) || !is_vector_or_absent(k_norm, a.head_dim));
     BUG_IF(a.rope >= 0 && (a.rope >= p->n_ropes || p->ropes[a.rope]->dim > a.head_dim));
     BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim, a.k_turned));
-    BUG_IF(a.k_turned > 0 && !keys_can_be_short(p, &a, k_norm));
+    BUG_IF(a.k_turned > 0 && !keys_can_be_short(p, &a, q_norm, k_norm));
     struct op *op = record(p, OP_QKV_PREP, x, NO_VAL, NO_VAL);
     set_weights(op, q_norm, k_norm, NULL, NULL);
     op->args.qkv_prep = a;

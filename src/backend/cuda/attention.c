@@ -14,7 +14,7 @@ static const int64_t PARTIAL_BYTES = 256 << 20; // of sums that wait to be joine
 static struct dattention shape_of(const struct op *op) {
     const struct attention_args *a = &op->args.attention;
     return (struct dattention){a->n_heads, a->n_kv_heads, a->head_dim, a->v_head_dim,   a->scale,
-                               a->softcap, a->window,     a->chunk,    a->paired_values};
+                               a->softcap, a->window,     a->chunk,    a->paired_values, a->k_turned};
 }
 
 /* Before the caches are there, when a step is only sized, blocks count as large enough. */

@@ -22,6 +22,8 @@
  * which spares the reductions of nearly all tiles. Scores count in powers of two. Values of 8 bits have a scale a row: it goes
  * into P relative to the largest scale yet, so that P keeps float16's precision.
  *
+ * Of short keys (kv.cuh) a stage has a tile's values and what its keys have beside them: scores read of the values what they share.
+ *
  * Reads of the cache: each byte once a KV head, group of columns and step. Target: 85 % of the read rate, or 5 us. */
 #include "backend/cuda/decode_feed.cuh"
 #include "backend/cuda/decode_join.cuh"
@@ -90,11 +92,11 @@ template <class S> void start(const launch *l, const arguments &p) {
     launch_node(attention_decode<S>, n_blocks, S::THREADS, S::SHARED, l->stream, p);
 }
 
-template <int DIM, element E> void start_columns(const launch *l, const arguments &p) {
+template <int DIM, element E, bool SHORT = false> void start_columns(const launch *l, const arguments &p) {
     if (p.parts.columns == 8)
-        start<shape<DIM, 1, E>>(l, p);
+        start<shape<DIM, 1, E, SHORT>>(l, p);
     else
-        start<shape<DIM, 2, E>>(l, p);
+        start<shape<DIM, 2, E, SHORT>>(l, p);
 }
 
 template <element E> void start_dim(const launch *l, const arguments &p) {
@@ -102,7 +104,12 @@ template <element E> void start_dim(const launch *l, const arguments &p) {
     case 64: start_columns<64, E>(l, p); break;   // Qwen2.5-0.5B, GPT-OSS
     case 128: start_columns<128, E>(l, p); break; // most
     case 256: start_columns<256, E>(l, p); break; // Gemma, Qwen3.5
-    case 512: start_columns<512, E>(l, p); break; // Gemma 4, global layers
+    case 512:                                     // Gemma 4, global layers
+        if (p.a.k_turned > 0)
+            start_columns<512, E, true>(l, p);
+        else
+            start_columns<512, E>(l, p);
+        break;
     }
 }
 
@@ -110,7 +117,8 @@ template <element E> void start_dim(const launch *l, const arguments &p) {
 
 bool attention_decode_takes(const dattention *a, element cache, int block_size) {
     bool dim = a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256 || a->head_dim == 512;
-    return dim && a->v_head_dim == a->head_dim && !a->paired_values && block_size >= 16 && cache != ELEMENT_F32;
+    bool keys = a->k_turned == 0 || (a->head_dim == 512 && a->k_turned == SHORT_TURNED);
+    return dim && keys && a->v_head_dim == a->head_dim && !a->paired_values && block_size >= 16 && cache != ELEMENT_F32;
 }
 
 void launch_attention_decode(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks, dcache cache,

@@ -26,7 +26,7 @@ namespace {
 
 template <class S> __device__ void compute_bytes(const arguments &p, const byte_memory<S> &m) {
     int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, buffer = 0;
-    byte_place at(S::PANEL, S::ROW * TILE);
+    byte_place at(S::PANEL, S::SIDE);
     ring_place r = {0, 0};
     int n_items = p.prefetch ? __ldcg(p.parts.n) * n_kv : 0;
     wait_for_previous();
@@ -104,16 +104,16 @@ template <class S> void start(const launch *l, const arguments &p) {
     launch_cluster(attention_decode_bytes<S>, n_blocks, S::SHARE, S::THREADS, S::SHARED, l->stream, p);
 }
 
-template <int DIM> void start_columns(const launch *l, const arguments &p) {
+template <int DIM, bool SHORT> void start_columns(const launch *l, const arguments &p) {
     int share = attention_share(ELEMENT_E4M3, DIM, l->n_seqs, p.a.n_kv_heads);
     if (p.parts.columns != 8)
-        start<byte_shape<DIM, 2, 1>>(l, p);
+        start<byte_shape<DIM, 2, 1, SHORT>>(l, p);
     else if (share == 4)
-        start<byte_shape<DIM, 1, 4>>(l, p);
+        start<byte_shape<DIM, 1, 4, SHORT>>(l, p);
     else if (share == 2)
-        start<byte_shape<DIM, 1, 2>>(l, p);
+        start<byte_shape<DIM, 1, 2, SHORT>>(l, p);
     else
-        start<byte_shape<DIM, 1, 1>>(l, p);
+        start<byte_shape<DIM, 1, 1, SHORT>>(l, p);
 }
 
 } // namespace
@@ -122,9 +122,13 @@ void launch_attention_decode_bytes(const launch *l, const dattention *a, const d
                                    dcache cache, dmat out) {
     arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size, prefetch};
     switch (a->head_dim) {
-    case 64: start_columns<64>(l, p); break;
-    case 128: start_columns<128>(l, p); break;
-    case 256: start_columns<256>(l, p); break;
-    default: start_columns<512>(l, p);
+    case 64: start_columns<64, false>(l, p); break;
+    case 128: start_columns<128, false>(l, p); break;
+    case 256: start_columns<256, false>(l, p); break;
+    default:
+        if (a->k_turned > 0)
+            start_columns<512, true>(l, p);
+        else
+            start_columns<512, false>(l, p);
     }
 }

@@ -212,13 +212,12 @@ __device__ void store_floats(const arguments &p, const dpart &part, int kv, cons
             continue;
         row_place row = place_of_row(p, part, kv, at.row[k]);
         uint32_t most = 0;
-        float *to =
-            static_cast<float *>(p.out.at) + row.token * p.out.stride + (int64_t)row.head * S::DIM + at.sharer * S::CHANNELS + 2 * t;
+        float *to = static_cast<float *>(p.out.at) + row.token * p.out.stride + (int64_t)row.head * S::DIM + 2 * t;
 #pragma unroll
         for (int j = 0; j < S::CHANNELS / 8; j++) {
             float x = o.o[4 * j + 2 * k] * by[k], y = o.o[4 * j + 2 * k + 1] * by[k];
             most = max(most, max(__float_as_uint(x) & 0x7FFFFFFF, __float_as_uint(y) & 0x7FFFFFFF));
-            *reinterpret_cast<float2 *>(to + 8 * j) = {x, y};
+            *reinterpret_cast<float2 *>(to + moved<S>(p, at.sharer * S::CHANNELS + 8 * j)) = {x, y};
         }
         if (p.out.most) // of every fourth of the row's channels
             atomicMax(p.out.most + row.token, most);
@@ -246,7 +245,8 @@ __device__ void store_pairs(const arguments &p, const dpart &part, const memory<
         uint4 x = *reinterpret_cast<const uint4 *>(room + c / 8 * S::QUERY_PANEL + r * 128 + ((c % 8) ^ (r & 7)) * 16);
         row_place row = place_of_row(p, part, kv, of);
         store_eight<LANES, BF16>(p, of < part.columns,
-                                 row.token * p.out.stride + (int64_t)row.head * S::DIM + at.sharer * S::CHANNELS + 8 * c, row.token, x);
+                                 row.token * p.out.stride + (int64_t)row.head * S::DIM + moved<S>(p, at.sharer * S::CHANNELS + 8 * c),
+                                 row.token, x);
     }
 }
 

@@ -523,10 +523,14 @@ static const float *cuda_hidden(struct executable *exe, int t) {
     return exe->hidden_host;
 }
 
+/* What fast kernels of attention take. */
+static bool cuda_short_keys(int head_dim, int turned) { return head_dim == 512 && turned == 128; }
+
 const struct backend_ops backend_cuda = {
     .name = "cuda",
     .ragged = true,
     .makes_dummies = true,
+    .short_keys = cuda_short_keys,
     .max_in_flight = STEPS_IN_FLIGHT,
     .default_tokens = 8192,
     .default_seqs = 512,

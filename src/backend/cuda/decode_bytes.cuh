@@ -11,8 +11,9 @@ namespace {
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
-/* SHARE blocks of a cluster share a pair. */
-template <int DIM_, int N_TILES_, int SHARE_> struct byte_shape {
+/* SHARE blocks of a cluster share a pair. SHORT as in decode_shape.cuh. */
+template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false> struct byte_shape {
+    static constexpr bool SHORT = SHORT_;
     static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES, SHARE = SHARE_;
     static constexpr element E = ELEMENT_E4M3;
     static constexpr bool BYTES = true;
@@ -23,9 +24,10 @@ template <int DIM_, int N_TILES_, int SHARE_> struct byte_shape {
     static constexpr int QUERY_TERMS = 3, P_TERMS = 2;
     static constexpr int QUERY_ROWS = COLUMNS * QUERY_TERMS, P_ROWS = COLUMNS * P_TERMS;
     static constexpr int QUERY = QUERY_ROWS * DIM, P = P_ROWS * TILE; // bytes
-    static constexpr int STAGE = ROW * TILE + PANEL * 8;              // panels of 8 rows are aligned
-    static constexpr int MAX_ROW = DIM * 4 + 32;                      // as in decode_shape.cuh
-    static constexpr int LEFT = (4 * M_TILES + 4) * N_TILES + 1;      // floats that a thread leaves to the first block
+    static constexpr int KEY_ROW = SHORT ? SHORT_TURNED : 0, SIDE = (ROW + KEY_ROW) * TILE;
+    static constexpr int STAGE = SIDE + PANEL * 8;               // panels of 8 rows are aligned
+    static constexpr int MAX_ROW = DIM * 4 + 32;                 // as in decode_shape.cuh
+    static constexpr int LEFT = (4 * M_TILES + 4) * N_TILES + 1; // floats that a thread leaves to the first block
     static constexpr int MERGE = max_of(2 * 64 * COLUMNS * 4, (SHARE - 1) * LEFT * 512);
     static constexpr int FIXED = QUERY + 2 * P + MERGE + COLUMNS * MAX_ROW + 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 6) * 8 +
                                  (2 * COLUMNS + 1) * KEY_WARPS * 4 + 2 * COLUMNS * 4;
@@ -33,6 +35,8 @@ template <int DIM_, int N_TILES_, int SHARE_> struct byte_shape {
     static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 109) * 1024 - FIXED;
     static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES, SHARED = FIXED + N_STAGES * STAGE + 1024;
     static_assert(N_STAGES >= 2 && DIM % 64 == 0, "at least keys and values of a tile fit");
+
+    static __device__ constexpr int moved(int channel) { return SHORT ? kv_moved_512(channel) : channel; }
 };
 
 template <class S> struct byte_memory {
@@ -198,9 +202,10 @@ template <class S> __device__ void place_queries(const arguments &p, const byte_
             for (int term = 0; term < S::QUERY_TERMS; term++) {
                 int row = term * S::COLUMNS + column;
                 uint32_t word = take_term(rest);
+                int to = S::moved(channel);
                 if (channel < S::DIM && column < S::COLUMNS)
-                    store_shared(m.query + (channel / S::PANEL) * S::QUERY_ROWS * S::PANEL + row * S::PANEL +
-                                     kv_swizzled(S::PANEL, row, channel % S::PANEL),
+                    store_shared(m.query + (to / S::PANEL) * S::QUERY_ROWS * S::PANEL + row * S::PANEL +
+                                     kv_swizzled(S::PANEL, row, to % S::PANEL),
                                  word);
             }
         }
@@ -340,8 +345,9 @@ template <class S> __device__ void start_scores(const byte_memory<S> &m, int sta
 #pragma unroll
     for (int k = 0; k < S::DIM / 32; k++) {
         int panel = k * 32 / S::PANEL, step = k % (S::PANEL / 32) * 2;
-        byte_product<S::QUERY_ROWS>::of_shared(d, keys + (panel * TILE * S::PANEL / 16 + step),
-                                               queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step), k > 0);
+        int side = S::SHORT ? (panel == 0 ? S::ROW * TILE : panel * TILE * S::PANEL) : panel * TILE * S::PANEL;
+        byte_product<S::QUERY_ROWS>::of_shared(d, keys + (side / 16 + step), queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step),
+                                               k > 0);
     }
     products_commit();
 }
@@ -384,16 +390,20 @@ __device__ void take_bytes(const arguments &p, const byte_memory<S> &m, const ta
     start_scores<S>(m, stage, d);
     const float *scale = reinterpret_cast<const float *>(m.stages + stage * S::STAGE + at.scales);
     float key0 = scale[0], key1 = scale[8];
-    r.next(S::N_STAGES);
+    if (!S::SHORT)
+        r.next(S::N_STAGES);
 
     // Values come to registers while the products of the keys run.
     uint32_t v[S::M_TILES][2][4];
-    barrier_wait(m.full + r.stage * 8, r.parity);
+    if (!S::SHORT)
+        barrier_wait(m.full + r.stage * 8, r.parity);
     load_values<S>(m.ring + r.stage * S::STAGE, at, v);
     scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + at.scales);
     float by0 = scale[0], by1 = scale[8];
-    __syncwarp(); // all lanes have read
-    barrier_arrive_warp(m.empty + r.stage * 8, at.lane);
+    if constexpr (!S::SHORT) {
+        __syncwarp(); // all lanes have read
+        barrier_arrive_warp(m.empty + r.stage * 8, at.lane);
+    }
     r.next(S::N_STAGES);
     if (!inside) {
         clear_values<S>(tile, c.low, c.end, at, v);
@@ -505,7 +515,7 @@ __device__ uint32_t store_columns(const task<S> &t, const byte_place &at, const 
                 float2 x = {o.o[i][n][k] * by[n][k], o.o[i][n][k + 2] * by[n][k]};
                 size = there ? max(size, max(size_bits(x.x), size_bits(x.y))) : size;
                 if (there)
-                    store(to + 32 * i * pair_bytes, x);
+                    store(to + S::moved(64 * i) / 2 * pair_bytes, x);
             }
         }
     return size;
@@ -554,7 +564,7 @@ __device__ void leave_part(const arguments &p, const task<S> &t, int kv, const b
                 __stcg(reinterpret_cast<float2 *>(left + S::COLUMNS * S::DIM + 2 * c), float2{o.m[n][k], total[n][k]});
 #pragma unroll
             for (int i = 0; i < S::M_TILES; i++)
-                __stcg(reinterpret_cast<float2 *>(left + c * S::DIM + 64 * i + 16 * at.warp + 2 * at.group),
+                __stcg(reinterpret_cast<float2 *>(left + c * S::DIM + S::moved(64 * i) + 16 * at.warp + 2 * at.group),
                        float2{o.o[i][n][k] * by, o.o[i][n][k + 2] * by});
         }
 }

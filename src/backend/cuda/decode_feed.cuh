@@ -59,6 +59,46 @@ __device__ void copy_tile(const arguments &p, const M &m, ring_place &at, int kv
     }
 }
 
+/* Likewise a tile of short keys, keys and values together: the panels of its values, then those that its keys have beside them. */
+template <class S, class M>
+__device__ void copy_short_tile(const arguments &p, const M &m, ring_place &at, int kv, int tile, int low, int end, int run, int n_runs,
+                                int block) {
+    constexpr int KEY_PANELS = S::KEY_ROW / S::PANEL, PANELS = S::N_PANELS + KEY_PANELS; // panel PANELS: the scales
+    constexpr int ROUNDS = (4 * (PANELS + (S::BYTES ? 1 : 0)) + 31) / 32;                // with blocks of 16
+    int lane = threadIdx.x % 32, total = 0, n_bytes[ROUNDS];
+    int64_t slots = (int64_t)p.a.n_kv_heads * p.n_slots, from[ROUNDS];
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        int l = lane + 32 * i, panel = l / n_runs, r = l % n_runs;
+        int id = __shfl_sync(0xffffffffu, block, r); // lane i knows the block of run i
+        int key = tile + r * run, n = min(run, end - key), slot = key & (p.n_slots - 1);
+        bool wanted = panel < PANELS + (S::BYTES ? 1 : 0) && n > 0 && id >= 0 && key + run > low;
+        n_bytes[i] = !wanted ? 0 : panel == PANELS ? (n * 4 + 15) / 16 * 16 : n * S::PANEL;
+        from[i] = id * p.cache.block_elements * (S::BYTES ? 1 : 2);
+        if (panel < S::N_PANELS)
+            from[i] += slots * S::KEY_ROW + ((int64_t)(kv * S::N_PANELS + panel) * p.n_slots + slot) * S::PANEL;
+        else if (panel < PANELS)
+            from[i] += ((int64_t)(kv * KEY_PANELS + panel - S::N_PANELS) * p.n_slots + slot) * S::PANEL;
+        else
+            from[i] += slots * (S::KEY_ROW + S::ROW) + ((int64_t)kv * p.n_slots + slot) * 4;
+        total += n_bytes[i];
+    }
+    total = __reduce_add_sync(0xffffffffu, total);
+    uint32_t full = m.full + at.stage * 8, stage = m.ring + at.stage * S::STAGE;
+    barrier_wait(m.empty + at.stage * 8, at.parity ^ 1);
+    if (lane == 0)
+        barrier_expect(full, total);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        int l = lane + 32 * i, panel = l / n_runs, r = l % n_runs;
+        if (n_bytes[i] > 0)
+            bulk_copy(stage + panel * TILE * S::PANEL + r * run * (panel == PANELS ? 4 : S::PANEL),
+                      static_cast<const char *>(p.cache.at) + from[i], n_bytes[i], full);
+    }
+    at.next(S::N_STAGES);
+}
+
 template <class S, class M> __device__ void copy_all(const arguments &p, const M &m) {
     int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, run = min(TILE, p.n_slots), n_runs = TILE / run, shift = __ffs(p.n_slots) - 1;
     int width = p.plan.table_width[p.cache.group];
@@ -80,7 +120,10 @@ template <class S, class M> __device__ void copy_all(const arguments &p, const M
             }
             table.need((tile + TILE - 1) >> shift, tile >> shift, width);
             int block = table.get((tile + min(lane, n_runs - 1) * run) >> shift);
-            copy_tile<S>(p, m, at, kv, tile, low, part.end, run, n_runs, block);
+            if constexpr (S::SHORT)
+                copy_short_tile<S>(p, m, at, kv, tile, low, part.end, run, n_runs, block);
+            else
+                copy_tile<S>(p, m, at, kv, tile, low, part.end, run, n_runs, block);
         }
     }
     if (!waited)

@@ -100,7 +100,7 @@ __device__ void join_warps(const arguments &p, const memory<S> &m, const task<S>
         constexpr int FOURS = S::ROUND / 4;
         for (int i = threadIdx.x; i < S::CHANNEL_WARPS * t.n_columns * FOURS; i += S::COMPUTE) {
             int d = i % FOURS * 4, w = i / FOURS % S::CHANNEL_WARPS, c = i / FOURS / S::CHANNEL_WARPS;
-            int channel = w * S::CHANNELS + first * 16 + d;
+            int channel = S::moved(w * S::CHANNELS + first * 16 + d);
             float4 x = {0, 0, 0, 0};
 #pragma unroll
             for (int k = 0; k < KEY_WARPS; k++)

@@ -33,7 +33,7 @@ template <class S> struct sums {
  * side agrees: of bytes, a lane's word has four in a row. Columns that nobody has are zero. */
 template <class S> __device__ uint2 take_query_f32(const memory<S> &m, int n_columns, int k, int n, int lane) {
     int column = 8 * n + lane / 4, t = lane % 4;
-    const float *from = reinterpret_cast<const float *>(m.queries + column * (S::DIM * 4 + 32)) + 16 * k;
+    const float *from = reinterpret_cast<const float *>(m.queries + column * (S::DIM * 4 + 32)) + S::moved(16 * k);
     float2 x = *reinterpret_cast<const float2 *>(from + (S::BYTES ? 4 * t : 2 * t));
     float2 y = *reinterpret_cast<const float2 *>(from + (S::BYTES ? 4 * t + 2 : 2 * t + 8));
     return column < n_columns ? uint2{to_pair<S::BF16>(x.x, x.y), to_pair<S::BF16>(y.x, y.y)} : uint2{0, 0};
@@ -49,7 +49,7 @@ template <bool BF16> __device__ uint32_t convert_pair(uint32_t pair, element e) 
 
 template <class S> __device__ uint2 take_query_16(const memory<S> &m, element e, int n_columns, int k, int n, int lane) {
     int column = 8 * n + lane / 4, t = lane % 4;
-    const uint32_t *from = reinterpret_cast<const uint32_t *>(m.queries + column * (S::DIM * 2 + 32)) + 8 * k;
+    const uint32_t *from = reinterpret_cast<const uint32_t *>(m.queries + column * (S::DIM * 2 + 32)) + S::moved(16 * k) / 2;
     uint32_t x = from[S::BYTES ? 2 * t : t], y = from[S::BYTES ? 2 * t + 1 : t + 4];
     return column < n_columns ? uint2{convert_pair<S::BF16>(x, e), convert_pair<S::BF16>(y, e)} : uint2{0, 0};
 }
@@ -96,7 +96,8 @@ __device__ void scores(const memory<S> &m, uint32_t stage, const queries<S> &q, 
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k += S::BYTES ? 2 : 1) {
         uint32_t a[4];
-        load_matrices(a, piece<S>(stage, row, (S::BYTES ? k : 2 * k) + half));
+        uint32_t side = 16 * k * (S::BYTES ? 1 : 2) < S::KEY_ROW ? S::ROW * TILE : 0;
+        load_matrices(a, piece<S>(stage + side, row, (S::BYTES ? k : 2 * k) + half));
         if constexpr (S::BYTES) {
             uint32_t b[4], c[4];
             int8_to_pairs(a[0], b[0], b[2]);
@@ -293,15 +294,20 @@ __device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> 
     barrier_wait(m.full + r.stage * 8, r.parity);
     if (seen) {
         if constexpr (S::BYTES) {
-            const float *scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::ROW * TILE) + 16 * at.key_warp;
+            const float *scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::SIDE) + 16 * at.key_warp;
             key_scale[0] *= scale[at.group];
             key_scale[1] *= scale[at.group + 8];
         }
         scores<S>(m, m.ring + r.stage * S::STAGE, q, at, s);
     }
-    __syncwarp();
-    barrier_arrive_warp(m.empty + r.stage * 8, at.lane);
-    r.next(S::N_STAGES);
+    if constexpr (S::SHORT) {
+        if (tile < t.low || tile + TILE > end)
+            threads_sync(1, S::COMPUTE); // all have read the keys, of which some are cleared as values
+    } else {
+        __syncwarp();
+        barrier_arrive_warp(m.empty + r.stage * 8, at.lane);
+        r.next(S::N_STAGES);
+    }
     if (seen) {
         scale_scores<S>(p, key_scale[0], key_scale[1], s);
         if (!inside)
@@ -309,12 +315,13 @@ __device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> 
         raise<S>(o, s);
         exponentials<S>(o, s);
     }
-    barrier_wait(m.full + r.stage * 8, r.parity);
+    if (!S::SHORT)
+        barrier_wait(m.full + r.stage * 8, r.parity);
     if (seen) {
         if (key < t.low || key + 16 > end)
             clear_rows<S>(m, r.stage, tile, t.low, end, at);
         if constexpr (S::BYTES) {
-            const float *scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::ROW * TILE) + 16 * at.key_warp;
+            const float *scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::SIDE) + 16 * at.key_warp;
             int j = key + at.group;
             scale_values<S>(o, j >= t.low && j < end ? scale[at.group] : 0.0f, j + 8 >= t.low && j + 8 < end ? scale[at.group + 8] : 0.0f,
                             s);

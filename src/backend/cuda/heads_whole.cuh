@@ -110,12 +110,16 @@ template <int N> struct whole_head {
         for (int i = 0; i < P; i++)
             x[i] = by;
     }
-    __device__ void normalise(float eps, const whole_head &weight) {
+    /* Of a head with this norm: what it is multiplied by. */
+    __device__ float norm_factor(float eps) const {
         float sum = 0;
 #pragma unroll
         for (int i = 0; i < P; i++)
             sum += x[i] * x[i];
-        float factor = rsqrtf(warp_sum(sum) * (1.0f / N) + eps);
+        return rsqrtf(warp_sum(sum) * (1.0f / N) + eps);
+    }
+    __device__ void normalise(float eps, const whole_head &weight) {
+        float factor = norm_factor(eps);
 #pragma unroll
         for (int i = 0; i < P; i++)
             x[i] *= factor * weight.x[i];

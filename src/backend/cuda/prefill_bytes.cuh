@@ -63,7 +63,8 @@ template <class S> __device__ void copy_step_keys(const memory<S> &m, const sour
         run_of_slots of = slots_of(s, tile, r);
         if (kind == 0)
             x = {m.keys(step) + panel * S::RAW_PANEL + r * s.run * S::RAW_WIDTH,
-                 s.keys + of.block + panel * s.panel_bytes + of.slot * S::RAW_WIDTH, of.n * S::RAW_WIDTH};
+                 s.keys + of.block + (panel >= s.own_panels ? s.to_values : 0) + panel * s.panel_bytes + of.slot * S::RAW_WIDTH,
+                 of.n * S::RAW_WIDTH};
         else
             x = {(kind == 1 ? m.key_scales(step) : m.value_scales(step)) + r * s.run * 4,
                  s.scales + of.block + (kind - 1) * s.to_value_scales + of.slot * 4, (of.n * 4 + 15) / 16 * 16};
@@ -302,14 +303,14 @@ template <class S> __device__ void store_floats(const arguments &p, const ending
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             ending e = endings[8 * n + 2 * t + k];
-            float *to = static_cast<float *>(p.out.at) + e.to + first_channel + 16 * warp + 2 * g;
+            float *to = static_cast<float *>(p.out.at) + e.to + 16 * warp + 2 * g;
             uint32_t most = 0;
 #pragma unroll
             for (int i = 0; i < S::CHANNELS / 64; i++) {
                 float x = o.o[i][4 * n + k] * e.by, y = o.o[i][4 * n + 2 + k] * e.by;
                 most = max(most, max(__float_as_uint(x) & 0x7FFFFFFF, __float_as_uint(y) & 0x7FFFFFFF));
                 if (e.to >= 0)
-                    *reinterpret_cast<float2 *>(to + 64 * i) = {x, y};
+                    *reinterpret_cast<float2 *>(to + moved<S>(p, first_channel + 64 * i)) = {x, y};
             }
             if (p.out.most) {
                 for (int step = 4; step < 32; step *= 2)
@@ -343,7 +344,7 @@ __device__ void store_pairs(const arguments &p, const ending *endings, int first
         int r = warp * 16 + i * ROWS + lane / LANES, c = lane % LANES;
         ending e = endings[r];
         uint4 x = *reinterpret_cast<const uint4 *>(room + c / 8 * PITCH + r * 128 + ((c % 8) ^ (r / 2 % 4 * 2)) * 16);
-        store_eight<LANES, BF16>(p, e.to >= 0, e.to + first_channel + 8 * c, e.row, x);
+        store_eight<LANES, BF16>(p, e.to >= 0, e.to + moved<S>(p, first_channel + 8 * c), e.row, x);
     }
 }
 

@@ -16,20 +16,24 @@ struct source {
     const int32_t *table;
     const char *keys, *scales; // of the KV head in block 0
     int64_t block_bytes, to_values, to_value_scales, panel_bytes;
+    int own_panels;                          // of keys; the others are those of the values
     int first, low, end, run, n_runs, shift; // first key of tile 0; run: slots that lie together; shift: log2 of a block's slots
 };
 
 template <class S> __device__ source source_of(const arguments &p, const dpart &part, int kv) {
     constexpr int ELEMENT = S::BYTES ? 1 : 2;
-    int64_t side = (int64_t)p.n_slots * S::DIM * ELEMENT; // of a head
+    bool is_short = S::DIM == 512 && p.a.k_turned > 0;
+    int key_row = (is_short ? SHORT_TURNED : S::DIM) * ELEMENT;
+    int64_t key_side = (int64_t)p.n_slots * key_row, side = (int64_t)p.n_slots * S::DIM * ELEMENT; // of a head
     const char *cache = static_cast<const char *>(p.cache.at);
     source s;
     s.table = p.plan.block_table[p.cache.group] + (int64_t)part.seq * p.plan.table_width[p.cache.group];
-    s.keys = cache + kv * side;
-    s.scales = cache + 2 * p.a.n_kv_heads * side + (int64_t)kv * p.n_slots * 4;
+    s.keys = cache + kv * key_side;
+    s.scales = cache + p.a.n_kv_heads * (key_side + side) + (int64_t)kv * p.n_slots * 4;
     s.block_bytes = p.cache.block_elements * ELEMENT;
-    s.to_values = p.a.n_kv_heads * side;
-    s.to_value_scales = (int64_t)p.a.n_kv_heads * p.n_slots * 4;
+    s.to_values = p.a.n_kv_heads * key_side + kv * (side - key_side);
+    s.to_value_scales = is_short ? 0 : (int64_t)p.a.n_kv_heads * p.n_slots * 4;
+    s.own_panels = key_row / (S::BYTES ? S::RAW_WIDTH : 128);
     s.panel_bytes = (int64_t)p.n_slots * (S::BYTES ? S::RAW_WIDTH : 128);
     s.first = part.first;
     s.low = first_visible(p.a, part.position + part.first_column / (p.a.n_heads / p.a.n_kv_heads));
@@ -71,7 +75,9 @@ template <class S> __device__ void copy_side(const source &s, int i, const targe
         bulk_copy(to.scales + r * s.run * 4, s.scales + block + to.side * s.to_value_scales + slot * 4, n_bytes, to.full);
     else
         bulk_copy(to.rows + panel * S::KEYS * WIDTH + r * s.run * WIDTH,
-                  s.keys + block + to.side * s.to_values + panel * s.panel_bytes + (int64_t)slot * WIDTH, n_bytes, to.full);
+                  s.keys + block + (to.side == SIDE_VALUES || panel >= s.own_panels ? s.to_values : 0) + panel * s.panel_bytes +
+                      (int64_t)slot * WIDTH,
+                  n_bytes, to.full);
 }
 
 // ---- of 16 bits -------------------------------------------------------------------------------------------------

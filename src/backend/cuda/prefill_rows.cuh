@@ -65,7 +65,7 @@ template <class S, element Q> __device__ void load_rows(const arguments &p, cons
         for (int i = threadIdx.x; i < S::ROWS * (S::DIM / 8); i += COMPUTE) {
             int r = i / (S::DIM / 8), c = i % (S::DIM / 8);
             copy_piece(m.query + c / 8 * S::QUERY_PANEL + r * 128 + ((c % 8) ^ (r & 7)) * 16,
-                       q + (query_row<S>(p, part, kv, r) + 8 * c) * 2);
+                       q + (query_row<S>(p, part, kv, r) + moved<S>(p, 8 * c)) * 2);
         }
         await_pieces();
         return;
@@ -76,7 +76,7 @@ template <class S, element Q> __device__ void load_rows(const arguments &p, cons
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int i = first + u * COMPUTE;
-            eight[u].load(p.q, query_row<S>(p, part, kv, i / PIECES) + 8 * (i % PIECES));
+            eight[u].load(p.q, query_row<S>(p, part, kv, i / PIECES) + moved<S>(p, 8 * (i % PIECES)));
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
@@ -188,7 +188,7 @@ template <class S, element Q> __device__ void load_split_rows(const arguments &p
         for (int r = threadIdx.x / LANES; r < S::ROWS; r += AT_ONCE) {
             const char *from = static_cast<const char *>(p.q.at) + query_row<S>(p, part, kv, r) * 2;
             for (int c = lane; c < S::DIM / 8; c += LANES)
-                copy_piece(m.query + c / 8 * S::QUERY_PANEL + r * 128 + c % 8 * 16, from + c * 16);
+                copy_piece(m.query + c / 8 * S::QUERY_PANEL + r * 128 + c % 8 * 16, from + moved<S>(p, 8 * c) * 2);
         }
         await_pieces();
         __syncwarp(); // the warp's rows are there
@@ -201,7 +201,7 @@ template <class S, element Q> __device__ void load_split_rows(const arguments &p
         for (int e = 0; e < EACH; e++) {
             int c = lane + e * LANES;
             if constexpr (Q == ELEMENT_F32)
-                eight[e].load(p.q, query_row<S>(p, part, kv, r) + 8 * c);
+                eight[e].load(p.q, query_row<S>(p, part, kv, r) + moved<S>(p, 8 * c));
             else
                 eight[e].half = *reinterpret_cast<const uint4 *>(m.at(m.query) + c / 8 * S::QUERY_PANEL + r * 128 + c % 8 * 16);
             most = fmaxf(most, split<Q>::largest(eight[e]));

@@ -96,6 +96,9 @@ template <class S> struct memory {
     __device__ uint32_t barrier(int i) const { return query + S::BARRIERS_AT + 8 * i; }
 };
 
+/* Where channel i of a head stands: of short keys (kv.cuh) some change places. In both directions. */
+template <class S> __device__ int moved(const arguments &p, int i) { return S::DIM == 512 && p.a.k_turned > 0 ? kv_moved_512(i) : i; }
+
 __device__ int first_visible(const dattention &a, int position) {
     int first = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
     return a.chunk > 0 ? max(first, position / a.chunk * a.chunk) : first;

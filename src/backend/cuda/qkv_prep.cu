@@ -4,7 +4,7 @@
  * the warp, the rotation reads the other channel of a pair from shared memory. What does not depend on the head, its place in the
  * cache and its angles, is read while the head comes. q leaves as a value, k and v go to their slot in the
  * cache, in its element and with the row's own scale where that has 8 bits. Reads and writes each value once, in 16 bytes a lane. */
-#include "backend/cuda/heads_whole.cuh"
+#include "backend/cuda/heads_short.cuh"
 
 namespace {
 
@@ -63,6 +63,10 @@ bool in_fours(const dqkv *a, const dmat &x, const dmat &q) {
 } // namespace
 
 void launch_qkv_prep(const launch *l, const dqkv *a, const drope *rope, dmat x, dweight q_norm, dweight k_norm, dcache cache, dmat q) {
+    if (a->k_turned > 0) {
+        start_short_heads(l, *a, *rope, x, q_norm, k_norm, cache, q);
+        return;
+    }
     if (heads_are_whole(*a, rope, x, q, q_norm, k_norm, cache)) {
         start_whole_heads(l, {l->plan, *a, rope ? rope->cos_sin : nullptr, x, q, q_norm, k_norm, cache, l->block_size, 0, 0});
         return;
