@@ -119,8 +119,8 @@ double *rig_at(const struct rig *rig, double *rows, int seq, int row);
 
 double *rig_run(struct rig *rig, enum rig_schedule schedule); // [n_rows][out.width], lives as long as the rig
 
-/* Whether the last run told of a row. In brief one that is not to tell all (tells_all) tells of a few rows of each step: to a sanitizer the
- * SAMPLE of a row costs more than the rest of the step. All judges leave out the others, which are not numbers. */
+/* Whether the last run told of a row. In brief one that is not to tell all (tells_all) tells of a few rows of its last step and of some of the
+ * others: to a sanitizer SAMPLE costs more than the rest of a step. All judges leave out the others, which are not numbers. */
 bool rig_tells(const struct rig *rig, int row);
 
 /* Largest error of a row, relative to the largest value wanted in that row, over all rows. */

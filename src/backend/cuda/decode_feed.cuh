@@ -50,6 +50,10 @@ __device__ void copy_tile(const arguments &p, const M &m, ring_place &at, int kv
     for (int side = both ? lane / 16 : 0; side < 2; side += both ? 2 : 1) {
         ring_place mine = side ? values : keys;
         uint32_t full = m.full + mine.stage * 8;
+        if (WARP_ARRIVALS > 1 && both) { // racecheck follows a warp's wait for one barrier, not for two by half a warp each
+            barrier_wait(m.empty + keys.stage * 8, keys.parity ^ 1);
+            barrier_wait(m.empty + values.stage * 8, values.parity ^ 1);
+        }
         barrier_wait(m.empty + mine.stage * 8, mine.parity ^ 1);
         if (l == 0)
             barrier_expect(full, total);
