@@ -58,6 +58,42 @@ static void add_norm_adds_scales_and_normalises(void **state) {
     each_case(16, add_norm_case);
 }
 
+/* Enough rows for all ways that a device has of sharing them out, widths at which a thread has another number of columns. */
+static void wide_add_norm_case(int n_rows, int width, bool sandwiched, const char *kernels) {
+    if (!rig_takes_case())
+        return;
+    struct rig *rig = rig_new(
+        (struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {width, width}, .spread = 1, .kernels = kernels});
+    double *w, *v = NULL, *r_scale;
+    const struct weight *weight = rig_vector(rig, width, -1, 1, &w), *scale = rig_vector(rig, 1, 0.5, 2, &r_scale);
+    const struct weight *before = sandwiched ? rig_vector(rig, width, -1, 1, &v) : NULL;
+    struct norm_args args = {.eps = 1e-5f};
+    val d = sandwiched ? op_norm(rig->p, rig->in[1], NO_VAL, before, args) : rig->in[1];
+    struct normed n = op_add_norm(rig->p, rig->in[0], d, weight, scale, args);
+    rig_result(rig, op_gated_add(rig->p, n.r, n.y, NO_VAL));
+    double *want = rig_rows(rig), *normed = rig_doubles(rig, width);
+    RIG_EACH_ROW(rig, s, t) {
+        double *x = rig_wide_input(rig, 0, s, t), *other = rig_wide_input(rig, 1, s, t), *y = rig_at(rig, want, s, t);
+        if (sandwiched)
+            rig_rms_norm(other, v, width, (double)1e-5f, false, normed);
+        for (int i = 0; i < width; i++)
+            x[i] = (x[i] + (sandwiched ? normed : other)[i]) * *r_scale;
+        rig_rms_norm(x, w, width, (double)1e-5f, false, y);
+        for (int i = 0; i < width; i++)
+            y[i] += x[i];
+    }
+    rig_expect(rig, want, 8 * sqrt(width) * EPS, SCHEDULE_WHOLE, "add_norm of many rows");
+    rig_free(rig);
+}
+
+static void add_norm_of_many_rows_is_that_of_each(void **state) {
+    (void)state;
+    static const int shapes[][2] = {{50, 1028}, {180, 3584}, {302, 3584}, {50, 5376}, {180, 8192}};
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (size_t i = 0; i < 2 * ARRAY_LEN(shapes); i++)
+            wide_add_norm_case(shapes[i / 2][0], shapes[i / 2][1], i & 1, *kernels);
+}
+
 static void norm_case(int number, const char *kernels) {
     if (!rig_takes_case())
         return;
@@ -211,6 +247,7 @@ static void diff_heads_subtracts_the_second_half(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(add_norm_adds_scales_and_normalises),
+        cmocka_unit_test(add_norm_of_many_rows_is_that_of_each),
         cmocka_unit_test(a_norm_before_an_add_norm_may_be_folded_into_it),
         cmocka_unit_test(norm_works_on_groups_with_and_without_gate_and_weight),
         cmocka_unit_test(gated_act_has_the_five_activations),

@@ -6,8 +6,10 @@
  * What is fast holds its columns in registers, four neighbours at a time: each of x, d, r and y crosses memory once, in 16 or 8
  * bytes a thread. A row is all latency, so there is one wait: the sum of squares and the largest |r w| go through it together,
  * and the row's factor, being positive, changes neither which element is largest nor what e4m3 makes of r w / largest. Norm weights
- * are loaded before the wait, and x, which was written a layer ago, is brought to the L2 meanwhile. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond. Bytes a
- * row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda/nodes.cu): a row of 3,584 1.2 us, of
+ * are loaded before the wait. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond, and x,
+ * which was written a layer ago, is brought to the L2 before the wait. Of many, a block of up to 512 threads has a row, or two at a time
+ * that share the columns' weights and scales, which are more bytes than a row of d. Bytes a row of W: 4 W (x) + 4 W (d) + 4 W (r) +
+ * 2 W (y). On an H200, each behind the one before (bench/cuda/nodes.cu): a row of 3,584 1.2 us, of
  * 5,376 1.3 us (1.7 with d normed), 128 of them 2.7 and 2.9, 512 4.8 and 6.1 us (6.3 TB/s, from L2).
  *
  * Rows that are not a multiple of four columns, or lie off 16 bytes, or are wider than 8,192 take the plain kernels, which read a
@@ -16,6 +18,7 @@
 #include "backend/cuda/row_join.cuh"
 
 enum { THREADS = 256, MOST_THREADS = 512, WIDEST = MOST_THREADS * 4 * 4 };
+enum { LONE_ROWS = 256 }; // up to so many rows, each has a block of its own
 
 struct norm_of {
     const float *w; // NULL: 1
@@ -39,12 +42,13 @@ struct add_norm_args {
     norm_of n, d_norm;
     const float *r_scale; // NULL: 1
     dmat r, y, twin;
+    int n_rows;
 };
 
 /* The line that this lies in, whoever may still write it: the L2 is where writes meet. */
 static __device__ void fetch_to_l2(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
-// ---- ADD_NORM ---------------------------------------------------------------------------------------------------
+// ---- ADD_NORM of a few rows -------------------------------------------------------------------------------------
 
 /* D: how d lies, RAW: as raw products, NORMED: d is normed first, C: blocks a row. Thread i of a row holds the fours i,
  * i + n_threads, ... of it. */
@@ -126,6 +130,109 @@ static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS)
     }
 }
 
+// ---- ADD_NORM of many rows --------------------------------------------------------------------------------------
+
+/* What each thread has of ROWS rows, joined over the block. */
+template <int ROWS> static __device__ void rows_join(float2 (&mine)[ROWS], float2 (&shares)[ROWS][MOST_THREADS / 32]) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
+#pragma unroll
+    for (int j = 0; j < ROWS; j++) {
+        mine[j] = warp_join(mine[j]);
+        if (lane == 0)
+            shares[j][warp] = mine[j];
+    }
+    __syncthreads(); // every warp's shares are there
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        mine[j] = warp_join(lane < n_warps ? shares[j][lane] : make_float2(0, 0));
+}
+
+/* D, RAW, NORMED: as above. Block b has the rows b and, if ROWS is 2, b + n_blocks; thread i of it holds their fours i, i + n_threads, ... All
+ * loads of a thread are under way at once. */
+template <element D, bool RAW, bool NORMED, int FOURS, int ROWS>
+static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_norm_rows(const __grid_constant__ add_norm_args a) {
+    __shared__ float2 shares_of_d[ROWS][MOST_THREADS / 32], shares[ROWS][MOST_THREADS / 32];
+    let_next_start();
+    int n = a.x.width / 4, row[ROWS];
+    float4 w[FOURS], v[FOURS], column[FOURS], x[ROWS][FOURS];
+    typename four_of<D>::stored d[ROWS][FOURS];
+    auto four = [](int k) { return (int)(threadIdx.x + k * blockDim.x); };
+#pragma unroll
+    for (int k = 0; k < FOURS; k++) {
+        int i = four(k);
+        w[k] = i < n ? weights_at(a.n, 4 * i) : float4{};
+        v[k] = NORMED && i < n ? weights_at(a.d_norm, 4 * i) : float4{};
+        column[k] = RAW && i < n ? reinterpret_cast<const float4 *>(a.d.col_scale)[i] : float4{};
+    }
+    float scale = a.r_scale ? *a.r_scale : 1.0f, unit[ROWS];
+#pragma unroll
+    for (int j = 0; j < ROWS; j++) {
+        row[j] = blockIdx.x + j * gridDim.x;
+        if (row[j] >= a.n_rows)
+            row[j] = blockIdx.x; // once more
+    }
+    wait_for_previous();
+#pragma unroll
+    for (int j = 0; j < ROWS; j++) {
+        unit[j] = RAW ? RAW_UNIT * a.d.row_scale[row[j]] : 1.0f;
+#pragma unroll
+        for (int k = 0; k < FOURS; k++) {
+            x[j][k] = four(k) < n ? load_four<ELEMENT_F32>(a.x, row[j], 4 * four(k)) : float4{};
+            d[j][k] = four(k) < n && a.d.at ? load_four<D>(a.d, row[j], 4 * four(k)) : typename four_of<D>::stored{};
+        }
+    }
+    auto added = [&](int j, int k) {
+        float4 value = floats_of<D>(d[j][k]);
+        if constexpr (RAW) {
+            value = value * (column[k] * unit[j]);
+            if (a.d.bias && four(k) < n)
+                value = value + reinterpret_cast<const float4 *>(a.d.bias)[four(k)];
+        }
+        return value;
+    };
+    float2 both[ROWS];
+    if constexpr (NORMED) {
+#pragma unroll
+        for (int j = 0; j < ROWS; j++) {
+            both[j] = make_float2(0, 0);
+#pragma unroll
+            for (int k = 0; k < FOURS; k++)
+                both[j].x += dot(added(j, k), added(j, k));
+        }
+        rows_join(both, shares_of_d);
+    }
+#pragma unroll
+    for (int j = 0; j < ROWS; j++) {
+        float factor = NORMED ? factor_of(a.d_norm, both[j].x) : 1.0f;
+        both[j] = make_float2(0, 0);
+#pragma unroll
+        for (int k = 0; k < FOURS; k++) {
+            float4 value = added(j, k);
+            x[j][k] = (x[j][k] + (NORMED ? value * (v[k] * factor) : value)) * scale;
+            both[j] = join(both[j], make_float2(dot(x[j][k], x[j][k]), largest(x[j][k] * w[k])));
+            if (four(k) < n)
+                store_four<ELEMENT_F32>(a.r, row[j], 4 * four(k), x[j][k]);
+        }
+    }
+    rows_join(both, shares);
+#pragma unroll
+    for (int j = 0; j < ROWS; j++) {
+        float by = factor_of(a.n, both[j].x), inverse = e4m3_inverse(both[j].y);
+        if (a.twin.at && threadIdx.x == 0)
+            a.twin.scale[row[j]] = e4m3_scale(both[j].y * by);
+#pragma unroll
+        for (int k = 0; k < FOURS; k++) {
+            float4 value = x[j][k] * w[k];
+            if (four(k) < n && a.y.at)
+                store_four(a.y, row[j], 4 * four(k), value * by);
+            if (four(k) < n && a.twin.at)
+                store_e4m3(a.twin, row[j], 4 * four(k), value * inverse);
+        }
+    }
+}
+
+// ---- ADD_NORM of any ---------------------------------------------------------------------------------------------
+
 static __global__ void plain_add_norm(add_norm_args a) {
     __shared__ row_meeting<1> of_r;
     let_next_start();
@@ -164,10 +271,14 @@ template <element D, bool RAW, bool NORMED> static void launch_fours(const struc
         launch_node(add_norm<D, RAW, NORMED, 4, 2>, 4 * rows, threads_of(n, 4, 2), 0, l->stream, a);
     else if (rows <= 64)
         launch_node(add_norm<D, RAW, NORMED, 2, 2>, 2 * rows, threads_of(n, 2, 2), 0, l->stream, a);
+    else if (n <= 2 * MOST_THREADS && rows > LONE_ROWS && !NORMED)
+        launch_node(add_norm_rows<D, RAW, false, 2, 2>, (rows + 1) / 2, threads_of(n, 1, 2), 0, l->stream, a);
+    else if (n <= 2 * MOST_THREADS)
+        launch_node(add_norm_rows<D, RAW, NORMED, 2, 1>, rows, threads_of(n, 1, 2), 0, l->stream, a);
     else if (n <= 3 * MOST_THREADS)
-        launch_node(add_norm<D, RAW, NORMED, 1, 3>, rows, threads_of(n, 1, 3), 0, l->stream, a);
+        launch_node(add_norm_rows<D, RAW, NORMED, 3, 1>, rows, threads_of(n, 1, 3), 0, l->stream, a);
     else
-        launch_node(add_norm<D, RAW, NORMED, 1, 4>, rows, threads_of(n, 1, 4), 0, l->stream, a);
+        launch_node(add_norm_rows<D, RAW, NORMED, 4, 1>, rows, threads_of(n, 1, 4), 0, l->stream, a);
 }
 
 template <bool NORMED> static void launch_by_element(const struct launch *l, const add_norm_args &a) {
@@ -195,7 +306,8 @@ void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct d
                           static_cast<const float *>(a->r_scale.at),
                           r,
                           y,
-                          twin};
+                          twin,
+                          l->n_tokens};
     if (a->d_norm.at)
         launch_by_element<true>(l, args);
     else if (fits_registers(args))
