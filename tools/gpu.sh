@@ -50,7 +50,7 @@ tests() {
         for k in 1 2; do echo "parity_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/2 $there/test_parity"; done
         for k in 1 2 3; do echo "goldens_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/3 $there/test_goldens"; done
     done
-    for path in library stream tiles wide; do # wherever it can be taken, not where it is fastest
+    for path in library stream tiles wide split; do # wherever it can be taken, not where it is fastest
         echo "rows_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/6 $there/test_ops_rows"
         echo "layer_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=2/4 $there/test_ops_layer"
     done

@@ -42,8 +42,8 @@ static void table(const model &m, const std::vector<int> &rows) {
 }
 
 static void print_cut(double us, double steady_us, const wide_cut &c) {
-    printf("    %6.2f us, %6.2f steady: %d octets, W shared by %d, %d blocks, %d stages\n", us, steady_us, c.octets, c.sharers, c.n_blocks,
-           c.n_stages);
+    printf("    %6.2f us, %6.2f steady: %d octets, W shared by %d, %d blocks, %d stages, %s\n", us, steady_us, c.octets, c.sharers,
+           c.n_blocks, c.n_stages, c.together ? "together" : "by turns");
 }
 
 static void cuts(const model &m, const std::vector<int> &rows) {
@@ -51,12 +51,13 @@ static void cuts(const model &m, const std::vector<int> &rows) {
     for (int n : rows) {
         std::vector<std::pair<double, wide_cut>> tried;
         for (int sharers = 1; sharers <= 2; sharers++)
-            for (int octets : {7, 9, 11}) {
-                wide_cut c = {octets, wide_blocks(sharers), wide_stages(octets), sharers};
-                double us = wide_takes_cut(n, &c) ? time_wide(s, n, &c, 2) : -1;
-                if (us > 0)
-                    tried.push_back({us, c});
-            }
+            for (int octets : {7, 9, 11})
+                for (bool together : {false, true}) {
+                    wide_cut c = {octets, wide_blocks(sharers), wide_stages(octets), sharers, together};
+                    double us = wide_takes_cut(n, &c) ? time_wide(s, n, &c, 2) : -1;
+                    if (us > 0)
+                        tried.push_back({us, c});
+                }
         std::sort(tried.begin(), tried.end(), [](auto &p, auto &q) { return p.first < q.first; });
         dwide a = wide_of(s);
         wide_cut c = wide_cut_of(&a, n);

@@ -97,8 +97,8 @@ static void check(const problem &t, const wide_cut *cut, uint64_t seed) {
     again.at = d.again;
     y.most = d.most;
     wide_cut c = cut ? *cut : wide_cut_of(&a, n);
-    printf("out %d in %d tokens %d%s act %d element %d: %d octets, W shared by %d, %d blocks, %d stages: ", out, in, n,
-           t.bias ? " bias" : "", t.act, (int)t.e, c.octets, c.sharers, c.n_blocks, c.n_stages);
+    printf("out %d in %d tokens %d%s act %d element %d: %d octets, W shared by %d, %d blocks, %d stages%s: ", out, in, n,
+           t.bias ? " bias" : "", t.act, (int)t.e, c.octets, c.sharers, c.n_blocks, c.n_stages, c.together ? ", together" : "");
     n_cases++;
     if (!wide_takes(&a, x, y, n) || !wide_takes_cut(n, &c)) {
         printf("REFUSED\n");
@@ -158,6 +158,7 @@ int main(int argc, char **argv) {
         c.octets = 7 + 2 * random(3);
         c.n_blocks = (1 + random(wide_blocks(c.sharers) / c.sharers)) * c.sharers;
         c.n_stages = 2 + random(wide_stages(c.octets) - 1);
+        c.together = random(2) != 0;
         if (!wide_takes_cut(n, &c))
             continue;
         check({out, in, n, random(2) != 0, random(2), i % 2 ? ELEMENT_F16 : ELEMENT_BF16}, &c, seed);

@@ -139,9 +139,11 @@ enum linear_path {
     PATH_TILES,  // by tiles.cu from its twin, with the GATED_ACT behind it
     PATH_STREAM, // by stream.cu from the value, likewise
     PATH_WIDE,   // by wide.cu from its twin, likewise
+    PATH_SPLIT,  // by split.cu from its twin, to raw products
     N_PATHS
 };
-static inline bool reads_twin(enum linear_path path) { return path == PATH_TWIN || path == PATH_TILES || path == PATH_WIDE; }
+static inline bool makes_raw(enum linear_path path) { return path == PATH_TWIN || path == PATH_SPLIT; }
+static inline bool reads_twin(enum linear_path path) { return makes_raw(path) || path == PATH_TILES || path == PATH_WIDE; }
 static inline bool is_ours(enum linear_path path) { return path == PATH_TILES || path == PATH_STREAM || path == PATH_WIDE; }
 enum linear_path gemm_library(const struct gemm *g);                    // PATH_VALUE or PATH_TWIN
 enum linear_path gemm_path(const struct gemm *g, int n_rows);           // the library, until one is taken

@@ -87,6 +87,7 @@ bool gemm_takes(const struct gemm *g, enum linear_path path, int rows) {
     switch (path) {
     case PATH_TILES: return tiles_take(&tiles, g->x, g->made, rows);
     case PATH_WIDE: return g->act && wide_takes(&wide, g->x, g->made, rows);
+    case PATH_SPLIT: return split_takes(g->weight, g->x, g->y, rows);
     default: return path == gemm_library(g);
     }
 }
@@ -166,13 +167,16 @@ cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, cons
 static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, struct dmat x, struct dmat y) {
     struct dtiles tiles = tiles_of(g);
     struct dwide wide = wide_of(g);
-    return p->path == PATH_TILES ? launch_tiles_linear(g->backend->stream, p->rows, &tiles, x, y)
-                                 : launch_wide_linear(g->backend->stream, p->rows, &wide, x, y);
+    switch (p->path) {
+    case PATH_TILES: return launch_tiles_linear(g->backend->stream, p->rows, &tiles, x, y);
+    case PATH_WIDE: return launch_wide_linear(g->backend->stream, p->rows, &wide, x, y);
+    default: return launch_split_product(g->backend->stream, p->rows, g->weight, x, y);
+    }
 }
 
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
-    if (p->path == PATH_TILES || p->path == PATH_WIDE) {
+    if (p->path == PATH_TILES || p->path == PATH_WIDE || p->path == PATH_SPLIT) {
         DEVICE_TRY(g->backend, err, put_ours(g, p, x, y), "%s: the product of %d rows did not start", g->op->weights[0]->name, n_rows);
         return OK;
     }

@@ -252,10 +252,11 @@ cudaError_t launch_wide_linear(cudaStream_t stream, int n_rows, const struct dwi
 
 /* How it is cut into blocks. launch_wide_linear takes what wide_cut_of says; benchmarks try others. */
 struct wide_cut {
-    int octets;   // of columns of y in a tile, whose tokens are 128: 7, 9 or 11
-    int n_blocks; // a multiple of sharers
-    int n_stages; // of the ring: 2 at least
-    int sharers;  // blocks of a cluster, which have the same columns and each other tokens: 1, or 2 if tokens make an even number of tiles
+    int octets;    // of columns of y in a tile, whose tokens are 128: 7, 9 or 11
+    int n_blocks;  // a multiple of sharers
+    int n_stages;  // of the ring: 2 at least
+    int sharers;   // blocks of a cluster, which have the same columns and each other tokens: 1, or 2 if tokens make an even number of tiles
+    bool together; // both warpgroups of a block multiply each tile, 64 tokens each; or by turns, all of every other tile. Not of 11 octets
 };
 struct wide_cut wide_cut_of(const struct dwide *a, int n_rows);
 int wide_blocks(int sharers); // that run at once
@@ -263,6 +264,23 @@ int wide_stages(int octets);  // most that shared memory has room for
 bool wide_takes_cut(int n_rows, const struct wide_cut *cut);
 cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y,
                                    const struct wide_cut *cut);
+
+/* ---- split.cu: raw products of 65 and more rows, whose terms the blocks of a cluster share ---- */
+/* Whether it can compute y = x W^T / RAW_UNIT: x e4m3; w.in a multiple of 16, w.out of 8, w, x and y and their rows at multiples of 16 bytes; y of
+ * half precision. Scales are not looked at. */
+bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
+cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y);
+
+/* How it is cut into blocks. launch_split_product takes the one that split_cut_of names, or the first; tests and benchmarks try others. */
+enum { SPLIT_CUTS = 12 };
+struct split_cut {
+    int rows;  // of W in a tile, whose tokens are 128
+    int split; // blocks of a cluster, each with a part of a tile's terms
+};
+struct split_cut split_cut_at(int i);
+/* The narrowest with which all blocks are at work at once, on most multiprocessors; negative: none, and the library is better. */
+int split_cut_of(struct dweight w, int n_rows);
+cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut);
 
 /* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
 struct dadd_norm {

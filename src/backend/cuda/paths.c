@@ -19,14 +19,14 @@
  * steps of 128, 256 and 512 rows showed (docs/benchmarks.md), and the library all else.
  *
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
- * if GYRE_LINEAR names a path (library, stream, tiles, wide: for tests and to measure), and those for which the time is up take what is
+ * if GYRE_LINEAR names a path (library, stream, tiles, wide, split: for tests and to measure), and those for which the time is up take what is
  * usual. Choices are kept with the plans (plan_cache.h). */
 #include "backend/cuda/gemm_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_KINDS = 64, REPLAYS = 4, MOST_PASSES = 3, MOST_TIMED_ROWS = 64, MOST_WIDE_ROWS = 512 };
+enum { MOST_KINDS = 64, REPLAYS = 4, MOST_PASSES = 3, MOST_TIMED_ROWS = 64, MOST_SPLIT_ROWS = 256, MOST_WIDE_ROWS = 512 };
 static const int64_t ENOUGH_BYTES = 256 << 20; // of weights: four times the L2
 static const int64_t WORTH_WIDE = 32 << 20;    // of a weight
 static const double WORTH = 0.97, MOST_SECONDS = 1.5;
@@ -77,7 +77,7 @@ static bool is_forced(enum linear_path *path) {
     static const struct {
         const char *name;
         enum linear_path path;
-    } known[] = {{"library", PATH_TWIN}, {"stream", PATH_STREAM}, {"tiles", PATH_TILES}, {"wide", PATH_WIDE}};
+    } known[] = {{"library", PATH_TWIN}, {"stream", PATH_STREAM}, {"tiles", PATH_TILES}, {"wide", PATH_WIDE}, {"split", PATH_SPLIT}};
     const char *name = getenv("GYRE_LINEAR");
     for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
         if (strcmp(name, known[i].name) == 0) {
@@ -97,6 +97,9 @@ static enum linear_path usual(const struct compiled_op *c, int rows) {
         return linear_takes(c, path, rows) ? path : gemm_library(c->gemm);
     if (rows > MOST_TIMED_ROWS && rows <= MOST_WIDE_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows))
         return PATH_WIDE;
+    if (rows > MOST_TIMED_ROWS && rows <= MOST_SPLIT_ROWS && !c->pair && linear_takes(c, PATH_SPLIT, rows) &&
+        split_cut_of(c->matrix[0], rows) >= 0)
+        return PATH_SPLIT;
     if (rows > 1 && rows <= 64 && linear_takes(c, PATH_TILES, rows))
         return PATH_TILES;
     return rows <= 8 && linear_takes(c, PATH_STREAM, rows) ? PATH_STREAM : gemm_library(c->gemm);
@@ -270,7 +273,7 @@ static enum status improve(struct search *s, const struct compiled_op *like, int
     for (int k = 0; k < N_PATHS; k++) {
         enum linear_path old = linear_path(like, rows), path = (enum linear_path)k;
         double now;
-        if (path == old || path == PATH_WIDE || !linear_takes(like, path, rows))
+        if (path == old || path == PATH_WIDE || path == PATH_SPLIT || !linear_takes(like, path, rows))
             continue;
         take(s->exe, like, path, rows);
         TRY(time_chain(s, rows, &now, err));

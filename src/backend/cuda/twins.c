@@ -56,7 +56,7 @@ struct dmat input_of(const struct executable *exe, const struct compiled_op *c, 
     if (!val_given(v))
         return x;
     const struct compiled_op *maker = &exe->ops[exe->program->values[v.id].first_use];
-    if (!maker->raw_is_read || linear_path(maker, n_rows) != PATH_TWIN)
+    if (!maker->raw_is_read || !makes_raw(linear_path(maker, n_rows)))
         return x;
     struct dmat raw = maker->raw;
     raw.at = (char *)raw.at + v.col * element_bytes(raw.element);

@@ -9,6 +9,9 @@
  *     block   a warpgroup, one thread of which copies, and two that multiply and have every other tile: while one ends its tile the other
  *             keeps the tensor core busy. A ring of stages, 128 bytes of each row of the tile and of its tokens, is filled by bulk copies
  *             of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs on.
+ *             Of up to 128 tokens, where memory is what bounds it, both warpgroups multiply every tile, 64 tokens each (together): the ring
+ *             fills while a tile ends, the last end takes half as long, and with sums of half a tile there are registers for a block of the
+ *             node before, so that weights are on their way while that runs.
  *     cluster two blocks that share W: the same rows and each other tokens, where tokens make an even number of tiles. One copies the gates
  *             and the other the ups, to both (multicast), so that a stage of W leaves the L2 once for both.
  *
@@ -17,8 +20,8 @@
  *
  * What bounds it: a stage of 144 rows of W takes the tensor core 576 cycles and brings 34,816 bytes, 60 a cycle, of which a multiprocessor gets
  * some 45 from the L2; shared, 45 suffice. The thread that copies has those 576 cycles too: with divisions in its loop, 1,090 a stage. In a
- * step power sets the clock, 1.3 to 1.6 GHz from 256 rows on. On an H200 gate_up of 37,888 x 3,584 takes 40, 57 and 114 us there at 128, 256 and
- * 512 rows, act included; the library's product alone 40, 57 and 107 (docs/benchmarks.md).
+ * step power sets the clock, 1.3 to 1.6 GHz from 256 rows on. On an H200 gate_up of 37,888 x 3,584 takes 36.5, 57 and 114 us there at 128, 256
+ * and 512 rows, act included; the library's product alone 40, 57 and 107 (docs/benchmarks.md).
  *
  * The end of a tile: sums times both scales, bias, activation; then by way of shared memory, 64 bytes of a token at a time, so that
  * what is written are whole sectors. */
@@ -29,10 +32,10 @@ namespace {
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-static __device__ void prepare_barriers(const wide_args &a, const shared_places &m) {
+static __device__ void prepare_barriers(const wide_args &a, const shared_places &m, int n_arrivals) {
     for (int i = 0; i < a.n_stages; i++) {
         barrier_init(m.full + i * 8, 1);
-        barrier_init(m.empty + i * 8, a.sharers);
+        barrier_init(m.empty + i * 8, a.sharers * n_arrivals);
     }
     barrier_init_done();
     fence_bulk();
@@ -46,47 +49,79 @@ static __device__ void begin_together(int sharers) {
     let_next_start();
 }
 
-/* Registers that the copying warpgroup leaves go to the others' sums (setmaxnreg). */
-template <int N>
-__global__ void __launch_bounds__(THREADS, 1)
-    wide_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, const __grid_constant__ wide_args a) {
-    extern __shared__ unsigned char unaligned[];
-    __shared__ uint64_t barriers[2 * MAX_STAGES];
-    int w_bytes = a.octets * 2 * ATOM, warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers > 1 ? cluster_rank() : 0;
+static __device__ shared_places places_of(const wide_args &a, unsigned char *unaligned, uint64_t *barriers, int w_bytes) {
     shared_places m;
     m.ring = kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1));
     m.staging = m.ring + a.n_stages * (w_bytes + X_BYTES);
     m.scales = m.staging + WARPS * STAGING;
     m.full = kept(shared_address(barriers));
     m.empty = m.full + MAX_STAGES * 8;
+    return m;
+}
 
+/* Of a warp behind the consumers': its first thread copies. */
+static __device__ void copy_all(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank,
+                                int w_bytes, int n_arrivals) {
+    producer by(a, w_map, x_map, m, rank, w_bytes);
+    bool copies = threadIdx.x == CONSUMERS;
+    if (copies) {
+        bulk_map_prefetch(w_map);
+        bulk_map_prefetch(x_map);
+        prepare_barriers(a, m, n_arrivals);
+    }
+    if (copies && a.sharers == 1)
+        by.begin();
+    __syncwarp();
+    begin_together(a.sharers);
+    if (copies && a.sharers > 1)
+        by.begin();
+    if (copies)
+        by.run();
+    __syncwarp();
+}
+
+template <int N, bool TOGETHER>
+static __device__ void multiply_all(const wide_args &a, const shared_places &m, int rank, int w_bytes, int warp) {
+    begin_together(a.sharers);
+    consumer<N, TOGETHER> c = {a, m, rank, w_bytes + X_BYTES, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}, {}};
+    c.run();
+    __syncwarp();
+}
+
+/* Registers that the copying warpgroup leaves go to the others' sums (setmaxnreg). */
+template <int N>
+__global__ void __launch_bounds__(THREADS, 1)
+    wide_by_turns(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                  const __grid_constant__ wide_args a) {
+    extern __shared__ unsigned char unaligned[];
+    __shared__ uint64_t barriers[2 * MAX_STAGES];
+    int w_bytes = a.octets * 2 * ATOM, warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers > 1 ? cluster_rank() : 0;
+    shared_places m = places_of(a, unaligned, barriers, w_bytes);
     if (warp >= WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        producer by(a, &w_map, &x_map, m, rank, w_bytes);
-        bool copies = threadIdx.x == CONSUMERS;
-        if (copies) {
-            bulk_map_prefetch(&w_map);
-            bulk_map_prefetch(&x_map);
-            prepare_barriers(a, m);
-        }
-        if (copies && a.sharers == 1)
-            by.begin();
-        __syncwarp();
-        begin_together(a.sharers);
-        if (copies && a.sharers > 1)
-            by.begin();
-        if (copies)
-            by.run();
-        __syncwarp();
+        copy_all(a, &w_map, &x_map, m, rank, w_bytes, 1);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        begin_together(a.sharers);
-        consumer<N> c = {a, m, rank, w_bytes + X_BYTES, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}, {}};
-        c.run();
-        __syncwarp();
+        multiply_all<N, false>(a, m, rank, w_bytes, warp);
     }
     if (a.sharers > 1)
         cluster_sync(); // others tell this block that they are done, to the end
+}
+
+/* 104 registers for 9 warps leave room for 10 of 64: a block of it and one of the ADD_NORM before it are on a multiprocessor at the same time. */
+template <int N>
+__global__ void __maxnreg__(104) wide_together(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                                               const __grid_constant__ wide_args a) {
+    extern __shared__ unsigned char unaligned[];
+    __shared__ uint64_t barriers[2 * MAX_STAGES];
+    int w_bytes = a.octets * 2 * ATOM, warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers > 1 ? cluster_rank() : 0;
+    shared_places m = places_of(a, unaligned, barriers, w_bytes);
+    if (warp >= WARPS)
+        copy_all(a, &w_map, &x_map, m, rank, w_bytes, GROUPS);
+    else
+        multiply_all<N, true>(a, m, rank, w_bytes, warp);
+    if (a.sharers > 1)
+        cluster_sync();
 }
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
@@ -99,9 +134,10 @@ int columns_of(const struct dwide *a) { return (int)a->w.out / 2; }
 using kernel = void (*)(CUtensorMap, CUtensorMap, wide_args);
 struct instance {
     int octets; // of columns
-    kernel run;
+    kernel by_turns, together;
 };
-const instance INSTANCES[] = {{7, wide_linear<112>}, {9, wide_linear<144>}, {11, wide_linear<176>}};
+const instance INSTANCES[] = {
+    {7, wide_by_turns<112>, wide_together<112>}, {9, wide_by_turns<144>, wide_together<144>}, {11, wide_by_turns<176>, nullptr}};
 
 const instance *instance_of(int octets) {
     for (const instance &i : INSTANCES)
@@ -134,20 +170,20 @@ bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows) {
 int wide_blocks(int sharers) {
     static int found[MAX_SHARERS + 1];
     if (found[sharers] == 0)
-        found[sharers] = blocks_at_once(wide_linear<144>, sharers, THREADS, SHARED_MOST - ATOM);
+        found[sharers] = blocks_at_once(wide_by_turns<144>, sharers, THREADS, SHARED_MOST - ATOM);
     return found[sharers];
 }
 
 int wide_stages(int octets) {
-    struct wide_cut c = {octets, 0, MAX_STAGES, 1};
+    struct wide_cut c = {octets, 0, MAX_STAGES, 1, false};
     while (c.n_stages > 0 && shared_bytes(&c) > SHARED_MOST - ATOM)
         c.n_stages--;
     return c.n_stages;
 }
 
 bool wide_takes_cut(int n_rows, const struct wide_cut *c) {
-    return instance_of(c->octets) && c->sharers >= 1 && c->sharers <= MAX_SHARERS && c->n_blocks >= c->sharers &&
-           c->n_blocks % c->sharers == 0 && c->n_stages >= 2 && c->n_stages <= wide_stages(c->octets) &&
+    return instance_of(c->octets) && (!c->together || instance_of(c->octets)->together) && c->sharers >= 1 && c->sharers <= MAX_SHARERS &&
+           c->n_blocks >= c->sharers && c->n_blocks % c->sharers == 0 && c->n_stages >= 2 && c->n_stages <= wide_stages(c->octets) &&
            up_to(n_rows, TOKENS) % c->sharers == 0;
 }
 
@@ -170,7 +206,7 @@ struct wide_cut wide_cut_of(const struct dwide *a, int n_rows) {
     double least = INFINITY;
     for (int sharers = 1; sharers <= 2; sharers++)
         for (const instance &i : INSTANCES) {
-            struct wide_cut c = {i.octets, wide_blocks(sharers), wide_stages(i.octets), sharers};
+            struct wide_cut c = {i.octets, wide_blocks(sharers), wide_stages(i.octets), sharers, n_rows <= TOKENS};
             if (wide_takes_cut(n_rows, &c) && cycles_of(a, n_rows, &c) < least) {
                 best = c;
                 least = cycles_of(a, n_rows, &c);
@@ -212,7 +248,8 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     args.bend = a->act == 0 ? LOG2_E : GELU;
     args.twist = a->act == 0 ? 0 : GELU * 0.044715f;
     args.y_element = y.element;
-    kernel run = instance_of(cut->octets)->run;
+    const instance *i = instance_of(cut->octets);
+    kernel run = cut->together ? i->together : i->by_turns;
     int shared = shared_bytes(cut), wanted = args.n_tiles * cut->sharers, n_blocks = cut->n_blocks < wanted ? cut->n_blocks : wanted;
     cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     cudaLaunchAttribute attributes[2] = {};
@@ -221,7 +258,8 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = cut->sharers;
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {dim3(n_blocks), dim3(THREADS), (size_t)shared, stream, attributes, 2};
+    int n_threads = cut->together ? CONSUMERS + 32 : THREADS;
+    cudaLaunchConfig_t config = {dim3(n_blocks), dim3(n_threads), (size_t)shared, stream, attributes, 2};
     return cudaLaunchKernelEx(&config, run, w_map, x_map, args);
 }
 

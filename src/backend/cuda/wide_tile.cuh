@@ -42,8 +42,10 @@ static __device__ float gated(const wide_args &a, float gate, float up) {
     return __fdividef(gate * up, 1.0f + power);
 }
 
-/* N: rows of W that a product has: gates, then as many that they let through. */
-template <int N> struct consumer {
+/* N: rows of W that a product has: gates, then as many that they let through. TOGETHER: each warpgroup has a part of every tile's tokens; or all
+ * of every other tile. */
+template <int N, bool TOGETHER> struct consumer {
+    static constexpr int MINE = TOGETHER ? 1 : PARTS;                                       // parts of a tile
     static constexpr int EIGHTS = N / 8, OCTETS = EIGHTS / 2, STEPS = PIECE_BYTES / E4M3_K; // of W's rows; of y's columns
     static constexpr int TURN = 1 + GROUPS; // the first of the barriers at which warpgroups wait for their turn
 
@@ -51,8 +53,8 @@ template <int N> struct consumer {
     const shared_places &m;
     int rank, stage_bytes, group, warp, lane; // rank: in the cluster; warp: of the group
     uint32_t empty_there;                     // of the block whom this lane tells that a slot is free; 0: nobody
-    float sums[PARTS][N / 2];
-    float x_scale[PARTS][2];
+    float sums[MINE][N / 2];
+    float x_scale[MINE][2];
 
     __device__ void sync_group() const { threads_sync(1 + group, WARPGROUP); }
 
@@ -79,7 +81,7 @@ template <int N> struct consumer {
     /* A stage's products are begun, and those of the stage before have ended. */
     template <int SOME> __device__ void multiply_stage(ring_place &at, int &last, bool add) {
         constexpr int APART = PART_TOKENS * PIECE_BYTES;
-        uint64_t w = operand(at.slot, 0), x = operand(at.slot, stage_bytes - X_BYTES);
+        uint64_t w = operand(at.slot, 0), x = operand(at.slot, stage_bytes - X_BYTES + (TOGETHER ? group * APART : 0));
         barrier_wait(m.full + at.slot * 8, at.parity);
         products_begin();
 #pragma unroll
@@ -100,7 +102,7 @@ template <int N> struct consumer {
         int last = -1;
         for (int piece = 0; piece < a.n_pieces; piece++)
             multiply_stage<SOME>(at, last, piece > 0);
-        if (more)
+        if (more && !TOGETHER)
             threads_arrive(TURN + 1 - group, CONSUMERS);
         products_wait<0>();
 #pragma unroll
@@ -126,7 +128,7 @@ template <int N> struct consumer {
     }
     __device__ void fetch_x_scales(int first_token) {
 #pragma unroll
-        for (int i = 0; i < 2 * PARTS; i++) {
+        for (int i = 0; i < 2 * MINE; i++) {
             int token = first_token + i / 2 * PART_TOKENS + i % 2 * 8 + lane / 4;
             x_scale[i / 2][i % 2] = token < a.n_tokens ? a.x_scale[token] : 0;
         }
@@ -190,32 +192,33 @@ template <int N> struct consumer {
     }
     template <bool BF16> __device__ void finish_parts(int n_parts, int row_tile, int first_token) {
 #pragma unroll
-        for (int part = 0; part < PARTS; part++)
+        for (int part = 0; part < MINE; part++)
             if (part < n_parts)
                 finish<BF16>(part, row_tile, first_token + part * PART_TOKENS);
     }
 
-    // ---- every other tile -------------------------------------------------------------------------------------------
+    // ---- tile after tile -------------------------------------------------------------------------------------------
 
     __device__ void run() {
         ring_place at = {0, a.n_stages, 0};
         tile_walk walk(a, rank);
         empty_there = told();
-        if (group == 1) {
+        if (group == 1 && !TOGETHER) {
             walk.next();
             at.skip(a.n_pieces);
         }
         for (bool first = true; walk.there(); first = false) {
-            int row_tile = walk.row_tile(), token = walk.token_tile() * TOKENS, first_token = token + warp * 16;
-            int n_parts = token + PART_TOKENS < a.n_tokens ? PARTS : 1;
+            int row_tile = walk.row_tile(), token = walk.token_tile() * TOKENS;
+            int first_token = token + warp * 16 + (TOGETHER ? group * PART_TOKENS : 0);
+            int n_parts = TOGETHER || token + PART_TOKENS >= a.n_tokens ? 1 : PARTS;
             fetch_scales(row_tile);
             if (first)
                 wait_for_previous();
             fetch_x_scales(first_token);
-            if (!first || group == 1)
+            if (!TOGETHER && (!first || group == 1))
                 threads_sync(TURN + group, CONSUMERS);
-            if (n_parts == PARTS)
-                multiply<PARTS>(at, walk.left() > 1);
+            if (n_parts == MINE)
+                multiply<MINE>(at, walk.left() > 1);
             else
                 multiply<1>(at, walk.left() > 1);
             asm volatile("cp.async.wait_all;" ::: "memory");
@@ -225,8 +228,10 @@ template <int N> struct consumer {
             else
                 finish_parts<true>(n_parts, row_tile, first_token);
             walk.next();
-            walk.next();
-            at.skip(a.n_pieces);
+            if (!TOGETHER) {
+                walk.next();
+                at.skip(a.n_pieces);
+            }
         }
         wait_for_previous();
     }

@@ -1,0 +1,370 @@
+/* split.cu - raw products (kernels.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster share.
+ *
+ *     y [M, out] = x [M, in] W^T / RAW_UNIT          x and W e4m3, y in half precision
+ *
+ * Mathematics as in wide.cu: wgmma m64nNk32 with tokens as the first operand, 64 tokens by N rows of W from shared memory, sums in float32
+ * registers.
+ *
+ *     tile    128 tokens by N rows of W.
+ *     cluster SPLIT blocks with the same tile, each with a part of its terms, so that there is work for all multiprocessors though tiles are
+ *             large: a block takes in (128 + N) * in / SPLIT bytes, and what a multiprocessor takes in, 50 to 60 bytes a cycle, is what bounds
+ *             these products, not memory.
+ *     block   two warpgroups, each with 64 of the tokens, and a thread that copies. A ring of stages of W and one of x, 128 bytes of each row,
+ *             are filled by bulk copies of tensor maps; as many stages of x as W leaves room for, as x is what is waited for.
+ *
+ * Weights are never written: W's ring is full, or all of a block's W on its way, before the wait for the node before. That is what the
+ * library's kernels cannot do, and where most of the gain comes from. The block takes less than half of a multiprocessor's registers, so that
+ * small nodes before and behind it run beside it.
+ *
+ * The end: each block finishes some columns. It gets the others' sums into memory that is for nothing else (nobody waits until rings are
+ * free), adds them in the order of the blocks, so that results are the same every time, and writes by way of shared memory, 64 bytes of a
+ * token at a time. All is unrolled: with loops and divisions it took 2.4 us in place of 1.
+ *
+ * On an H200, in a step of Qwen2.5-7B of 128 rows: qkv 5.8 us, o 5.2, down 23.4 where the library takes 8.0, 7.7 and 24.7 (docs/benchmarks.md).
+ * Tried and lost: sums of each part to memory, added by the node behind (writing them takes 1.7 us); clusters that also share x or W by
+ * multicast; four blocks for qkv and o (only 30 such clusters have a place at once). */
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/launching.cuh"
+#include "backend/cuda/mma.cuh"
+#include "backend/cuda/wgmma_e4m3.cuh"
+
+namespace {
+
+enum { PIECE_BYTES = 128, ATOM = 1024, WARPGROUP = 128, GROUPS = 2, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + 32 };
+enum { GROUP_TOKENS = 64, TOKENS = GROUPS * GROUP_TOKENS, X_BYTES = TOKENS * PIECE_BYTES, MOST_STAGES = 24, SHARED_MOST = 226 << 10 };
+enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH }; // of a warp: 16 tokens, 64 bytes of each
+
+struct split_args {
+    void *y;
+    int64_t y_stride;
+    int n_columns, n_tokens, n_pieces; // of y; of 128 columns of x
+};
+
+/* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of four sums. */
+template <int N, int SPLIT> struct shape {
+    static constexpr int EIGHTS = N / 8, MOST_EIGHTS = (EIGHTS + SPLIT - 1) / SPLIT, W_BYTES = N * PIECE_BYTES;
+    static constexpr int SENT_BYTES = MOST_EIGHTS * CONSUMERS * 16, JOIN_BYTES = (SPLIT - 1) * SENT_BYTES;
+    static constexpr int w_stages(int of_x) {
+        int n = (SHARED_MOST - ATOM - JOIN_BYTES - of_x * X_BYTES) / W_BYTES;
+        return n < MOST_STAGES ? n : MOST_STAGES;
+    }
+    static constexpr int x_stages() { // barriers are those of W's ring, which is the longer one
+        int n = 8;
+        while (w_stages(n) <= n)
+            n--;
+        return n;
+    }
+    static constexpr int X_STAGES = x_stages(), W_STAGES = w_stages(X_STAGES);
+    static constexpr int SHARED = ATOM + W_STAGES * W_BYTES + X_STAGES * X_BYTES + JOIN_BYTES;
+    static_assert(X_STAGES >= 3 && WARPGROUP / 32 * GROUPS * STAGING <= W_STAGES * W_BYTES, "");
+    /* The first octet that a block finishes. */
+    static constexpr __host__ __device__ int first_of(int rank) { return EIGHTS * rank / SPLIT; }
+};
+
+// ---- of a thread ------------------------------------------------------------------------------------------------------
+
+/* Computed once: else where shared memory lies is asked for again in every stage. */
+static __device__ uint32_t kept(uint32_t v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+/* The same in all lanes, as the compiler sees it: what the tensor core is told must be. */
+static __device__ uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
+
+static __device__ float4 load_sums(uint32_t at) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+    return v;
+}
+static __device__ void store_word(uint32_t at, uint32_t v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
+static __device__ uint4 load_sixteen(uint32_t at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+    return v;
+}
+
+// ---- a block ----------------------------------------------------------------------------------------------------------
+
+template <int N, int SPLIT> struct block {
+    using S = shape<N, SPLIT>;
+    const split_args &a;
+    uint32_t w, x, join, full, done, joined; // in shared memory
+    int rank, row_tile, token_tile, piece, n_pieces;
+
+    /* barriers: full, a stage's bytes have come; done, both warpgroups are done with it; joined, all that is sent to this block has come. */
+    __device__ block(const split_args &a, uint32_t ring, uint32_t barriers)
+        : a(a), w(ring), x(ring + S::W_STAGES * S::W_BYTES), join(x + S::X_STAGES * X_BYTES), full(barriers),
+          done(barriers + S::W_STAGES * 8), joined(barriers + S::W_STAGES * 16), rank(blockIdx.x % SPLIT), row_tile(blockIdx.x / SPLIT),
+          token_tile(blockIdx.y), piece(a.n_pieces * rank / SPLIT), n_pieces(a.n_pieces * (rank + 1) / SPLIT - piece) {}
+
+    // ---- copying: one thread's ----
+
+    __device__ void prepare() const {
+        for (int i = 0; i < S::W_STAGES; i++) {
+            barrier_init(full + i * 8, 1);
+            barrier_init(done + i * 8, GROUPS);
+        }
+        barrier_init(joined, 1);
+        barrier_init_done();
+        barrier_expect(joined, (SPLIT - 1) * (S::first_of(rank + 1) - S::first_of(rank)) * CONSUMERS * 16);
+        fence_bulk();
+    }
+    __device__ void put_w(const CUtensorMap *map, int i, int slot, uint64_t policy) const {
+        barrier_expect(full + slot * 8, S::W_BYTES + X_BYTES);
+        bulk_copy_box(w + slot * S::W_BYTES, map, (piece + i) * PIECE_BYTES, row_tile * N, full + slot * 8, policy);
+    }
+    __device__ void put_x(const CUtensorMap *map, int i, int slot, int x_slot, uint64_t policy) const {
+        bulk_copy_box(x + x_slot * X_BYTES, map, (piece + i) * PIECE_BYTES, token_tile * TOKENS, full + slot * 8, policy);
+    }
+    __device__ void begin(const CUtensorMap *w_map, uint64_t policy) const {
+#pragma unroll 1
+        for (int i = 0; i < n_pieces && i < S::W_STAGES; i++)
+            put_w(w_map, i, i, policy);
+    }
+    __device__ void feed(const CUtensorMap *w_map, const CUtensorMap *x_map, uint64_t policy) const {
+        uint64_t often = policy_read_often();
+        wait_for_previous();
+#pragma unroll 1
+        for (int i = 0; i < n_pieces && i < S::X_STAGES; i++)
+            put_x(x_map, i, i, i, often);
+        int slot = 0, parity = 0, x_slot = 0, x_full = S::X_STAGES;
+        for (int i = 0; i + S::X_STAGES < n_pieces; i++) { // where piece i was there is room
+            barrier_wait(done + slot * 8, parity);
+            if (i + S::W_STAGES < n_pieces)
+                put_w(w_map, i + S::W_STAGES, slot, policy);
+            put_x(x_map, i + S::X_STAGES, x_full, x_slot, often);
+            x_slot = x_slot + 1 == S::X_STAGES ? 0 : x_slot + 1;
+            x_full = x_full + 1 == S::W_STAGES ? 0 : x_full + 1;
+            if (++slot == S::W_STAGES)
+                slot = 0, parity ^= 1;
+        }
+    }
+
+    // ---- products: a warpgroup's ----
+
+    __device__ __forceinline__ void multiply(float (&sums)[N / 2], int group, bool tells) const {
+        const uint64_t first_w = operand_rows(w), first_x = operand_rows(x + group * GROUP_TOKENS * PIECE_BYTES);
+        const uint64_t high = first_w & 0xffffffff00000000u;
+        const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x);
+        int slot = 0, x_slot = 0, parity = 0, last = -1;
+        for (int i = 0; i < n_pieces; i++) {
+            uint32_t at_w = of_warp(w0 + slot * (S::W_BYTES >> 4)), at_x = of_warp(x0 + x_slot * (X_BYTES >> 4));
+            barrier_wait(full + slot * 8, parity);
+            products_begin();
+#pragma unroll
+            for (int k = 0; k < PIECE_BYTES / E4M3_K; k++)
+                e4m3_product<N>::multiply(sums, high | (at_x + k * E4M3_K_STEP), high | (at_w + k * E4M3_K_STEP), i > 0 || k > 0);
+            products_commit();
+            products_wait<1>(); // of the stage before
+            if (last >= 0 && tells)
+                barrier_arrive(done + last * 8);
+            last = slot;
+            x_slot = x_slot + 1 == S::X_STAGES ? 0 : x_slot + 1;
+            if (++slot == S::W_STAGES)
+                slot = 0, parity ^= 1;
+        }
+        products_wait<0>();
+        registers_settle(sums);
+    }
+
+    // ---- the end ----
+
+    /* To each of the others the sums of its columns, for the thread of the same number. */
+    template <int TO> __device__ __forceinline__ void send_to(const float (&sums)[N / 2]) const {
+        int from = rank < TO ? rank : rank - 1; // among those who send there
+        uint32_t there = address_at_rank(join + from * S::SENT_BYTES + threadIdx.x * 16, TO), counted = address_at_rank(joined, TO);
+#pragma unroll
+        for (int j = S::first_of(TO); j < S::first_of(TO + 1); j++)
+            store_at_rank(there + (j - S::first_of(TO)) * (CONSUMERS * 16),
+                          make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), counted);
+    }
+    template <int TO> __device__ __forceinline__ void send(const float (&sums)[N / 2]) const {
+        if constexpr (TO < SPLIT) {
+            if (TO != rank)
+                send_to<TO>(sums);
+            send<TO + 1>(sums);
+        }
+    }
+
+    /* Up to four octets of the tile from BASE on, which block RANK finishes: all sums of the lane's two tokens, for two columns each. */
+    template <int RANK, int BASE> __device__ __forceinline__ void add_up(float4 (&v)[4], const float (&sums)[N / 2]) const {
+        constexpr int TO = S::first_of(RANK + 1), FIRST = S::first_of(RANK);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int from = 0; from < SPLIT; from++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (BASE + i < TO) {
+                    const float *d = sums + 4 * (BASE + i);
+                    float4 s = make_float4(d[0], d[1], d[2], d[3]);
+                    if (from != RANK)
+                        s = load_sums(join + (from < RANK ? from : from - 1) * S::SENT_BYTES + (BASE + i - FIRST) * (CONSUMERS * 16) +
+                                      threadIdx.x * 16);
+                    v[i].x += s.x, v[i].y += s.y, v[i].z += s.z, v[i].w += s.w;
+                }
+    }
+    template <int RANK, int BASE> __device__ __forceinline__ void finish(const float (&sums)[N / 2], int first_token, int lane) const {
+        constexpr int TO = S::first_of(RANK + 1);
+        constexpr float UNIT = 1 / RAW_UNIT;
+        if constexpr (BASE < TO) {
+            uint32_t staging = w + threadIdx.x / 32 * STAGING, to = staging + lane / 4 * PITCH + lane % 4 * 4;
+            float4 v[4];
+            add_up<RANK, BASE>(v, sums);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (BASE + i < TO) {
+                    store_word(to + i * 16, to_pair<false>(v[i].x * UNIT, v[i].y * UNIT));
+                    store_word(to + i * 16 + 8 * PITCH, to_pair<false>(v[i].z * UNIT, v[i].w * UNIT));
+                }
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                int token = i * 8 + lane / 4, octet = BASE + lane % 4, column = row_tile * N + octet * 8;
+                if (octet < TO && column < a.n_columns && first_token + token < a.n_tokens)
+                    *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) + ((first_token + token) * a.y_stride + column) * 2) =
+                        load_sixteen(staging + token * PITCH + lane % 4 * 16);
+            }
+            __syncwarp();
+            finish<RANK, BASE + 4>(sums, first_token, lane);
+        }
+    }
+    /* What this block does, whose rank is no constant. */
+    template <int RANK> __device__ __forceinline__ void finish_own(const float (&sums)[N / 2], int first_token, int lane) const {
+        if constexpr (RANK < SPLIT) {
+            if (rank == RANK)
+                finish<RANK, S::first_of(RANK)>(sums, first_token, lane);
+            else
+                finish_own<RANK + 1>(sums, first_token, lane);
+        }
+    }
+
+    // ---- who does what ----
+
+    __device__ void copy(const CUtensorMap *w_map, const CUtensorMap *x_map, int lane) const {
+        uint64_t policy = gridDim.y > 1 ? policy_read_again() : policy_read_once();
+        if (lane == 0) {
+            prepare();
+            begin(w_map, policy);
+        }
+        __syncwarp();
+        __syncthreads(); // barriers are ready
+        cluster_is_here();
+        if (lane == 0)
+            feed(w_map, x_map, policy);
+        __syncwarp();
+        cluster_are_here();
+    }
+    __device__ void compute(int warp, int lane) const {
+        float sums[N / 2] = {}; // a part may have no terms
+        int group = warp / 4;
+        __syncthreads();
+        cluster_is_here();
+        wait_for_previous(); // who reads y has
+        multiply(sums, group, threadIdx.x % WARPGROUP == 0);
+        cluster_are_here(); // all have begun, and their barriers are ready
+        send<0>(sums);
+        threads_sync(1, CONSUMERS); // nobody reads W's ring any more, which values leave through
+        barrier_wait(joined, 0);
+        finish_own<0>(sums, token_tile * TOKENS + group * GROUP_TOKENS + warp % 4 * 16, lane);
+    }
+};
+
+/* No block ends before all that is sent to it has come, and nothing else of others reaches it. */
+template <int N, int SPLIT>
+__global__ void __launch_bounds__(THREADS, 1)
+    split_product(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                  const __grid_constant__ split_args a) {
+    let_next_start();
+    extern __shared__ unsigned char unaligned[];
+    __shared__ uint64_t barriers[2 * shape<N, SPLIT>::W_STAGES + 1];
+    block<N, SPLIT> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)), kept(shared_address(barriers)));
+    int warp = (int)of_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
+    if (warp == CONSUMERS / 32)
+        b.copy(&w_map, &x_map, lane);
+    else
+        b.compute(warp, lane);
+}
+
+// ---- how it is cut --------------------------------------------------------------------------------------------------
+
+int up_to(int n, int of) { return (n + of - 1) / of; }
+
+using kernel = void (*)(CUtensorMap, CUtensorMap, split_args);
+struct instance {
+    struct split_cut cut;
+    int shared;
+    kernel run;
+};
+#define INSTANCE(N, SPLIT) \
+    { {N, SPLIT}, shape<N, SPLIT>::SHARED, split_product<N, SPLIT> }
+/* Narrow ones first. */
+const instance INSTANCES[SPLIT_CUTS] = {INSTANCE(56, 2),  INSTANCE(64, 2),  INSTANCE(72, 2),  INSTANCE(88, 2),
+                                        INSTANCE(96, 2),  INSTANCE(112, 2), INSTANCE(128, 2), INSTANCE(144, 2),
+                                        INSTANCE(168, 2), INSTANCE(120, 4), INSTANCE(144, 4), INSTANCE(184, 4)};
+
+int blocks_of(const instance *i) {
+    static int found[SPLIT_CUTS];
+    int *n = &found[i - INSTANCES];
+    if (*n == 0)
+        *n = blocks_at_once(i->run, i->cut.split, THREADS, i->shared);
+    return *n;
+}
+
+/* By four blocks where terms are many: joining four takes longer, and x is half as much for each. Tiles of two times 128 tokens must be full:
+ * of 192 rows a step was 6 per cent slower. */
+enum { MANY_TERMS = 12288, WORST_FILL = 85 };
+bool suits(const instance *i, struct dweight w, int n_rows) {
+    int token_tiles = up_to(n_rows, TOKENS), split = token_tiles == 1 && w.in >= MANY_TERMS ? 4 : 2;
+    int blocks = up_to((int)w.out, i->cut.rows) * token_tiles * split;
+    bool full = token_tiles == 1 || n_rows * 100 >= token_tiles * TOKENS * WORST_FILL;
+    return full && i->cut.split == split && blocks <= blocks_of(i) && blocks * 100 >= blocks_of(i) * WORST_FILL;
+}
+
+} // namespace
+
+struct split_cut split_cut_at(int i) {
+    return INSTANCES[i].cut;
+}
+
+int split_cut_of(struct dweight w, int n_rows) {
+    for (int i = 0; i < SPLIT_CUTS; i++)
+        if (suits(&INSTANCES[i], w, n_rows))
+            return i;
+    return -1;
+}
+
+bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
+    bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 &&
+                    (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0;
+    return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && y.element == ELEMENT_F16 && in_place && n_rows >= 1 &&
+           w.out % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= INT32_MAX / 16;
+}
+
+cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut) {
+    const instance *i = &INSTANCES[cut];
+    CUtensorMap w_map, x_map;
+    cuuint64_t w_size[2] = {(cuuint64_t)w.in, (cuuint64_t)w.out}, w_stride[1] = {(cuuint64_t)w.in};
+    cuuint64_t x_size[2] = {(cuuint64_t)x.width, (cuuint64_t)n_rows}, x_stride[1] = {(cuuint64_t)x.stride};
+    cuuint32_t w_box[2] = {PIECE_BYTES, (cuuint32_t)i->cut.rows}, x_box[2] = {PIECE_BYTES, TOKENS};
+    if (!encode_rows(&w_map, w.at, 2, w_size, w_stride, w_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) ||
+        !encode_rows(&x_map, x.at, 2, x_size, x_stride, x_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
+        return cudaErrorInvalidValue;
+    split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES)};
+    cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = i->cut.split;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    dim3 grid(up_to((int)w.out, i->cut.rows) * i->cut.split, up_to(n_rows, TOKENS));
+    cudaLaunchConfig_t config = {grid, dim3(THREADS), (size_t)i->shared, stream, attributes, 2};
+    return cudaLaunchKernelEx(&config, i->run, w_map, x_map, args);
+}
+
+cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y) {
+    int cut = split_cut_of(w, n_rows);
+    return launch_split_product_cut(stream, n_rows, w, x, y, cut < 0 ? 0 : cut);
+}
