@@ -58,6 +58,10 @@ static const struct attention_case attention_cases[] = {
 /* Sizes that fast kernels of a device are made for, with caches of several blocks. */
 #define FAST(heads, kv_heads, dim) \
     .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = 64, .scale = 0.06f
+/* Turned whole: what decode attention over e4m3 makes of a product itself. */
+#define WHOLE(heads, kv_heads, dim, by)                                                                                            \
+    .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = dim, .scale = by, .kv_dtype = "fp8", \
+    .bound = RIG_FP8_CACHE_BOUND
 static const struct attention_case fast_cases[] = {
     {.name = "64", FAST(6, 2, 64), .block_size = 64},
     {.name = "64, one KV head", FAST(16, 1, 64), .block_size = 16, .sinks = true, .window = 128},
@@ -108,6 +112,15 @@ static const struct attention_case fast_cases[] = {
      .bound = RIG_FP8_CACHE_BOUND},
     {.name = "64 in fp8", FAST(8, 2, 64), .block_size = 64, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
     {.name = "128 in fp8, window", FAST(7, 1, 128), .block_size = 64, .window = 100, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
+    {.name = "128 in fp8, turned whole", WHOLE(14, 2, 128, 0.06f), .block_size = 64},
+    {.name = "128 in fp8, normed, 16 columns, sinks",
+     WHOLE(16, 1, 128, 0.02f),
+     .block_size = 16,
+     .q_norm = true,
+     .plus_one = true,
+     .sinks = true},
+    {.name = "128 in fp8, k is v", WHOLE(6, 3, 128, 0.02f), .block_size = 32, .q_norm = true, .v_from_k = true},
+    {.name = "256 in fp8, turned whole", WHOLE(4, 2, 256, 0.015f), .block_size = 64, .q_norm = true},
     {.name = "256 in int8", FAST(4, 2, 256), .block_size = 16, .kv_dtype = "int8", .bound = RIG_INT8_CACHE_BOUND},
     {.name = "512 in fp8, sinks", FAST(4, 1, 512), .block_size = 64, .sinks = true, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
     {.name = "20 in fp8",
@@ -373,6 +386,7 @@ static void attention_is_right_in_steps_of_every_number_of_sequences(void **stat
         {.name = "128, every number", FAST(8, 2, 128), .block_size = 16, .window = 40},
         {.name = "256, every number", FAST(2, 1, 256), .block_size = 16},
         {.name = "128 in fp8, every number", FAST(14, 2, 128), .block_size = 16, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
+        {.name = "128 turned whole in fp8, every number", WHOLE(7, 1, 128, 0.06f), .block_size = 16},
         {.name = "256 in fp8, every number", FAST(4, 2, 256), .block_size = 16, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
         {.name = "512 in fp8, every number", FAST(4, 1, 512), .block_size = 16, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
         {.name = "512, short keys in fp8, every number",

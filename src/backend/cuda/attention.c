@@ -1,7 +1,9 @@
 /* attention.c - which kernel an ATTENTION runs on, and the lists of parts that the fast ones work on; see attention_parts.cu.
  *
  * Layers of one window, chunk and number of query heads to a KV head share a list, made once a step. What parts leave for each
- * other lies in one piece of memory that all layers use in turn. */
+ * other lies in one piece of memory that all layers use in turn.
+ *
+ * In steps that only decode the QKV_PREP before an ATTENTION may be done by its kernel: see fuse.c and decode_prep.cuh. */
 #include "backend/cuda/cuda.h"
 
 #include <limits.h>
@@ -13,7 +15,7 @@ static const int64_t PARTIAL_BYTES = 256 << 20; // of sums that wait to be joine
 
 static struct dattention shape_of(const struct op *op) {
     const struct attention_args *a = &op->args.attention;
-    return (struct dattention){a->n_heads, a->n_kv_heads, a->head_dim, a->v_head_dim,   a->scale,
+    return (struct dattention){a->n_heads, a->n_kv_heads, a->head_dim, a->v_head_dim,    a->scale,
                                a->softcap, a->window,     a->chunk,    a->paired_values, a->k_turned};
 }
 
@@ -130,6 +132,29 @@ void attention_lists_launch(const struct executable *exe, const struct launch *l
     launch_attention_parts(l, exe->parts, has_long(l) ? exe->n_parts : exe->n_parts / 2, has_long(l) ? 1 : 2);
 }
 
+struct dqkv qkv_of(const struct op *op) {
+    const struct qkv_args *a = &op->args.qkv_prep;
+    return (struct dqkv){a->n_heads,  a->n_kv_heads, a->head_dim, a->v_head_dim, a->eps,
+                         a->plus_one, a->v_norm,     a->v_from_k, a->k_absent,   a->k_turned};
+}
+
+static struct dprep prep_of(const struct executable *exe, const struct compiled_op *prep, int n_rows) {
+    return (struct dprep){qkv_of(prep->op), prep->rope ? prep->rope->cos_sin : NULL, input_of(exe, prep, 0, n_rows), prep->floats[0],
+                          prep->floats[1]};
+}
+
+/* Where a block has more than one pair of a sequence and a KV head, preparing makes each of them longer by what the node costs once. */
+bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l) {
+    const struct op *op = prep->op;
+    if (has_long(l) || !attention_follows(exe->program, (int)(op - exe->program->ops)) || !is_fast(exe->backend, op + 1))
+        return false;
+    struct dattention a = shape_of(op + 1);
+    struct dprep d = prep_of(exe, prep, l->n_tokens);
+    bool turns_whole = !prep->rope || (prep->rope->dim == a.head_dim && prep->rope->pairing == 0);
+    bool one_each = (int64_t)l->n_seqs * a.n_kv_heads <= attention_clusters(a.head_dim, 1);
+    return turns_whole && one_each && attention_decode_prepares(&a, &d, prep->cache);
+}
+
 void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l) {
     struct dattention a = shape_of(c->op);
     if (!is_fast(exe->backend, c->op)) {
@@ -140,6 +165,11 @@ void attention_launch(struct executable *exe, const struct compiled_op *c, const
     bool behind_prep = c > exe->ops && c[-1].op->code == OP_QKV_PREP;
     bool folds = !has_long(l) || is_one_prompt(l); // decode attention does where a sequence has one token, prompts' does always
     struct dmat out = folds ? output_with_most(exe, c, 0, l->n_tokens) : c->out[0];
+    if (behind_prep && attention_prepares(exe, c - 1, l)) {
+        struct dprep prep = prep_of(exe, c - 1, l->n_tokens);
+        launch_attention_decode_prepares(l, &a, list, &prep, c->floats[0], c->cache, out);
+        return;
+    }
     if (has_long(l))
         launch_attention_prefill(l, &a, list + 1, c->in[0], c->floats[0], c->cache, out);
     if (!is_one_prompt(l))

@@ -16,7 +16,8 @@
  * block that comes last, in the order of the parts.
  *
  * QKV_PREP done on the way, by the two warps that do not compute, was tried: one node less, and 9.1 us for 7.7 at 1 x 272 of
- * Qwen2.5-7B, 90 for 85 at 512 x 272, as one warp makes the queries of a pair one after the other.
+ * Qwen2.5-7B, 90 for 85 at 512 x 272, as one warp makes the queries of a pair one after the other. Over e4m3 the computing warps make
+ * them (decode_prep.cuh).
  *
  * The largest score m is kept per column and raised only when a score passes it by 8 (P <= 256 fits float16 as well as 1 does),
  * which spares the reductions of nearly all tiles. Scores count in powers of two. Values of 8 bits have a scale a row: it goes
@@ -123,7 +124,7 @@ bool attention_decode_takes(const dattention *a, element cache, int block_size) 
 
 void launch_attention_decode(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks, dcache cache,
                              dmat out) {
-    arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size, prefetch};
+    arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size, prefetch, {}};
     switch (cache.element) {
     case ELEMENT_F16: start_dim<ELEMENT_F16>(l, p); break;
     case ELEMENT_BF16: start_dim<ELEMENT_BF16>(l, p); break;

@@ -19,8 +19,7 @@
  * Where pairs are few, SHARE blocks of a cluster take the tiles of one in turn; at its end the others leave their sums in the shared
  * memory of the first (st.async, counted by a barrier there). One block of SHARE warpgroups was tried: it has to wait for the
  * node before to leave its registers, and one multiprocessor reads all the keys. */
-#include "backend/cuda/decode_bytes.cuh"
-#include "backend/cuda/decode_feed.cuh"
+#include "backend/cuda/decode_prep.cuh"
 
 namespace {
 
@@ -28,16 +27,23 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
     int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, buffer = 0;
     byte_place at(S::PANEL, S::SIDE);
     ring_place r = {0, 0};
+    prep_memory<S> pm(m);
+    query_weights<S> weights; // of the pair to come
     int n_items = p.prefetch ? __ldcg(p.parts.n) * n_kv : 0;
+    int rank = S::SHARE > 1 ? cluster_rank() : 0, step = gridDim.x / S::SHARE;
+    if (S::PREPARES)
+        weights.load(p.prep, blockIdx.x / S::SHARE % n_kv, at);
     wait_for_previous();
     let_next_start();
     n_items = p.prefetch ? n_items : __ldcg(p.parts.n) * n_kv;
-    int rank = S::SHARE > 1 ? cluster_rank() : 0, step = gridDim.x / S::SHARE;
     for (int item = blockIdx.x / S::SHARE, i = 0; item < n_items; item += step, i++) {
         const task<S> &t = m.tasks[i % 2];
         byte_sums<S> o;
         barrier_wait(m.queries_full, i & 1);
-        place_queries<S>(p, m, t.n_columns, at);
+        if constexpr (S::PREPARES)
+            prepare_queries<S>(p, m, pm, i, weights, t.n_columns, at);
+        else
+            place_queries<S>(p, m, t.n_columns, at);
         barrier_arrive_warp(m.queries_empty, lane);
         byte_pair<S> c = {t.low, t.part.end, t.inside_from, t.inside_to};
 #pragma unroll
@@ -47,8 +53,11 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
                 c.by[n][k] = m.query_factor[8 * n + 2 * at.quarter + k] * (p.a.scale * 1.4426950408889634f);
         o.clear();
         int n_tiles = (t.part.end - t.part.first + TILE - 1) / TILE;
-        for (int k = rank; k < n_tiles; k += S::SHARE, buffer ^= 1)
+        for (int k = rank; k < n_tiles; k += S::SHARE, buffer ^= 1) {
+            if (S::PREPARES && k == n_tiles - 1 && has_newest(t.part))
+                place_newest<S>(m, pm, t, i, t.part.first + k * TILE, r);
             take_bytes<S>(p, m, t, t.part.first + k * TILE, c, at, r, buffer, k == rank, o);
+        }
         if (rank > 0) {
             leave_to_first<S>(m, rank, i, o);
         } else {
@@ -65,6 +74,8 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
             barrier_arrive_at_rank(address_at_rank(m.merge_empty, threadIdx.x));
         __syncwarp();
         barrier_arrive_warp(m.task_empty + i % 2 * 8, lane);
+        if (S::PREPARES)
+            weights.load(p.prep, (item + step) % n_kv, at);
     }
 }
 
@@ -80,6 +91,8 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
         barrier_init(m.queries_empty, S::COMPUTE / 32 * WARP_ARRIVALS);
         for (int i = 0; i < 2; i++)
             barrier_init(m.task_empty + i * 8, S::COMPUTE / 32 * WARP_ARRIVALS);
+        for (int i = 0; i < 2 && S::PREPARES; i++)
+            barrier_init(prep_memory<S>(m).fresh_full + i * 8, WARP_ARRIVALS);
         barrier_init(m.joined, 1);
         barrier_init(m.merge_empty, 1);
         barrier_init_done();
@@ -87,9 +100,12 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
     __syncthreads(); // the barriers are there
     if (S::SHARE > 1)
         cluster_sync(); // those of the other blocks too
-    if (threadIdx.x >= S::COMPUTE + 32)
-        tell_all<S>(p, m);
-    else if (threadIdx.x >= S::COMPUTE)
+    if (threadIdx.x >= S::COMPUTE + 32) {
+        if constexpr (S::PREPARES)
+            tell_prepared<S>(p, m, prep_memory<S>(m));
+        else
+            tell_all<S>(p, m);
+    } else if (threadIdx.x >= S::COMPUTE)
         copy_all<S>(p, m);
     else
         compute_bytes<S>(p, m);
@@ -120,7 +136,7 @@ template <int DIM, bool SHORT> void start_columns(const launch *l, const argumen
 
 void launch_attention_decode_bytes(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks,
                                    dcache cache, dmat out) {
-    arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size, prefetch};
+    arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size, prefetch, {}};
     switch (a->head_dim) {
     case 64: start_columns<64, false>(l, p); break;
     case 128: start_columns<128, false>(l, p); break;
@@ -131,4 +147,27 @@ void launch_attention_decode_bytes(const launch *l, const dattention *a, const d
         else
             start_columns<512, false>(l, p);
     }
+}
+
+static bool lies_in_sixteens(const void *at) { return (uintptr_t)at % 16 == 0; }
+
+bool attention_decode_prepares(const dattention *a, const dprep *prep, dcache cache) {
+    const dqkv &q = prep->a;
+    const dmat &x = prep->x;
+    bool sizes = a->head_dim == 128 && a->v_head_dim == 128 && a->n_heads / a->n_kv_heads <= 8 && !q.k_absent;
+    bool lies = lies_in_sixteens(x.at) && x.stride % 8 == 0 && lies_in_sixteens(x.col_scale) && lies_in_sixteens(x.bias) &&
+                lies_in_sixteens(prep->q_norm.at) && lies_in_sixteens(prep->k_norm.at);
+    return cache.element == ELEMENT_E4M3 && sizes && lies && prep->q_norm.element == ELEMENT_F32;
+}
+
+void launch_attention_decode_prepares(const launch *l, const dattention *a, const dparts *parts, const dprep *prep, dweight sinks,
+                                      dcache cache, dmat out) {
+    arguments p = {l->plan, *a, *parts, {}, out, sinks, cache, l->block_size, true, *prep};
+    int share = attention_share(ELEMENT_E4M3, 128, l->n_seqs, a->n_kv_heads);
+    if (share == 4)
+        start<byte_shape<128, 1, 4, false, true>>(l, p);
+    else if (share == 2)
+        start<byte_shape<128, 1, 2, false, true>>(l, p);
+    else
+        start<byte_shape<128, 1, 1, false, true>>(l, p);
 }

@@ -39,6 +39,9 @@ __device__ __forceinline__ void barrier_arrive_warp(uint32_t barrier, int lane) 
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int n_bytes) { // arrives too
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
 }
+__device__ __forceinline__ void barrier_expect_more(uint32_t barrier, int n_bytes) { // without arriving
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_bytes) : "memory");
+}
 __device__ __forceinline__ void barrier_expect_warp(uint32_t barrier, int n_bytes, int lane) { // as barrier_arrive_warp
     if (lane == 0)
         barrier_expect(barrier, n_bytes);

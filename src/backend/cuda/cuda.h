@@ -13,7 +13,7 @@
  *     padded.c    the numbers of rows that a step is padded to
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     fold.c      ops that need no node of their own
- *     fuse.c      which LINEARs stream their weight, and which of them do the GATED_ACT behind them too
+ *     fuse.c      which LINEARs stream their weight, and which neighbours are one node
  *     attention.c which kernel an ATTENTION runs on, and what it works on
  *     plan.c      the plan's way to the device
  *     step.c      a step: launches or a graph, and its results
@@ -312,6 +312,9 @@ enum element attention_query_element(const struct backend *b, const struct op *o
 enum status attention_plan(struct executable *exe, struct error *err);
 void attention_free(struct executable *exe);
 void attention_lists_launch(const struct executable *exe, const struct launch *l); // once a step, before its ops
+struct dqkv qkv_of(const struct op *op); // of a QKV_PREP
+/* Whether the ATTENTION behind this QKV_PREP does it too in such a step. */
+bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l);
 void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l);
 
 /* ---- plan.c ---- */
@@ -323,6 +326,8 @@ enum status plan_send(struct executable *exe, struct step_slot *slot, const stru
 /* ---- fuse.c ---- */
 /* Whether op i is a LINEAR that only the next reads, a GATED_ACT of its two halves. */
 bool gated_act_follows(const struct program *p, int i);
+/* Whether op i is a QKV_PREP that only the next reads, an ATTENTION over the cache that it writes. */
+bool attention_follows(const struct program *p, int i);
 /* Values [p->n_values] live as long as fused nodes need them. */
 void fuse_lives(const struct program *p, struct value *values);
 /* Up to how many rows of x, of max_rows, stream.cu takes a LINEAR; 0: never. */

@@ -11,9 +11,9 @@ namespace {
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
-/* SHARE blocks of a cluster share a pair. SHORT as in decode_shape.cuh. */
-template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false> struct byte_shape {
-    static constexpr bool SHORT = SHORT_;
+/* SHARE blocks of a cluster share a pair. SHORT as in decode_shape.cuh. PREPARES: QKV_PREP is done on the way (decode_prep.cuh). */
+template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES_ = false> struct byte_shape {
+    static constexpr bool SHORT = SHORT_, PREPARES = PREPARES_;
     static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES, SHARE = SHARE_;
     static constexpr element E = ELEMENT_E4M3;
     static constexpr bool BYTES = true;
@@ -30,7 +30,7 @@ template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false> struct byte_s
     static constexpr int LEFT = (4 * M_TILES + 4) * N_TILES + 1; // floats that a thread leaves to the first block
     static constexpr int MERGE = max_of(2 * 64 * COLUMNS * 4, (SHARE - 1) * LEFT * 512);
     static constexpr int FIXED = QUERY + 2 * P + MERGE + COLUMNS * MAX_ROW + 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 6) * 8 +
-                                 (2 * COLUMNS + 1) * KEY_WARPS * 4 + 2 * COLUMNS * 4;
+                                 (2 * COLUMNS + 1) * KEY_WARPS * 4 + 2 * COLUMNS * 4 + (PREPARES ? 8 * DIM + 64 : 0);
     static constexpr int BLOCKS = DIM == 512 ? 1 : 2; // an SM
     static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 109) * 1024 - FIXED;
     static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES, SHARED = FIXED + N_STAGES * STAGE + 1024;

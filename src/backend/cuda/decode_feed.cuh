@@ -115,19 +115,20 @@ template <class S, class M> __device__ void copy_all(const arguments &p, const M
     for (int item = blockIdx.x / S::SHARE; item < n; item += gridDim.x / S::SHARE) {
         dpart part = load_part(p, item / n_kv);
         int kv = item % n_kv, low = first_visible(p.a, part.position + part.first_column / (p.a.n_heads / n_kv));
+        int end = S::PREPARES ? min(part.end, part.position) : part.end; // the block makes the new token's own
         table_reader table = {p.plan.block_table[p.cache.group] + (int64_t)part.seq * width, -1, 0};
         for (int tile = part.first + rank * TILE; tile < part.end; tile += S::SHARE * TILE) {
             // Keys of this step's own tokens are there when the node before has ended; all others are of earlier steps.
-            if (!waited && min(tile + TILE, part.end) > part.position) {
+            if (!waited && min(tile + TILE, end) > part.position) {
                 wait_for_previous();
                 waited = true;
             }
             table.need((tile + TILE - 1) >> shift, tile >> shift, width);
             int block = table.get((tile + min(lane, n_runs - 1) * run) >> shift);
             if constexpr (S::SHORT)
-                copy_short_tile<S>(p, m, at, kv, tile, low, part.end, run, n_runs, block);
+                copy_short_tile<S>(p, m, at, kv, tile, low, end, run, n_runs, block);
             else
-                copy_tile<S>(p, m, at, kv, tile, low, part.end, run, n_runs, block);
+                copy_tile<S>(p, m, at, kv, tile, low, end, run, n_runs, block);
         }
     }
     if (!waited)

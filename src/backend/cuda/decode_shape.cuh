@@ -14,7 +14,7 @@ template <int DIM_, int N_TILES_, element E_, bool SHORT_ = false> struct shape 
     static constexpr bool SHORT = SHORT_;
     static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES;
     static constexpr element E = E_;
-    static constexpr bool BYTES = E == ELEMENT_I8, BF16 = E == ELEMENT_BF16;
+    static constexpr bool BYTES = E == ELEMENT_I8, BF16 = E == ELEMENT_BF16, PREPARES = false;
     static constexpr int ROW = DIM * (BYTES ? 1 : 2), PANEL = ROW % 128 == 0 ? 128 : 64, N_PANELS = ROW / PANEL;
     static constexpr int CHANNEL_WARPS = DIM * N_TILES > 2048 ? 4 : DIM *N_TILES > 256 ? (DIM == 512 && N_TILES == 2 ? 4 : 2) : 1;
     static constexpr bool QUERY_IN_SHARED = DIM == 512 && N_TILES == 2;
@@ -47,6 +47,7 @@ struct arguments {
     dcache cache;
     int n_slots;
     bool prefetch;
+    dprep prep; // of shapes that do QKV_PREP too
 };
 
 /* What the computing warps are told of a pair. */

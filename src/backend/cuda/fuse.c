@@ -1,8 +1,9 @@
-/* fuse.c - which LINEARs the weight stream can compute, and which do the GATED_ACT behind them too; see cuda.h.
+/* fuse.c - which LINEARs the weight stream can compute, and which neighbours are one node; see cuda.h.
  *
  *     LINEAR, GATED_ACT      y = act(gate) * up, where gate and up are the two halves of the columns of x W^T + b, read by nobody else
+ *     QKV_PREP, ATTENTION    where no sequence has more than one token: decode attention makes queries, key and value itself
  *
- * A pair is one node in steps that take a kernel of ours, and two in all others. */
+ * The first pair is one node in steps that take a kernel of ours, the second in steps that only decode; in all others they are two. */
 #include "backend/cuda/cuda.h"
 
 static bool is_read_by_one(const struct program *p, val v) {
@@ -25,9 +26,17 @@ bool gated_act_follows(const struct program *p, int i) {
     return halves && is_read_by_one(p, made);
 }
 
+bool attention_follows(const struct program *p, int i) {
+    if (p->ops[i].code != OP_QKV_PREP || i + 1 >= p->n_ops || p->ops[i + 1].code != OP_ATTENTION)
+        return false;
+    val q = p->ops[i].out[0], read = p->ops[i + 1].in[0];
+    return read.id == q.id && read.col == q.col && read.width == q.width && is_read_by_one(p, q) &&
+           p->ops[i].args.qkv_prep.cache == p->ops[i + 1].args.attention.cache && p->ops[i].args.qkv_prep.k_turned == 0;
+}
+
 void fuse_lives(const struct program *p, struct value *values) {
     for (int i = 0; i < p->n_ops; i++)
-        if (gated_act_follows(p, i)) {
+        if (gated_act_follows(p, i) || attention_follows(p, i)) {
             struct value *x = &values[p->ops[i].in[0].id];
             x->last_use = MAX(x->last_use, i + 1);
         }

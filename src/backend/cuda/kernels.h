@@ -193,8 +193,8 @@ struct dending {
 /* ---- stream.cu: LINEAR of a few rows, bound by reading its weight once ---- */
 enum { STREAM_MAX_ROWS = 8, STREAM_MAX_M_TILES = 3 };
 struct dstream {
-    struct dweight w;  // e4m3, f16 or bf16
-    const float *bias; // [w.out]; NULL: none
+    struct dweight w;      // e4m3, f16 or bf16
+    const float *bias;     // [w.out]; NULL: none
     struct dending ending; // plain or gated
     int held;              // multiprocessors that the node before holds to its end; from a sixteenth to a quarter of all are left to it
 };
@@ -363,6 +363,20 @@ bool attention_decode_takes(const struct dattention *a, enum element cache, int 
  * no sequence has more than one token. */
 void launch_attention_decode(const struct launch *l, const struct dattention *a, const struct dparts *parts, bool prefetch, struct dmat q,
                              struct dweight sinks, struct dcache cache, struct dmat out);
+
+/* A QKV_PREP that decode attention does on its way (decode_prep.cuh), in a step where no sequence has more than one token: whole heads are
+ * rotated, the first half of the channels with the second. */
+struct dprep {
+    struct dqkv a;
+    const float *cos_sin; // [tokens][head_dim], or NULL
+    struct dmat x;        // raw or not
+    struct dweight q_norm, k_norm;
+};
+/* Whether it can: heads of 128 channels, at most 8 to a KV head, over a cache of e4m3. */
+bool attention_decode_prepares(const struct dattention *a, const struct dprep *prep, struct dcache cache);
+/* The lists of parts are there before the node before this one begins: a node in between waits before it lets the next start. */
+void launch_attention_decode_prepares(const struct launch *l, const struct dattention *a, const struct dparts *parts,
+                                      const struct dprep *prep, struct dweight sinks, struct dcache cache, struct dmat out);
 
 /* ---- attention_decode_bytes.cu: the same of a cache of e4m3 ---- */
 void launch_attention_decode_bytes(const struct launch *l, const struct dattention *a, const struct dparts *parts, bool prefetch,

@@ -55,8 +55,9 @@ static __device__ void clear_mosts(const dmosts &mosts, int t) {
 
 static __global__ void __launch_bounds__(THREADS)
     embed(device_plan plan, dweight table, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes, dmosts mosts) {
-    let_next_start();
+    // In this order: the nodes behind this one may read the plan and the lists of attention before they wait.
     wait_for_previous();
+    let_next_start();
     int t = blockIdx.y, rope = blockIdx.x - n_pieces;
     if (rope == ropes.n)
         clear_mosts(mosts, t);

@@ -146,9 +146,9 @@ static void run_experts(const struct executable *exe, const struct compiled_op *
 }
 
 static void run_qkv_prep(const struct executable *exe, const struct compiled_op *c, const struct launch *l) {
-    const struct qkv_args *a = &c->op->args.qkv_prep;
-    struct dqkv d = {a->n_heads, a->n_kv_heads, a->head_dim, a->v_head_dim, a->eps, a->plus_one, a->v_norm, a->v_from_k, a->k_absent, a->k_turned};
-    launch_qkv_prep(l, &d, c->rope, input_of(exe, c, 0, l->n_tokens), c->floats[0], c->floats[1], c->cache, c->out[0]);
+    struct dqkv d = qkv_of(c->op);
+    if (!attention_prepares(exe, c, l))
+        launch_qkv_prep(l, &d, c->rope, input_of(exe, c, 0, l->n_tokens), c->floats[0], c->floats[1], c->cache, c->out[0]);
 }
 
 static struct dmla mla_of(const struct mla_args *a) {
