@@ -211,9 +211,11 @@ build/cuda/test_split: tests/cuda/test_split.cu tests/cuda/products.cuh src/back
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
 build/cuda/bench_wide: bench/cuda/wide.cu bench/cuda/products.cuh src/backend/cuda/wide.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
+build/cuda/bench_head: bench/cuda/head.cu bench/cuda/products.cuh src/backend/cuda/head.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
 build/cuda/bench_tiles: bench/cuda/tiles.cu bench/cuda/products.cuh src/backend/cuda/tiles.cu src/backend/cuda/kernels.h build/cuda/backend/cuda/norm.cu.o build/cuda/backend/cuda/quantise.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
-cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear build/cuda/test_tiles build/cuda/test_wide build/cuda/test_split build/cuda/bench_tiles build/cuda/bench_wide build/cuda/libtimeline.so
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear build/cuda/test_tiles build/cuda/test_wide build/cuda/test_split build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_head build/cuda/libtimeline.so
 build/cuda/bench_nodes: bench/cuda/nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o

@@ -54,9 +54,10 @@ tests() {
         echo "rows_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/6 $there/test_ops_rows"
         echo "layer_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=2/4 $there/test_ops_layer"
     done
+    echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
-    for t in ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
+    for t in ops_head ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
         case ${t##*/test_} in
         ops* | goldens | device | parity | overlap | sample_rows | cache | faults) ;;
@@ -81,14 +82,14 @@ sample_of() { # TOOL PROGRAM:PARTS [OPTION...]
     echo "GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts compute-sanitizer --launch-timeout 60 --tool $tool --error-exitcode 1 $* $there/$program"
 }
 samples() {
-    for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3 sample_rows:1; do
+    for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 sample_rows:1; do
         for tool in memcheck initcheck; do
             echo "${tool}_${sample%:*} $(sample_of $tool $sample)"
         done
         # Of the build for these tools: sixteen blocks of a cluster, which SAMPLE takes for a few rows, end in a fault of the tool.
         echo "synccheck_${sample%:*} GYRE_PLUGINS=$there/racecheck $(sample_of synccheck $sample)"
     done
-    for sample in ops_rows:100 ops_layer:200 ops_attention:40 ops:40 ops_moe:24 ops_recurrent:8 sample_rows:1; do
+    for sample in ops_rows:100 ops_layer:200 ops_attention:40 ops:40 ops_moe:24 ops_recurrent:8 ops_head:12 sample_rows:1; do
         echo "racecheck_${sample%:*} GYRE_PLUGINS=$there/racecheck $(sample_of racecheck $sample)"
     done
 }

@@ -12,7 +12,7 @@
 #include <utility>
 
 static const double PEAK = 4.6e12; // bytes a second that an H200 reads
-static const size_t POOL = 1536ull << 20, WORKSPACE = 64 << 20;
+static const size_t POOL = 3ull << 30, WORKSPACE = 64 << 20;
 enum { MAX_ROWS = 2048, MAX_IN = 32768, MAX_WIDTH = 262144, MAX_OUTPUT = MAX_ROWS * 65536 };
 
 struct shape {
@@ -123,7 +123,7 @@ static double time_steadily(const shape &s, const std::function<bool()> &put) {
 
 // ---- the library ----------------------------------------------------------------------------------------------------
 
-/* A product by cuBLASLt into 16 bits, that of e4m3 with one scale for all. */
+/* A product by cuBLASLt into 16 bits or float32, that of e4m3 with one scale for all. */
 struct library_product {
     const shape &s;
     cublasLtMatmulDesc_t description = nullptr;
@@ -131,7 +131,7 @@ struct library_product {
     cublasLtMatmulHeuristicResult_t found[16];
     int n_found = 0;
 
-    library_product(const shape &s, int rows) : s(s) {
+    library_product(const shape &s, int rows, cudaDataType_t made = CUDA_R_16F) : s(s) {
         cudaDataType_t type = s.weight == ELEMENT_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_16F;
         cublasOperation_t transposed = CUBLAS_OP_T;
         int8_t fast = 1;
@@ -144,7 +144,7 @@ struct library_product {
         }
         cublasLtMatrixLayoutCreate(&w_as, type, s.in, s.out, s.in);
         cublasLtMatrixLayoutCreate(&x_as, type, s.in, rows, s.in);
-        cublasLtMatrixLayoutCreate(&y_as, CUDA_R_16F, s.out, rows, s.out);
+        cublasLtMatrixLayoutCreate(&y_as, made, s.out, rows, s.out);
         cublasLtMatmulPreference_t wish;
         cublasLtMatmulPreferenceCreate(&wish);
         cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE, sizeof WORKSPACE);
@@ -169,8 +169,8 @@ struct library_times {
     double us, steady_us; // negative: it has none
 };
 /* The fastest of its algorithms. */
-static library_times time_library(const shape &s, int rows, bool steadily) {
-    library_product p(s, rows);
+static library_times time_library(const shape &s, int rows, bool steadily, cudaDataType_t made = CUDA_R_16F) {
+    library_product p(s, rows, made);
     library_times best = {-1, -1};
     int which = 0;
     for (int i = 0; i < p.n_found; i++) {

@@ -189,6 +189,7 @@ static enum status place_values(struct executable *exe, enum element *element, i
         sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
     fold_lives(exe->program, sized.values);
     fuse_lives(exe->program, sized.values);
+    head_lives(exe->program, sized.values);
     for (int i = 0; i < exe->n_twins; i++)
         sized.values[sized.n_values++] = twin_as_value(exe, sized.values, &exe->twins[i]);
     int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
@@ -312,6 +313,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         x = c->convert;
     }
     c->stream_rows = stream_rows(c, x, max_rows);
+    c->is_head = head_compiled(exe, c, x);
     if (c->matrix[0].element == ELEMENT_E4M3) {
         c->in_twin = twin_of(exe, op->in[0]);
         c->raw_is_read = raw_will_be_read(exe->program, op);
@@ -399,6 +401,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     TRY(alloc_scratch(exe, err));
     TRY(place_ropes(exe, err));
     TRY(attention_plan(exe, err));
+    TRY(head_alloc(exe, err));
     TRY(alloc_results(exe, err));
     TRY(plan_alloc(exe, err));
     if (exe->only_sized)
@@ -432,6 +435,7 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFree(exe->counters);
     cudaFree(exe->rope_memory);
     cudaFree(exe->mosts.at);
+    cudaFree(exe->bests);
     plan_free(exe);
     cudaFreeHost(exe->hidden_host);
     free(exe->logits_host);

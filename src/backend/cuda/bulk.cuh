@@ -113,6 +113,14 @@ __device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const C
                  : "memory");
 }
 
+__device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const CUtensorMap *map, int c0, int c1, uint32_t barrier,
+                                                 uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
+                 "[%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(barrier), "h"((unsigned short)ranks), "l"(policy)
+                 : "memory");
+}
+
 /* How the L2 keeps what is copied: weights are read once a step, tokens by every block. */
 __device__ __forceinline__ uint64_t policy_read_once() {
     uint64_t policy;

@@ -14,6 +14,7 @@
  *     twins.c     which values have an e4m3 twin, and who writes it
  *     fold.c      ops that need no node of their own
  *     fuse.c      which LINEARs stream their weight, and which neighbours are one node
+ *     head.c      the LINEAR that makes logits, whose largest SAMPLE may take from it
  *     attention.c which kernel an ATTENTION runs on, and what it works on
  *     plan.c      the plan's way to the device
  *     step.c      a step: launches or a graph, and its results
@@ -140,6 +141,7 @@ enum linear_path {
     PATH_STREAM, // by stream.cu from the value, likewise
     PATH_WIDE,   // by wide.cu from its twin, likewise
     PATH_SPLIT,  // by split.cu from its twin, to raw products
+    PATH_HEAD,   // by head.cu from the value, with the SOFTCAP behind it and what SAMPLE wants of greedy rows
     N_PATHS
 };
 static inline bool makes_raw(enum linear_path path) { return path == PATH_TWIN || path == PATH_SPLIT; }
@@ -193,6 +195,7 @@ struct compiled_op {
     struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
     struct gemm *gemm;                 // LINEAR
     int stream_rows;                   // LINEAR: up to so many rows stream.cu takes it
+    bool is_head;                      // LINEAR: the program's head, and head.cu takes it
     struct compiled_op *pair;          // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR
     struct dmat convert;               // LINEAR: where x goes first, if it has another element
     struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
@@ -250,6 +253,7 @@ struct executable {
     int n_parts;
     void *partial, *arrived; // of the lists
     struct dmat logits, hidden;
+    struct dbest *bests; // [HEAD_MAX_ROWS][HEAD_BESTS], by head.cu
 
     char *plan_device; // one block, read by every step
     size_t plan_bytes;
@@ -338,6 +342,16 @@ bool does_its_pair(const struct compiled_op *linear, int n_rows);               
 const struct compiled_op *linear_maker(const struct compiled_op *linear, int n_rows); // which of the two has the node's output
 struct dmat linear_made(const struct compiled_op *linear);                            // that output where the node is one of ours
 void stream_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x);
+
+/* ---- head.c ---- */
+/* The LINEAR whose rows are the logits, all of them, but for a SOFTCAP between it and SAMPLE, and that nobody else reads; NULL: there is none. */
+const struct op *head_of(const struct program *p);
+void head_lives(const struct program *p, struct value *values);                               // what it reads lives until SOFTCAP's result is written
+enum status head_alloc(struct executable *exe, struct error *err);                            // what it leaves for SAMPLE
+bool head_compiled(const struct executable *exe, const struct compiled_op *c, struct dmat x); // whether head.cu takes it; x: what it reads
+bool head_does(const struct executable *exe, int n_rows);                                     // whether it does, in a step of so many rows
+enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
+struct dbests head_bests(const struct executable *exe, int n_rows);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -73,7 +73,11 @@ int stream_rows(const struct compiled_op *c, struct dmat x, int max_rows) {
 }
 
 bool linear_takes(const struct compiled_op *c, enum linear_path path, int rows) {
-    return path == PATH_STREAM ? rows <= c->stream_rows : gemm_takes(c->gemm, path, rows);
+    switch (path) {
+    case PATH_STREAM: return rows <= c->stream_rows;
+    case PATH_HEAD: return c->is_head && rows <= HEAD_MAX_ROWS;
+    default: return gemm_takes(c->gemm, path, rows);
+    }
 }
 
 enum linear_path linear_path(const struct compiled_op *c, int n_rows) { return gemm_path(c->gemm, n_rows); }

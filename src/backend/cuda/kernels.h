@@ -282,6 +282,41 @@ struct split_cut split_cut_at(int i);
 int split_cut_of(struct dweight w, int n_rows);
 cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut);
 
+/* ---- head.cu: LINEAR of 16 bits whose rows are logits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows ---- */
+struct dhead {
+    struct dweight w;  // f16 or bf16
+    const float *bias; // [w.out]; NULL: none
+    float cap;         // of SOFTCAP; 0: none
+};
+enum { HEAD_MAX_ROWS = 512, HEAD_BESTS = 160 };
+/* The largest of some of a row's logits, and where it is, of equals the first; what is not a number is largest. */
+struct dbest {
+    float logit;
+    int32_t id;
+};
+/* The largest of a row: of n parts of it, from at + row * HEAD_BESTS. at NULL: nobody has looked. */
+struct dbests {
+    struct dbest *at;
+    int n;
+};
+/* Whether it can compute that: x of w's element, its rows and w's at multiples of 16 bytes; logits float32. */
+bool head_takes(const struct dhead *a, struct dmat x, struct dmat logits, int n_rows);
+/* bests.at of all rows, and logits of those that ask for more (drow.is_plain says which do not). */
+cudaError_t launch_head(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits, struct dbest *bests);
+int head_parts(const struct dhead *a, int n_rows); // how many bests a row gets
+
+/* How it is cut into blocks. launch_head takes what head_cut_of says; benchmarks try others. */
+struct head_cut {
+    int octets;   // of rows of W in a tile: 24 at most, beyond 192 tokens 16
+    int n_blocks; // at most HEAD_BESTS
+    int n_stages; // of the ring: 2 at least
+    int sharers;  // blocks of a cluster, which have the same tokens and each other rows of W: 1 or 2
+};
+struct head_cut head_cut_of(const struct dhead *a, int n_rows);
+int head_stages(int n_rows, int octets); // most that shared memory has room for
+cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat y, struct dbest *bests,
+                            const struct head_cut *cut);
+
 /* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
 struct dadd_norm {
     struct dweight w, r_scale;
@@ -445,8 +480,8 @@ void launch_take_plan(cudaStream_t stream, const struct dtake *take);
 
 /* ---- sample.cu ---- */
 bool sample_fits(int n_vocab); // whether rows of so many logits can be sampled
-/* To places.sampled, and where asked for to top_token and top_logprob. float32 logits. */
-void launch_sample(const struct launch *l, struct dmat logits);
+/* To places.sampled, and where asked for to top_token and top_logprob. float32 logits; with bests those of plain rows are not read. */
+void launch_sample(const struct launch *l, struct dmat logits, struct dbests bests);
 
 #ifdef __cplusplus
 }

@@ -16,7 +16,8 @@
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
  * not reach the power limit that a step runs at. From there to 512 rows wide.cu computes large products with a GATED_ACT behind them, as
- * steps of 128, 256 and 512 rows showed (docs/benchmarks.md), and the library all else.
+ * steps of 128, 256 and 512 rows showed (docs/benchmarks.md), and the library all else. A head that head.cu takes is its own: what is saved with
+ * logits that nobody reads, a step without rows does not show.
  *
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
  * if GYRE_LINEAR names a path (library, stream, tiles, wide, split: for tests and to measure), and those for which the time is up take what is
@@ -95,6 +96,8 @@ static enum linear_path usual(const struct compiled_op *c, int rows) {
     enum linear_path path;
     if (is_forced(&path))
         return linear_takes(c, path, rows) ? path : gemm_library(c->gemm);
+    if (linear_takes(c, PATH_HEAD, rows))
+        return PATH_HEAD;
     if (rows > MOST_TIMED_ROWS && rows <= MOST_WIDE_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows))
         return PATH_WIDE;
     if (rows > MOST_TIMED_ROWS && rows <= MOST_SPLIT_ROWS && !c->pair && linear_takes(c, PATH_SPLIT, rows) &&
@@ -120,7 +123,7 @@ static void take_usual(struct executable *exe) {
 
 // ---- what is timed ----------------------------------------------------------------------------------------------
 
-static bool is_timed(const struct compiled_op *c) { return c->gemm && gemm_is_worth_timing(c->gemm); }
+static bool is_timed(const struct compiled_op *c) { return c->gemm && !c->is_head && gemm_is_worth_timing(c->gemm); }
 
 static bool is_known(const struct search *s, const struct compiled_op *c) {
     for (int i = 0; i < s->n_kinds; i++)

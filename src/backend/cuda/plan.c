@@ -208,7 +208,7 @@ static void write_row(const struct sample_params *p, struct drow *row) {
                          .top_k = p->top_k,
                          .target = p->target,
                          .n_top = p->n_top_logprobs,
-                         .is_plain = p->temperature == 0 && !is_changed && !is_scored,
+                         .is_plain = sample_is_plain(p),
                          .is_scored = is_scored,
                          .is_changed = is_changed};
     if (p->temperature > 0)

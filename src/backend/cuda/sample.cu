@@ -1,4 +1,5 @@
-/* sample.cu - SAMPLE: all of core/sample.h, in one node. A cluster of thread blocks takes a row of logits.
+/* sample.cu - SAMPLE: all of core/sample.h, in one node. A cluster of thread blocks takes a row of logits; where the head has looked for the
+ * largest itself (head.cu), a warp takes a plain row's from what it left, 1 KB, and its logits are not read.
  *
  * Each block of the cluster holds a slice of the row in its shared memory, so the row is read once, by bulk copies that are all
  * asked for at once; what the slices say is joined in the first block's. With x the row after bias, bans and penalties and e = (x - max) / temperature, weights are the
@@ -775,7 +776,23 @@ static __device__ void sample_row(const row_view &v, best raw, int n_vocab) {
     write_result(v, result);
 }
 
-static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dmat logits, int slice) {
+/* A plain row of which the head has left the best of each part; the first warp's. What is not a number is better than any. */
+static __device__ void take_best(const row_view &v, const dbests &bests) {
+    const dbest *of_row = bests.at + (int64_t)v.r * HEAD_BESTS;
+    best mine = {-INFINITY, INT_MAX};
+    int bad = 0;
+    for (int i = threadIdx.x; i < bests.n; i += 32) {
+        dbest part = of_row[i];
+        bad |= !(part.logit < INFINITY);
+        mine = better(mine, best{part.logit, part.id});
+    }
+    mine = warp_best(mine);
+    bad = __any_sync(0xffffffffu, bad) || mine.logit == -INFINITY;
+    int token = mine.logit > -INFINITY ? mine.id : 0;
+    write_result(v, dsampled{token, token, 0, bad ? SAMPLED_NOT_FINITE : 0, 0, 0});
+}
+
+static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dmat logits, int slice, dbests bests) {
     extern __shared__ __align__(16) char memory[];
     cluster_shared &shared = *reinterpret_cast<cluster_shared *>(memory);
     let_next_start();
@@ -793,6 +810,11 @@ static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dm
     cluster.barrier_arrive(); // this block has started, and what others add to is zero
     wait_for_previous();
     bool is_there = r < step_rows(plan);
+    if (is_there && bests.at && plan.rows[r].is_plain) {
+        if (rank == 0 && threadIdx.x < 32)
+            take_best(v, bests);
+        is_there = false; // nothing is left to do
+    }
     if (is_there && threadIdx.x == 0 && in_bulk(v))
         copy_slice(v);
     if (is_there && threadIdx.x < sizeof(drow) / 4)
@@ -834,7 +856,7 @@ static cudaError_t set_up() {
 }
 
 /* Sixteen blocks a row where that fills no more of the device than there is, or where eight cannot hold the row. */
-void launch_sample(const struct launch *l, struct dmat logits) {
+void launch_sample(const struct launch *l, struct dmat logits, struct dbests bests) {
     int n_ranks = l->n_rows <= FEW_ROWS || slice_of(logits.width, 8) > MOST_SLICE ? 16 : 8, slice = slice_of(logits.width, n_ranks);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -844,5 +866,5 @@ void launch_sample(const struct launch *l, struct dmat logits) {
     cudaLaunchConfig_t config = {dim3(l->n_rows * n_ranks), dim3(THREADS), SHARED_BYTES + slice * sizeof(float), l->stream, attributes, 2};
     static const cudaError_t is_set_up = set_up();
     (void)is_set_up; // what went wrong shows as cudaGetLastError
-    cudaLaunchKernelEx(&config, sample, l->plan, logits, slice);
+    cudaLaunchKernelEx(&config, sample, l->plan, logits, slice, bests);
 }

@@ -72,6 +72,8 @@ static enum status run_linear(const struct executable *exe, const struct compile
         launch_convert(l, n_rows, x, c->convert);
         x = c->convert;
     }
+    if (path == PATH_HEAD)
+        return head_run(exe, c, l, x, err);
     if (path != PATH_STREAM)
         return gemm_run(c->gemm, n_rows, x, c->out[0], err);
     stream_run(exe, c, l, n_rows, x);
@@ -163,6 +165,11 @@ static void run_delta(const struct executable *exe, const struct compiled_op *c,
     launch_delta_rule(l, &d, c->in[0], c->in[1], c->in[2], c->floats[0], c->floats[1], c->cache, c->out[0]);
 }
 
+/* Whether the node of the head did it. */
+static bool softcap_is_done(const struct executable *exe, const struct compiled_op *softcap, int n_rows) {
+    return softcap->op->out[0].id == exe->program->ops[exe->program->n_ops - 1].in[0].id && head_does(exe, n_rows);
+}
+
 static enum status op_refused(struct executable *exe, const struct compiled_op *c, int n_rows, cudaError_t code, struct error *err) {
     char what[280];
     op_described(exe, c, n_rows, what, sizeof what);
@@ -203,8 +210,11 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
         if (l->n_rows > 0)
             launch_take_rows(l, c->in[0], c->out[0]);
         break;
-    case OP_SOFTCAP: launch_softcap(l, n_rows, a->softcap.cap, c->in[0], c->out[0]); break;
-    case OP_SAMPLE: launch_sample(l, c->in[0]); break;
+    case OP_SOFTCAP:
+        if (!softcap_is_done(exe, c, n_rows))
+            launch_softcap(l, n_rows, a->softcap.cap, c->in[0], c->out[0]);
+        break;
+    case OP_SAMPLE: launch_sample(l, c->in[0], head_bests(exe, n_rows)); break;
     case N_OPCODES: BUG_IF(true);
     }
     cudaError_t code = cudaGetLastError();

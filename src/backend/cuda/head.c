@@ -1,0 +1,80 @@
+/* head.c - the program's end: the LINEAR that makes logits, perhaps a SOFTCAP, and SAMPLE; see cuda.h.
+ *
+ * Greedy rows want the largest logit and no other. head.cu leaves it, in parts, and writes logits only for rows that ask for more, so those of
+ * a step that decodes greedily never see memory. It takes heads of 16 bits in steps of up to HEAD_MAX_ROWS rows; all others are LINEARs
+ * like any, and SAMPLE reads their logits. */
+#include "backend/cuda/cuda.h"
+
+static int maker_of(const struct program *p, val v) { return p->values[v.id].first_use; }
+
+/* One op reads all of it, and nobody else any. */
+static bool is_whole_for_one(const struct program *p, val v) {
+    int n = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_IN; k++)
+            n += val_given(p->ops[i].in[k]) && p->ops[i].in[k].id == v.id;
+    return n == 1 && v.col == 0 && v.width == p->values[v.id].width && p->hidden.id != v.id;
+}
+
+/* The SOFTCAP between the head and SAMPLE, or NULL. */
+static const struct op *softcap_of(const struct program *p) {
+    const struct op *maker = &p->ops[maker_of(p, p->ops[p->n_ops - 1].in[0])];
+    return maker->code == OP_SOFTCAP ? maker : NULL;
+}
+
+const struct op *head_of(const struct program *p) {
+    const struct op *cap = softcap_of(p);
+    val logits = p->ops[p->n_ops - 1].in[0], made = cap ? cap->in[0] : logits;
+    const struct op *head = &p->ops[maker_of(p, made)];
+    return head->code == OP_LINEAR && is_whole_for_one(p, logits) && is_whole_for_one(p, made) ? head : NULL;
+}
+
+void head_lives(const struct program *p, struct value *values) {
+    const struct op *head = head_of(p);
+    if (head && softcap_of(p))
+        values[head->in[0].id].last_use = MAX(values[head->in[0].id].last_use, (int)(softcap_of(p) - p->ops));
+}
+
+static struct dhead dhead_of(const struct executable *exe, const struct compiled_op *c) {
+    const struct op *cap = softcap_of(exe->program);
+    return (struct dhead){c->matrix[0], c->floats[1].at, cap ? cap->args.softcap.cap : 0};
+}
+
+enum status head_alloc(struct executable *exe, struct error *err) {
+    const struct op *head = head_of(exe->program);
+    if (!head || weight_on_device(exe->backend, head->weights[0])->matrix.element == ELEMENT_E4M3)
+        return OK;
+    int64_t rows = MIN(padded_rows(MAX(exe->bucket.max_rows, 1)), HEAD_MAX_ROWS);
+    return device_alloc(exe, &exe->bests, rows * HEAD_BESTS * (int64_t)sizeof *exe->bests, "the largest logits", err);
+}
+
+bool head_compiled(const struct executable *exe, const struct compiled_op *c, struct dmat x) {
+    struct dhead h = dhead_of(exe, c);
+    if (!exe->bests || c->op != head_of(exe->program))
+        return false;
+    return head_takes(&h, x, exe->logits, 1) && (c->convert.at || !c->in_order.at || head_takes(&h, c->in_order, exe->logits, 1));
+}
+
+static const struct compiled_op *compiled_head(const struct executable *exe) {
+    const struct op *head = head_of(exe->program);
+    return head ? &exe->ops[head - exe->program->ops] : NULL;
+}
+
+bool head_does(const struct executable *exe, int n_rows) {
+    const struct compiled_op *c = compiled_head(exe);
+    return c && n_rows > 0 && linear_path(c, n_rows) == PATH_HEAD;
+}
+
+enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err) {
+    struct dhead h = dhead_of(exe, c);
+    DEVICE_TRY(exe->backend, err, launch_head(l, l->n_rows, &h, x, exe->logits, exe->bests), "%s: the head of %d rows did not start",
+               c->op->weights[0]->name, l->n_rows);
+    return OK;
+}
+
+struct dbests head_bests(const struct executable *exe, int n_rows) {
+    if (!head_does(exe, n_rows))
+        return (struct dbests){0};
+    struct dhead h = dhead_of(exe, compiled_head(exe));
+    return (struct dbests){exe->bests, head_parts(&h, n_rows)};
+}
