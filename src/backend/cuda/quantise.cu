@@ -8,11 +8,14 @@
  *
  * Where the largest sizes are known (dmat.most) no thread waits for another: a row is spread over as many blocks as there is room
  * for. On an H200, us of a node behind its like with and without (bench/cuda/nodes.cu), 18,944 wide: 32 rows 1.2 and 2.2, 128 1.7 and
- * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). Blocks of fewer threads, and more pieces a thread, take longer. */
+ * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). In a step what counts more is that blocks of the product behind (split.cu) find room beside
+ * these, so that their weights are under way meanwhile: two pieces a thread take half of the threads. */
 #include "backend/cuda/fours.cuh"
 
 enum { PIECE = 8, HELD = 4, MOST_THREADS = 1024, WIDEST = MOST_THREADS * HELD * PIECE };
-enum { KNOWN_THREADS = 320, KNOWN_SINGLE = 310000 }; // of a block at most; with so many a thread makes one piece
+/* Up to KNOWN_SINGLE pieces a thread makes one, else two; in larger blocks, which are spread more evenly over the multiprocessors, as long as
+ * all have a place at once. */
+enum { KNOWN_THREADS = 640, KNOWN_SINGLE = 200000, KNOWN_AT_ONCE = 132 * 3 * KNOWN_THREADS * 2 };
 
 static const float LARGEST = 448.0f, TINIEST = 1e-30f; // 448 / TINIEST is still a float
 
@@ -140,8 +143,10 @@ template <element E, int EACH> static __global__ void __launch_bounds__(KNOWN_TH
 }
 
 template <element E> static void launch_known(const struct launch *l, int n_rows, struct dmat x, struct dmat y8) {
-    int pieces = y8.width / PIECE, each = (int64_t)n_rows * pieces > KNOWN_SINGLE ? 2 : 1;
-    int threads = (pieces + each - 1) / each, blocks = (threads + KNOWN_THREADS - 1) / KNOWN_THREADS;
+    int pieces = y8.width / PIECE;
+    int64_t all = (int64_t)n_rows * pieces;
+    int each = all > KNOWN_SINGLE ? 2 : 1, most = each == 2 && all <= KNOWN_AT_ONCE ? KNOWN_THREADS : KNOWN_THREADS / 2;
+    int threads = (pieces + each - 1) / each, blocks = (threads + most - 1) / most;
     dim3 grid(blocks, n_rows), block(((threads + blocks - 1) / blocks + 31) / 32 * 32);
     launch_node(each == 1 ? quantise_known<E, 1> : quantise_known<E, 2>, grid, block, 0, l->stream, x, y8);
 }
