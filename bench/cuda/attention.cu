@@ -250,7 +250,8 @@ static const char *element_name(element e) {
     return e == ELEMENT_F32 ? "f32" : e == ELEMENT_F16 ? "f16" : e == ELEMENT_BF16 ? "bf16" : e == ELEMENT_E4M3 ? "e4m3" : "int8";
 }
 
-/* Both kernels read the same elements, so that only the rounding of queries differs, of 11 bits or 8, and that of P. */
+/* Both kernels read the same elements, so that only the rounding of queries differs, of 11 bits or 8, and that of P. Of short keys, which are like
+ * their values, what is off in scores does not average out of results. */
 static bool check(const setup &s) {
     if (!strstr(s.name, only) && !(turned && strcmp(only, "short") == 0))
         return true;
@@ -294,7 +295,7 @@ static bool check(const setup &s) {
     }
     cudaFree(w.out.most);
     release(w);
-    double bound = s.e == ELEMENT_BF16 ? 0.01 : 0.004;
+    double bound = s.e == ELEMENT_BF16 ? 0.01 : turned && s.e == ELEMENT_E4M3 ? 0.006 : 0.004;
     bool ok = worst <= bound && same;
     printf("%s %-28s %2d/%d x %d%s %-4s block %-3d columns %-2d window %d chunk %d: %.2e\n", ok ? "ok    " : "FAILED", s.name, s.n_heads,
            s.n_kv, s.dim, turned ? " short" : "", element_name(s.e), s.n_slots, s.columns, s.window, s.chunk, worst);
