@@ -12,19 +12,64 @@
  * The warpgroup takes a tile: warp w the scores of keys 16w .. 16w+15, then channels 16w .. 16w+15 of every 64 for all keys. So P goes
  * through shared memory and a barrier, in the tensor core's layout, and the largest score of a column is one for the warpgroup: raised,
  * with a second barrier, by the first tile and where a score passes it by P_SLACK powers of two, which the barrier itself tells all. The
- * sums need no joining at a pair's end. A tile is some 230 instructions of a warp one after another, about 1,000 cycles, and a pair has
- * 2,500 besides; two blocks a multiprocessor hide some of that. Four were tried for up to 128 channels, 80 registers a thread and two
- * tiles in a ring: 16.2 for 14.4 us at 128 x 272 of Qwen2.5-7B, 50.7 for 46.6 at 512 x 272.
+ * sums need no joining at a pair's end.
+ *
+ * A tile is a chain: some 200 instructions of a warp, of which most wait for the one before, four to five cycles each; a pair has 400
+ * besides. At 512 x 272 of Qwen2.5-7B computing warps waited for bytes 18 % of their time and for themselves the rest, with two blocks a
+ * multiprocessor. So two tiles are taken at once, or the next one's scores are started early (byte_shape). Tried: four blocks a
+ * multiprocessor, 80 registers a thread and two tiles in a ring, 16.2 for 14.4 us at 128 x 272, 50.7 for 46.6 at 512 x 272; two more warps
+ * that make the next pair's queries meanwhile, nothing.
  *
  * Where pairs are few, SHARE blocks of a cluster take the tiles of one in turn; at its end the others leave their sums in the shared
  * memory of the first (st.async, counted by a barrier there). One block of SHARE warpgroups was tried: it has to wait for the
  * node before to leave its registers, and one multiprocessor reads all the keys. */
+#include "backend/cuda/decode_bytes_end.cuh"
 #include "backend/cuda/decode_prep.cuh"
 
 namespace {
 
+/* All tiles of a pair, the block's i-th, that this block has: every SHARE-th from the rank-th on. */
+template <class S>
+__device__ void take_pair(const arguments &p, const byte_memory<S> &m, const prep_memory<S> &pm, int i, const task<S> &t,
+                          const byte_pair<S> &c, const byte_place &at, ring_place &r, int &generation, int rank, byte_sums<S> &o) {
+    int first = t.part.first + rank * TILE, n_tiles = (t.part.end - first + S::SHARE * TILE - 1) / (S::SHARE * TILE), k = 0;
+    float d[1][S::QUERY_ROWS / 2] = {};
+    auto complete = [&](int k, ring_place place) { // the new token's key and value are not copied
+        if constexpr (S::PREPARES)
+            if (k < n_tiles && first + k * S::SHARE * TILE + TILE >= t.part.end && has_newest(t.part))
+                place_newest<S>(m, pm, t, i, first + k * S::SHARE * TILE, place);
+    };
+    auto start = [&](int k) { // of whatever lies in the stage where there is none: its scores are never looked at
+        complete(k, r);
+        if (k < n_tiles)
+            barrier_wait(m.full + r.stage * 8, r.parity);
+        start_scores<S>(m, r, d[0]);
+    };
+    if (S::AHEAD)
+        start(0);
+    int n_single = S::TILES == 1 ? n_tiles : n_tiles % S::TILES; // these first: the bytes of more may still be on their way
+    for (; k < n_single; k++, generation ^= 1) {
+        if (!S::AHEAD)
+            complete(k, r);
+        take_tiles<S, 1>(p, m, t, first + k * S::SHARE * TILE, c, at, r, generation, k == 0, o, d, [&] { start(k + 1); });
+    }
+    if constexpr (S::TILES > 1)
+        for (; k < n_tiles; k += S::TILES, generation ^= 1) {
+            float ds[S::TILES][S::QUERY_ROWS / 2] = {};
+            ring_place last = r;
+            for (int j = 0; j < 2 * (S::TILES - 1); j++)
+                last.next(S::N_STAGES);
+            complete(k + S::TILES - 1, last);
+            take_tiles<S, S::TILES>(p, m, t, first + k * TILE, c, at, r, generation, k == 0, o, ds, [] {});
+        }
+    if (S::AHEAD) {
+        products_wait<0>();
+        registers_settle(d[0]);
+    }
+}
+
 template <class S> __device__ void compute_bytes(const arguments &p, const byte_memory<S> &m) {
-    int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, buffer = 0;
+    int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, generation = 0;
     byte_place at(S::PANEL, S::SIDE);
     ring_place r = {0, 0};
     prep_memory<S> pm(m);
@@ -52,12 +97,7 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
             for (int k = 0; k < 2; k++)
                 c.by[n][k] = m.query_factor[8 * n + 2 * at.quarter + k] * (p.a.scale * 1.4426950408889634f);
         o.clear();
-        int n_tiles = (t.part.end - t.part.first + TILE - 1) / TILE;
-        for (int k = rank; k < n_tiles; k += S::SHARE, buffer ^= 1) {
-            if (S::PREPARES && k == n_tiles - 1 && has_newest(t.part))
-                place_newest<S>(m, pm, t, i, t.part.first + k * TILE, r);
-            take_bytes<S>(p, m, t, t.part.first + k * TILE, c, at, r, buffer, k == rank, o);
-        }
+        take_pair<S>(p, m, pm, i, t, c, at, r, generation, rank, o);
         if (rank > 0) {
             leave_to_first<S>(m, rank, i, o);
         } else {

@@ -3,8 +3,8 @@
  * A part is a run of keys (whole tiles of 64) that some columns, query heads of tokens, look at. To join parts costs as much as some
  * ten tiles, so a sequence is cut where the device would else have too little to do at once, or one block would work longer than
  * all others: a part has the step's tiles divided by the parts that run at once, LEAST at least, and a sequence of half as many more
- * stays whole, as do all of up to WHOLE tiles. (Parts of 4 tiles wherever a sequence has more than 5, whatever else the step holds,
- * cost 59 us where 128 sequences of 528 tokens are to be read in 16.)
+ * stays whole, as do all of up to WHOLE tiles for each of the blocks that share it. (Parts of 4 tiles wherever a sequence has more than 5,
+ * whatever else the step holds, cost 59 us where 128 sequences of 528 tokens are to be read in 16.)
  *
  * A list is of sequences with few tokens in this step, or with many: least_tokens to most_tokens. The groups of columns of a sequence
  * stand last first, as the last see most keys and had better not be begun at the end.
@@ -18,6 +18,7 @@ enum { AT_ONCE = 16 };
 struct lists {
     dparts list[AT_ONCE];
     int at_once[AT_ONCE]; // of a list: parts that run at once
+    int share[AT_ONCE];   // blocks that share a pair of a part and a KV head
 };
 
 /* How the columns and keys of a sequence are cut: n_groups groups of columns, each into n_parts. */
@@ -26,8 +27,8 @@ struct cut {
 };
 
 /* tiles: of a part. */
-static __device__ int n_parts_of(int n_tiles, int tiles, int most) {
-    if (n_tiles <= max(WHOLE, tiles + tiles / 2))
+static __device__ int n_parts_of(int n_tiles, int tiles, int most, int whole) {
+    if (n_tiles <= max(whole, tiles + tiles / 2))
         return 1;
     return max(1, min(most, (n_tiles + tiles - 1) / tiles));
 }
@@ -42,9 +43,9 @@ static __device__ int tiles_of(const dparts &p, int n_tokens, int position) {
     return (position + n_tokens - 1) / TILE - first_key(p, position) / TILE + 1;
 }
 
-static __device__ cut cut_sequence(const dparts &p, int n_tokens, int position, int tiles) {
+static __device__ cut cut_sequence(const dparts &p, int n_tokens, int position, int tiles, int whole) {
     int columns = n_tokens * p.per_kv, n_groups = (columns + p.columns - 1) / p.columns;
-    return {columns, n_groups, n_parts_of(tiles_of(p, n_tokens, position), tiles, p.max_split / n_groups)};
+    return {columns, n_groups, n_parts_of(tiles_of(p, n_tokens, position), tiles, p.max_split / n_groups, whole)};
 }
 
 /* Inclusive sum over the threads before and this one. */
@@ -110,7 +111,7 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
         if (n_tokens >= p.least_tokens && n_tokens <= p.most_tokens) {
             row = plan.query_start[s];
             position = plan.position[row];
-            c = cut_sequence(p, n_tokens, position, tiles);
+            c = cut_sequence(p, n_tokens, position, tiles, WHOLE * all.share[blockIdx.x]);
         }
         int n = c.n_groups * c.n_parts, end = base + scan(n, shared), n_sums = c.n_parts > 1 ? n : 0;
         int end_sums = base_sums + scan(n_sums, shared);
@@ -129,24 +130,25 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
         *p.n = min(base, p.max_parts);
 }
 
-static int blocks_at_once(int head_dim) { // of attention: two a multiprocessor where their rings fit
+/* Of attention: two a multiprocessor where their rings fit, beside what blocks of a cluster leave to the first. */
+static int blocks_at_once(int head_dim, int share) {
     static int n_sms;
     if (!n_sms) {
         int device = 0;
         cudaGetDevice(&device);
         cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
     }
-    return head_dim > 256 ? n_sms : 2 * n_sms;
+    return head_dim > 256 || (head_dim == 256 && share > 1) ? n_sms : 2 * n_sms;
 }
 
 int attention_clusters(int head_dim, int share) {
-    int blocks = blocks_at_once(head_dim);
+    int blocks = blocks_at_once(head_dim, share);
     return (share == 4 ? blocks - blocks / 8 : blocks) / share; // clusters of four do not find a place on all multiprocessors
 }
 
 int attention_share(element cache, int head_dim, int n_seqs, int n_kv_heads) {
     int64_t pairs = (int64_t)n_seqs * n_kv_heads;
-    if (cache != ELEMENT_E4M3 || head_dim > 128)
+    if (cache != ELEMENT_E4M3)
         return 1;
     return pairs <= attention_clusters(head_dim, 4) ? 4 : pairs <= attention_clusters(head_dim, 2) ? 2 : 1;
 }
@@ -159,6 +161,7 @@ void launch_attention_parts(const launch *l, const dparts *parts, int n, int str
             some.list[k] = parts[(first + k) * stride];
             const dparts &p = some.list[k];
             int share = attention_share(p.cache, p.head_dim, l->n_seqs, p.n_kv_heads);
+            some.share[k] = share;
             some.at_once[k] = max(1, attention_clusters(p.head_dim, share) / p.n_kv_heads);
         }
         launch_node(attention_parts, k, THREADS, 0, l->stream, l->plan, some);

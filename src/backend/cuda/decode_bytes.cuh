@@ -11,7 +11,10 @@ namespace {
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
-/* SHARE blocks of a cluster share a pair. SHORT as in decode_shape.cuh. PREPARES: QKV_PREP is done on the way (decode_prep.cuh). */
+/* SHARE blocks of a cluster share a pair. A tile is a chain of instructions and waits, so where registers allow it something else goes on
+ * meanwhile: a block with a pair of its own takes TILES tiles at once; one of a cluster, which has few of a pair and waits for their bytes,
+ * starts the scores of the next tile before the values of this one are added (AHEAD). SHORT as in decode_shape.cuh.
+ * PREPARES: QKV_PREP is done on the way (decode_prep.cuh). */
 template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES_ = false> struct byte_shape {
     static constexpr bool SHORT = SHORT_, PREPARES = PREPARES_;
     static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES, SHARE = SHARE_;
@@ -19,8 +22,10 @@ template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES
     static constexpr bool BYTES = true;
     static constexpr int ROW = DIM, PANEL = ROW % 128 == 0 ? 128 : 64, N_PANELS = ROW / PANEL;
     static constexpr int COMPUTE = 128, THREADS = COMPUTE + 64;
-    static constexpr int M_TILES = DIM / 64;                  // of channels
-    static constexpr int AT_ONCE = M_TILES < 4 ? M_TILES : 4; // of them, whose products are under way
+    static constexpr int M_TILES = DIM / 64; // of channels
+    static constexpr int TILES = DIM <= 128 && N_TILES == 1 && SHARE == 1 ? 2 : 1;
+    static constexpr bool AHEAD = SHARE > 1;
+    static constexpr int AT_ONCE = M_TILES < 4 ? M_TILES : 4; // of M_TILES, whose products are under way
     static constexpr int QUERY_TERMS = 3, P_TERMS = 2;
     static constexpr int QUERY_ROWS = COLUMNS * QUERY_TERMS, P_ROWS = COLUMNS * P_TERMS;
     static constexpr int QUERY = QUERY_ROWS * DIM, P = P_ROWS * TILE; // bytes
@@ -29,12 +34,12 @@ template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES
     static constexpr int MAX_ROW = DIM * 4 + 32;                 // as in decode_shape.cuh
     static constexpr int LEFT = (4 * M_TILES + 4) * N_TILES + 1; // floats that a thread leaves to the first block
     static constexpr int MERGE = max_of(2 * 64 * COLUMNS * 4, (SHARE - 1) * LEFT * 512);
-    static constexpr int FIXED = QUERY + 2 * P + MERGE + COLUMNS * MAX_ROW + 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 6) * 8 +
+    static constexpr int FIXED = QUERY + 2 * TILES * P + MERGE + COLUMNS * MAX_ROW + 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 6) * 8 +
                                  (2 * COLUMNS + 1) * KEY_WARPS * 4 + 2 * COLUMNS * 4 + (PREPARES ? 8 * DIM + 64 : 0);
-    static constexpr int BLOCKS = DIM == 512 ? 1 : 2; // an SM
+    static constexpr int BLOCKS = DIM == 512 || (DIM == 256 && SHARE > 1) ? 1 : 2; // an SM
     static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 109) * 1024 - FIXED;
     static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES, SHARED = FIXED + N_STAGES * STAGE + 1024;
-    static_assert(N_STAGES >= 2 && DIM % 64 == 0, "at least keys and values of a tile fit");
+    static_assert(N_STAGES >= 2 * TILES && DIM % 64 == 0, "at least keys and values of the tiles that are taken at once fit");
 
     static __device__ constexpr int moved(int channel) { return SHORT ? kv_moved_512(channel) : channel; }
 };
@@ -42,7 +47,7 @@ template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES
 template <class S> struct byte_memory {
     uint32_t ring, full, empty, queries_full, queries_empty, task_empty; // addresses in shared memory
     uint32_t joined, merge_empty;                                        // of SHARE blocks: what they summed
-    uint32_t query, weights;                                             // operands: queries; P, two of them
+    uint32_t query, weights;                                             // operands: queries; P of TILES tiles, twice
     char *stages, *queries;
     task<S> *tasks;
     float *merge, *largest, *sum, *factor, *query_factor; // [COLUMNS + 1][KEY_WARPS], [COLUMNS][KEY_WARPS], [COLUMNS] twice
@@ -55,7 +60,7 @@ template <class S> struct byte_memory {
         query = shared_address(at);
         at += S::QUERY;
         weights = shared_address(at);
-        at += 2 * S::P;
+        at += 2 * S::TILES * S::P;
         merge = reinterpret_cast<float *>(at);
         at += S::MERGE;
         queries = at;
@@ -150,10 +155,7 @@ __device__ uint32_t take_term(__half2 &x, __half2 &y) {
     return term;
 }
 
-__device__ float4 four_of_query(const char *row, element e, int channel) {
-    if (e == ELEMENT_F32)
-        return *reinterpret_cast<const float4 *>(row + channel * 4);
-    uint2 x = *reinterpret_cast<const uint2 *>(row + channel * 2);
+__device__ float4 four_of_16(uint2 x, element e) {
     float2 a, b;
     if (e == ELEMENT_F16) {
         a = __half22float2(reinterpret_cast<__half2 &>(x.x)), b = __half22float2(reinterpret_cast<__half2 &>(x.y));
@@ -163,47 +165,78 @@ __device__ float4 four_of_query(const char *row, element e, int channel) {
     }
     return {a.x, a.y, b.x, b.y};
 }
+__device__ float4 four_of_query(const char *row, element e, int channel) {
+    return e == ELEMENT_F32 ? *reinterpret_cast<const float4 *>(row + channel * 4)
+                            : four_of_16(*reinterpret_cast<const uint2 *>(row + channel * 2), e);
+}
 
 __device__ float largest_size(float4 a) { return fmaxf(fmaxf(fabsf(a.x), fabsf(a.y)), fmaxf(fabsf(a.z), fabsf(a.w))); }
 
+/* What this warp and lane have of the queries: columns warp, warp + 4 ..., channels 4 lane .. and 128 further. All are under way before
+ * one is used; columns that nobody has are zero, whatever lies there. */
+template <class S, int EACH, int FOURS>
+__device__ void load_queries(const arguments &p, const byte_memory<S> &m, int n_columns, const byte_place &at, float4 (&x)[EACH][FOURS]) {
+    int four = S::DIM < 128 ? at.lane % (S::DIM / 4) : at.lane;
+    if (p.q.element == ELEMENT_F32) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int j = 0; j < FOURS; j++)
+                x[i][j] = reinterpret_cast<const float4 *>(m.queries + (at.warp + i * KEY_WARPS) * (S::DIM * 4 + 32))[four + 32 * j];
+    } else {
+        uint2 half[EACH][FOURS];
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int j = 0; j < FOURS; j++)
+                half[i][j] = reinterpret_cast<const uint2 *>(m.queries + (at.warp + i * KEY_WARPS) * (S::DIM * 2 + 32))[four + 32 * j];
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+#pragma unroll
+            for (int j = 0; j < FOURS; j++)
+                x[i][j] = four_of_16(half[i][j], p.q.element);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+#pragma unroll
+        for (int j = 0; j < FOURS; j++)
+            if (at.warp + i * KEY_WARPS >= n_columns || 4 * (at.lane + 32 * j) >= S::DIM)
+                x[i][j] = {0, 0, 0, 0};
+}
+
 /* Queries as they came become the right operand, each times a power of two that makes its largest size 128 to 256; query_factor undoes
- * that. A warp takes every eighth
- * or so; columns that nobody has are zero. */
+ * that. A warp takes every fourth. */
 template <class S> __device__ void place_queries(const arguments &p, const byte_memory<S> &m, int n_columns, const byte_place &at) {
-    constexpr int FOURS = (S::DIM + 127) / 128; // of a lane
-    int pitch = S::DIM * (p.q.element == ELEMENT_F32 ? 4 : 2) + 32;
-    constexpr int WARPS = S::COMPUTE / 32, EACH = (S::COLUMNS + WARPS - 1) / WARPS; // columns of a warp
+    constexpr int FOURS = (S::DIM + 127) / 128;  // of a lane
+    constexpr int EACH = S::COLUMNS / KEY_WARPS; // columns of a warp
     float4 x[EACH][FOURS];
     float by[EACH];
+    load_queries<S>(p, m, n_columns, at, x);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        int column = threadIdx.x / 32 + i * WARPS;
+        int column = at.warp + i * KEY_WARPS;
         float most = 0;
 #pragma unroll
-        for (int j = 0; j < FOURS; j++) {
-            int channel = 4 * (at.lane + 32 * j);
-            bool there = column < n_columns && channel < S::DIM;
-            x[i][j] = there ? four_of_query(m.queries + column * pitch, p.q.element, channel) : float4{0, 0, 0, 0};
+        for (int j = 0; j < FOURS; j++)
             most = fmaxf(most, largest_size(x[i][j]));
-        }
         int exponent = (int)(__reduce_max_sync(0xffffffffu, __float_as_uint(most)) >> 23);
         exponent = min(max(exponent, 30), 230);
         by[i] = __uint_as_float((uint32_t)(261 - exponent) << 23);
-        if (at.lane == 0 && column < S::COLUMNS)
+        if (at.lane == 0)
             m.query_factor[column] = __uint_as_float((uint32_t)(exponent - 7) << 23);
     }
 #pragma unroll
     for (int i = 0; i < EACH; i++)
 #pragma unroll
         for (int j = 0; j < FOURS; j++) {
-            int column = threadIdx.x / 32 + i * WARPS, channel = 4 * (at.lane + 32 * j);
+            int column = at.warp + i * KEY_WARPS, channel = 4 * (at.lane + 32 * j);
             float4 rest = {x[i][j].x * by[i], x[i][j].y * by[i], x[i][j].z * by[i], x[i][j].w * by[i]};
 #pragma unroll
             for (int term = 0; term < S::QUERY_TERMS; term++) {
                 int row = term * S::COLUMNS + column;
                 uint32_t word = take_term(rest);
                 int to = S::moved(channel);
-                if (channel < S::DIM && column < S::COLUMNS)
+                if (channel < S::DIM)
                     store_shared(m.query + (to / S::PANEL) * S::QUERY_ROWS * S::PANEL + row * S::PANEL +
                                      kv_swizzled(S::PANEL, row, to % S::PANEL),
                                  word);
@@ -230,23 +263,30 @@ template <class S> __device__ void load_values(uint32_t stage, const byte_place 
         }
 }
 
+/* Bits 0 .. n - 1. */
+__device__ uint32_t bits_below(int n) {
+    uint32_t bits;
+    asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(bits) : "r"(max(n, 0)));
+    return bits;
+}
+
 /* Zeroes values of keys that nobody sees, which may be anything: 0 times it must be 0. */
 template <class S> __device__ void clear_values(int tile, int low, int end, const byte_place &at, uint32_t (&v)[S::M_TILES][2][4]) {
+    int first = tile + 2 * at.quarter; // key of bit 0
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+    for (int h = 0; h < 2; h++) {
+        uint32_t seen = bits_below(end - first - 32 * h) & ~bits_below(low - first - 32 * h);
 #pragma unroll
-        for (int half = 0; half < 2; half++) { // 16 keys
-            uint32_t mask = 0;
-            for (int b = 0; b < 4; b++) {
-                int key = tile + 32 * h + 16 * half + 2 * at.quarter + b % 2 + b / 2 * 8;
-                mask |= key >= low && key < end ? 0xffu << 8 * b : 0;
-            }
+        for (int half = 0; half < 2; half++) { // 16 keys; of them this lane's are bits 0, 1, 8 and 9, which become the signs of bytes
+            uint32_t mask;                     // __byte_perm knows no signs
+            asm("prmt.b32 %0, %1, %2, 0xd9c8;" : "=r"(mask) : "r"(seen >> 16 * half << 7), "r"(seen >> 16 * half << 6));
 #pragma unroll
             for (int i = 0; i < S::M_TILES; i++) {
                 v[i][h][2 * half] &= mask;
                 v[i][h][2 * half + 1] &= mask;
             }
         }
+    }
 }
 
 /* s = K q^T of this thread's keys and columns, times the scales of keys and queries, scale and log2 e, through the softcap. */
@@ -281,8 +321,8 @@ __device__ void place_weights(uint32_t to, const float (&s)[S::N_TILES][4], cons
 #pragma unroll
         for (int k = 0; k < 4; k++)
             x[k] = exp2_fast(s[n][k] - o.base[n][k % 2]);
-        l[n][0] = o.l[n][0] + (x[0] + x[2]);
-        l[n][1] = o.l[n][1] + (x[1] + x[3]);
+        l[n][0] += x[0] + x[2];
+        l[n][1] += x[1] + x[3];
         __half2 first = __floats2half2_rn(x[0] * by0, x[1] * by0), second = __floats2half2_rn(x[2] * by1, x[3] * by1);
 #pragma unroll
         for (int term = 0; term < S::P_TERMS; term++) { // two lanes swap: four keys of one column each
@@ -290,20 +330,19 @@ __device__ void place_weights(uint32_t to, const float (&s)[S::N_TILES][4], cons
             store_shared(to + at.weights + (term * S::COLUMNS + 8 * n) * TILE, __byte_perm(mine, other, at.odd));
         }
     }
-    fence_bulk();
 }
 
 /* Raises m to the largest score yet and the reference to the largest scale of values, over the group; what was summed shrinks. */
 template <class S>
-__device__ void raise_largest(const byte_memory<S> &m, const float (&s)[S::N_TILES][4], float scale0, float scale1, const byte_place &at,
+__device__ void raise_largest(const byte_memory<S> &m, const float (&tops)[S::N_TILES][2], float top_scale, const byte_place &at,
                               byte_sums<S> &o) {
-    uint32_t scale = __reduce_max_sync(0xffffffffu, __float_as_uint(fminf(fmaxf(fmaxf(scale0, scale1), 1e-30f), 1e30f)));
+    uint32_t scale = __reduce_max_sync(0xffffffffu, __float_as_uint(fminf(fmaxf(top_scale, 1e-30f), 1e30f)));
     float *largest = m.largest;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            float most = largest_of_keys(fmaxf(s[n][k], s[n][k + 2]));
+            float most = largest_of_keys(tops[n][k]);
             if (at.group == 0)
                 largest[4 * (8 * n + 2 * at.quarter + k) + at.warp] = most;
         }
@@ -332,267 +371,194 @@ __device__ void raise_largest(const byte_memory<S> &m, const float (&s)[S::N_TIL
     }
 }
 
+/* Whether a score passes what P can hold, or a scale of values the reference. */
+template <class S> __device__ bool passes(const float (&tops)[S::N_TILES][2], float top_scale, const byte_sums<S> &o) {
+    bool passed = top_scale > o.reference;
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            passed = passed || tops[n][k] > o.m[n][k] + P_SLACK;
+    return passed;
+}
+
 /* What a thread knows of a pair. */
 template <class S> struct byte_pair {
     int low, end, inside_from, inside_to;
     float by[S::N_TILES][2]; // of its columns: what scores are multiplied by
 };
 
-/* d = K q^T of a stage, under way. */
-template <class S> __device__ void start_scores(const byte_memory<S> &m, int stage, float (&d)[S::QUERY_ROWS / 2]) {
-    uint64_t keys = byte_rows(m.ring, S::PANEL) + (uint32_t)(stage * (S::STAGE / 16)), queries = byte_rows(m.query, S::PANEL);
+/* d = K q^T of a stage, once it is full, under way. */
+template <class S> __device__ void start_scores(const byte_memory<S> &m, const ring_place &r, float (&d)[S::QUERY_ROWS / 2]) {
+    uint32_t keys = byte_rows_low(m.ring + r.stage * S::STAGE), queries = byte_rows_low(m.query);
     products_begin();
 #pragma unroll
     for (int k = 0; k < S::DIM / 32; k++) {
         int panel = k * 32 / S::PANEL, step = k % (S::PANEL / 32) * 2;
-        int side = S::SHORT ? (panel == 0 ? S::ROW * TILE : panel * TILE * S::PANEL) : panel * TILE * S::PANEL;
-        byte_product<S::QUERY_ROWS>::of_shared(d, keys + (side / 16 + step), queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step),
-                                               k > 0);
+        int side = S::SHORT && panel == 0 ? S::ROW * TILE : panel * TILE * S::PANEL;
+        byte_product<S::QUERY_ROWS>::of_shared(d, byte_rows_at<S::PANEL>(keys + (side / 16 + step)),
+                                               byte_rows_at<S::PANEL>(queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step)), k > 0);
     }
     products_commit();
 }
 
-/* o += V^T P^T. */
-template <class S> __device__ void add_values(uint32_t weights, const uint32_t (&v)[S::M_TILES][2][4], byte_sums<S> &o) {
-    uint64_t right = byte_rows(weights, TILE);
+/* Values nobody sees become 0, and scores of keys that a column does not see -inf. by: scales of this thread's two rows of values. */
+template <class S>
+__device__ void hide_unseen(const task<S> &t, const byte_pair<S> &c, int tile, const byte_place &at, uint32_t (&v)[S::M_TILES][2][4],
+                            float (&by)[2], float (&s)[S::N_TILES][4]) {
+    if (tile >= c.inside_from && tile + TILE <= c.inside_to)
+        return; // most tiles: all columns see all keys
+    clear_values<S>(tile, c.low, c.end, at, v);
+    int key = tile + 16 * at.warp + at.group;
+    bool seen[2]; // by any column
 #pragma unroll
-    for (int i0 = 0; i0 < S::M_TILES; i0 += S::AT_ONCE) {
-        float acc[S::AT_ONCE][S::P_ROWS / 2] = {};
-        products_begin();
+    for (int k = 0; k < 2; k++) {
+        seen[k] = key + 8 * k >= c.low && key + 8 * k < c.end;
+        by[k] = seen[k] ? by[k] : 0.0f;
+    }
+    if (c.low == c.inside_from && c.end == c.inside_to) { // all columns see the same
 #pragma unroll
-        for (int i = 0; i < S::AT_ONCE; i++)
+        for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
-            for (int h = 0; h < 2; h++)
-                byte_product<S::P_ROWS>::of_registers(acc[i], v[i0 + i][h], right + 2 * h, h);
-        products_commit();
-        products_wait<0>();
-#pragma unroll
-        for (int i = 0; i < S::AT_ONCE; i++) {
-            registers_settle(acc[i]);
-#pragma unroll
-            for (int n = 0; n < S::N_TILES; n++)
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    static_assert(S::P_TERMS == 2, "two terms");
-                    o.o[i0 + i][n][k] += acc[i][4 * n + k] + acc[i][4 * (S::N_TILES + n) + k] * 0.0625f;
-                }
-        }
+            for (int k = 0; k < 4; k++)
+                s[n][k] = seen[k / 2] ? s[n][k] : -INFINITY;
+    } else {
+        hide<S>(t, key, at, s);
     }
 }
 
-template <class S>
-__device__ void take_bytes(const arguments &p, const byte_memory<S> &m, const task<S> &t, int tile, const byte_pair<S> &c,
-                           const byte_place &at, ring_place &r, int buffer, bool raise, byte_sums<S> &o) {
-    float d[S::QUERY_ROWS / 2] = {}, s[S::N_TILES][4];
-    bool inside = tile >= c.inside_from && tile + TILE <= c.inside_to; // all columns see all keys
-    int stage = r.stage, key = tile + 16 * at.warp + at.group;
-    barrier_wait(m.full + stage * 8, r.parity);
-    start_scores<S>(m, stage, d);
-    const float *scale = reinterpret_cast<const float *>(m.stages + stage * S::STAGE + at.scales);
-    float key0 = scale[0], key1 = scale[8];
-    if (!S::SHORT)
-        r.next(S::N_STAGES);
-
-    // Values come to registers while the products of the keys run.
-    uint32_t v[S::M_TILES][2][4];
-    if (!S::SHORT)
-        barrier_wait(m.full + r.stage * 8, r.parity);
-    load_values<S>(m.ring + r.stage * S::STAGE, at, v);
-    scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + at.scales);
-    float by0 = scale[0], by1 = scale[8];
-    if constexpr (!S::SHORT) {
-        __syncwarp(); // all lanes have read
-        barrier_arrive_warp(m.empty + r.stage * 8, at.lane);
-    }
-    r.next(S::N_STAGES);
-    if (!inside) {
-        clear_values<S>(tile, c.low, c.end, at, v);
-        by0 = key >= c.low && key < c.end ? by0 : 0.0f;
-        by1 = key + 8 >= c.low && key + 8 < c.end ? by1 : 0.0f;
-    }
-
-    products_wait<0>();
-    registers_settle(d);
-    __syncwarp(); // all lanes have read the scales
-    barrier_arrive_warp(m.empty + stage * 8, at.lane);
-    finish_scores<S>(p, d, c.by, key0, key1, s);
-    if (!inside)
-        hide<S>(t, key, at, s);
-    uint32_t weights = m.weights + buffer * S::P;
-    float l[S::N_TILES][2];
-    if (!raise) { // most tiles: nothing passes
-        bool passed = fmaxf(by0, by1) > o.reference;
+/* P of N tiles in the right operand, and the sums with it; behind a barrier, so that it is there. raise: nothing was seen yet, so that the
+ * largest scores are to be found first. They are too where a score passes what P can hold, which the barrier tells all. */
+template <class S, int N>
+__device__ void place_tiles(const byte_memory<S> &m, uint32_t weights, const float (&s)[N][S::N_TILES][4], const float (&by)[N][2],
+                            const byte_place &at, bool raise, byte_sums<S> &o) {
+    float l[S::N_TILES][2], tops[S::N_TILES][2], top_scale = 0;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        top_scale = fmaxf(top_scale, fmaxf(by[j][0], by[j][1]));
 #pragma unroll
         for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
             for (int k = 0; k < 2; k++)
-                passed = passed || fmaxf(s[n][k], s[n][k + 2]) > o.m[n][k] + P_SLACK;
-        place_weights<S>(weights, s, o, by0 * o.per_reference, by1 * o.per_reference, at, l);
+                tops[n][k] = fmaxf(fmaxf(s[j][n][k], s[j][n][k + 2]), j ? tops[n][k] : -INFINITY);
+    }
+    auto place = [&] {
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+            l[n][0] = o.l[n][0], l[n][1] = o.l[n][1];
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            place_weights<S>(weights + j * S::P, s[j], o, by[j][0] * o.per_reference, by[j][1] * o.per_reference, at, l);
+        fence_bulk();
+    };
+    if (!raise) { // most tiles: nothing passes
+        bool passed = passes<S>(tops, top_scale, o);
+        place();
         raise = threads_any(1, S::COMPUTE, passed); // P is there
     }
     if (raise) {
-        raise_largest<S>(m, s, by0, by1, at, o);
-        place_weights<S>(weights, s, o, by0 * o.per_reference, by1 * o.per_reference, at, l);
+        raise_largest<S>(m, tops, top_scale, at, o);
+        place();
         threads_sync(1, S::COMPUTE); // P is there
     }
 #pragma unroll
-    for (int n = 0; n < S::N_TILES; n++) {
-        o.l[n][0] = l[n][0];
-        o.l[n][1] = l[n][1];
-    }
-    add_values<S>(weights, v, o);
+    for (int n = 0; n < S::N_TILES; n++)
+        o.l[n][0] = l[n][0], o.l[n][1] = l[n][1];
 }
 
-/* The first block of a cluster gets what the others summed, [SHARE - 1][LEFT][128]; thread by thread, as all stand alike. i: how many pairs
- * were joined before. */
-template <class S> __device__ void leave_to_first(const byte_memory<S> &m, int rank, int i, const byte_sums<S> &o) {
-    if (i > 0)
-        barrier_wait(m.merge_empty, (i - 1) & 1); // the first has read what was left before
-    uint32_t joined = address_at_rank(m.joined, 0);
-    uint32_t there = address_at_rank(shared_address(m.merge + (rank - 1) * S::LEFT * 128 + threadIdx.x), 0);
-    store_at_rank(there, o.reference, joined);
+/* o += V^T P^T of N tiles. meanwhile() starts other products while the first of these are under way, or commits none. */
+template <class S, int N, class MEANWHILE>
+__device__ void add_values(uint32_t weights, const uint32_t (&v)[N][S::M_TILES][2][4], byte_sums<S> &o, MEANWHILE meanwhile) {
+    uint32_t right = byte_rows_low(weights);
 #pragma unroll
-    for (int n = 0, j = 1; n < S::N_TILES; n++) {
+    for (int i0 = 0; i0 < S::M_TILES; i0 += S::AT_ONCE) {
+        float acc[N][S::AT_ONCE][S::P_ROWS / 2] = {};
+        products_begin();
 #pragma unroll
-        for (int k = 0; k < 2; k++, j += 2) {
-            store_at_rank(there + j * 512, o.m[n][k], joined);
-            store_at_rank(there + (j + 1) * 512, o.l[n][k], joined);
+        for (int j = 0; j < N; j++)
+#pragma unroll
+            for (int i = 0; i < S::AT_ONCE; i++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    byte_product<S::P_ROWS>::of_registers(acc[j][i], v[j][i0 + i][h], byte_rows_at<TILE>(right + (j * S::P / 16 + 2 * h)),
+                                                          h);
+        products_commit();
+        if (i0 == 0 && S::AHEAD) {
+            meanwhile();
+            products_wait<1>();
+        } else {
+            products_wait<0>();
         }
 #pragma unroll
-        for (int i = 0; i < S::M_TILES; i++)
+        for (int j = 0; j < N; j++)
 #pragma unroll
-            for (int k = 0; k < 4; k++, j++)
-                store_at_rank(there + j * 512, o.o[i][n][k], joined);
-    }
-}
-
-template <class S> __device__ void join_blocks(const byte_memory<S> &m, int i, byte_sums<S> &o) {
-    int thread = threadIdx.x;
-    if (thread == 0)
-        barrier_expect(m.joined, (S::SHARE - 1) * S::LEFT * 512);
-    barrier_wait(m.joined, i & 1); // what the others summed is there
-    for (int n = 0; n < S::N_TILES; n++) {
-        int j0 = 1 + n * (4 + 4 * S::M_TILES);
-        float by[S::SHARE][2];
-        for (int k = 0; k < 2; k++) {
-            float most = o.m[n][k], l = 0;
-            for (int g = 1; g < S::SHARE; g++)
-                most = fmaxf(most, m.merge[((g - 1) * S::LEFT + j0 + 2 * k) * 128 + thread]);
-            for (int g = 0; g < S::SHARE; g++) {
-                const float *left = m.merge + (g - 1) * S::LEFT * 128 + thread;
-                float w = weight_of(g ? left[(j0 + 2 * k) * 128] : o.m[n][k], most);
-                l += w * (g ? left[(j0 + 2 * k + 1) * 128] : o.l[n][k]);
-                by[g][k] = w * (g ? *left : o.reference);
-            }
-            o.m[n][k] = most;
-            o.l[n][k] = l;
-        }
-        for (int i = 0; i < S::M_TILES; i++)
-            for (int k = 0; k < 4; k++) {
-                float x = o.o[i][n][k] * by[0][k % 2];
-                for (int g = 1; g < S::SHARE; g++)
-                    x += m.merge[((g - 1) * S::LEFT + j0 + 4 + 4 * i + k) * 128 + thread] * by[g][k % 2];
-                o.o[i][n][k] = x;
+            for (int i = 0; i < S::AT_ONCE; i++) {
+                registers_settle(acc[j][i]);
+#pragma unroll
+                for (int n = 0; n < S::N_TILES; n++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        static_assert(S::P_TERMS == 2, "two terms");
+                        o.o[i0 + i][n][k] += acc[j][i][4 * n + k] + acc[j][i][4 * (S::N_TILES + n) + k] * 0.0625f;
+                    }
             }
     }
-    o.reference = 1;
 }
 
-/* This thread's channels of its columns, times `by`, and the bits of their largest size. */
-template <class S, class STORE>
-__device__ uint32_t store_columns(const task<S> &t, const byte_place &at, const byte_sums<S> &o, const float (&by)[S::N_TILES][2],
-                                  int pair_bytes, STORE store) {
-    uint32_t size = 0;
+/* N tiles of the pair, SHARE apart, which follow one another in the ring. d: their scores, which AHEAD are under way already; meanwhile: see
+ * above. generation: 0 and 1 in turn, of P. */
+template <class S, int N, class MEANWHILE>
+__device__ void take_tiles(const arguments &p, const byte_memory<S> &m, const task<S> &t, int tile, const byte_pair<S> &c,
+                           const byte_place &at, ring_place &r, int generation, bool raise, byte_sums<S> &o,
+                           float (&d)[N][S::QUERY_ROWS / 2], MEANWHILE meanwhile) {
+    float s[N][S::N_TILES][4], key_scale[N][2], by[N][2];
+    uint32_t v[N][S::M_TILES][2][4];
+    ring_place keys[N], values[N];
 #pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            int c = 8 * n + 2 * at.quarter + k;
-            bool there = c < t.n_columns;
-            int64_t to = (t.out[c] / 2 + 8 * at.warp + at.group) * pair_bytes;
-#pragma unroll
-            for (int i = 0; i < S::M_TILES; i++) {
-                float2 x = {o.o[i][n][k] * by[n][k], o.o[i][n][k + 2] * by[n][k]};
-                size = there ? max(size, max(size_bits(x.x), size_bits(x.y))) : size;
-                if (there)
-                    store(to + S::moved(64 * i) / 2 * pair_bytes, x);
-            }
-        }
-    return size;
-}
-
-/* The result of a pair in one piece. total: sums of P of this thread's columns. */
-template <class S>
-__device__ void store_pair(const arguments &p, const task<S> &t, const byte_place &at, const float (&total)[S::N_TILES][2],
-                           const byte_sums<S> &o) {
-    float by[S::N_TILES][2];
-#pragma unroll
-    for (int n = 0; n < S::N_TILES; n++) {
-        float2 sink = *reinterpret_cast<const float2 *>(t.sink + 8 * n + 2 * at.quarter);
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            float from = k ? sink.y : sink.x, top = fmaxf(o.m[n][k], from), w = weight_of(o.m[n][k], top);
-            by[n][k] = o.reference * (1 / P_UNIT) * __fdividef(w, total[n][k] * w + weight_of(from, top));
-        }
+    for (int j = 0; j < N; j++) {
+        keys[j] = r;
+        if (!S::SHORT)
+            r.next(S::N_STAGES);
+        values[j] = r;
+        r.next(S::N_STAGES);
     }
-    char *out = static_cast<char *>(p.out.at);
-    uint32_t size;
-    if (p.out.element == ELEMENT_F32)
-        size = store_columns<S>(t, at, o, by, 8, [=](int64_t to, float2 x) { *reinterpret_cast<float2 *>(out + to) = x; });
-    else if (p.out.element == ELEMENT_F16)
-        size = store_columns<S>(t, at, o, by, 4,
-                                [=](int64_t to, float2 x) { *reinterpret_cast<uint32_t *>(out + to) = to_pair<false>(x.x, x.y); });
-    else
-        size = store_columns<S>(t, at, o, by, 4,
-                                [=](int64_t to, float2 x) { *reinterpret_cast<uint32_t *>(out + to) = to_pair<true>(x.x, x.y); });
-    fold_size<S>(p, t, size);
-}
-
-/* What a part of several leaves. */
-template <class S>
-__device__ void leave_part(const arguments &p, const task<S> &t, int kv, const byte_place &at, const float (&total)[S::N_TILES][2],
-                           const byte_sums<S> &o) {
-    float *left = partial_of<S>(p, t.part.at + t.part.part_of, kv), by = o.reference * (1 / P_UNIT);
+    auto take_scales = [&](const ring_place &from, float(&to)[2]) {
+        const float *scale = reinterpret_cast<const float *>(m.stages + from.stage * S::STAGE + at.scales);
+        to[0] = scale[0], to[1] = scale[8];
+    };
 #pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            int c = 8 * n + 2 * at.quarter + k;
-            if (c >= t.n_columns)
-                continue;
-            if (at.warp == 0 && at.group == 0)
-                __stcg(reinterpret_cast<float2 *>(left + S::COLUMNS * S::DIM + 2 * c), float2{o.m[n][k], total[n][k]});
-#pragma unroll
-            for (int i = 0; i < S::M_TILES; i++)
-                __stcg(reinterpret_cast<float2 *>(left + c * S::DIM + S::moved(64 * i) + 16 * at.warp + 2 * at.group),
-                       float2{o.o[i][n][k] * by, o.o[i][n][k + 2] * by});
+    for (int j = 0; j < N; j++) {
+        if (!S::AHEAD) {
+            barrier_wait(m.full + keys[j].stage * 8, keys[j].parity);
+            start_scores<S>(m, keys[j], d[j]);
         }
-}
-
-/* By the first block. */
-template <class S>
-__device__ void finish_pair(const arguments &p, const byte_memory<S> &m, const task<S> &t, int kv, const byte_place &at, byte_sums<S> &o) {
+        take_scales(keys[j], key_scale[j]);
+    }
+    // Values come to registers while the products of the keys run.
 #pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
+    for (int j = 0; j < N; j++) {
+        if (!S::SHORT)
+            barrier_wait(m.full + values[j].stage * 8, values[j].parity);
+        load_values<S>(m.ring + values[j].stage * S::STAGE, at, v[j]);
+        take_scales(values[j], by[j]);
+    }
+    __syncwarp(); // all lanes have read
 #pragma unroll
-        for (int k = 0; k < 2; k++) {
-            o.l[n][k] = sum_of_keys(o.l[n][k]);
-            if (at.group == 0)
-                m.sum[4 * (8 * n + 2 * at.quarter + k) + at.warp] = o.l[n][k];
-        }
-    threads_sync(1, S::COMPUTE); // every warp's sums are there
-    float total[S::N_TILES][2];
+    for (int j = 0; j < N && !S::SHORT; j++)
+        barrier_arrive_warp(m.empty + values[j].stage * 8, at.lane);
+    products_wait<0>();
 #pragma unroll
-    for (int n = 0; n < S::N_TILES; n++)
+    for (int j = 0; j < N; j++) {
+        registers_settle(d[j]);
+        barrier_arrive_warp(m.empty + keys[j].stage * 8, at.lane);
+        finish_scores<S>(p, d[j], c.by, key_scale[j][0], key_scale[j][1], s[j]);
+    }
 #pragma unroll
-        for (int k = 0; k < 2; k++) {
-            float4 of = *reinterpret_cast<const float4 *>(m.sum + 4 * (8 * n + 2 * at.quarter + k));
-            total[n][k] = of.x + of.y + (of.z + of.w);
-        }
-    if (t.part.n_parts == 1)
-        store_pair<S>(p, t, at, total, o);
-    else
-        leave_part<S>(p, t, kv, at, total, o);
+    for (int j = 0; j < N; j++)
+        hide_unseen<S>(t, c, tile + j * S::SHARE * TILE, at, v[j], by[j], s[j]);
+    uint32_t weights = m.weights + generation * S::TILES * S::P;
+    place_tiles<S, N>(m, weights, s, by, at, raise, o);
+    add_values<S, N>(weights, v, o, meanwhile);
 }
 
 } // namespace

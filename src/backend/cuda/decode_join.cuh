@@ -119,6 +119,7 @@ __device__ void join_warps(const arguments &p, const memory<S> &m, const task<S>
 
 /* The parts of a sequence, by the block that ends last, in their order. */
 template <class S, class M> __device__ void join_parts(const arguments &p, const M &m, const task<S> &t, int kv) {
+    constexpr int AT_ONCE = 8; // of the parts
     int n_parts = t.part.n_parts, n_columns = t.n_columns, stride = p.a.n_kv_heads * S::COLUMNS * (S::DIM + 2);
     const float *base = partial_of<S>(p, t.part.at, kv);
     float *weight = m.merge; // [n_parts][COLUMNS]: at most 64 * 16
@@ -158,11 +159,17 @@ template <class S, class M> __device__ void join_parts(const arguments &p, const
     uint32_t size = 0;
     for (int i = threadIdx.x; i < n_columns * (S::DIM / 4); i += S::COMPUTE) {
         int c = i / (S::DIM / 4), channel = i % (S::DIM / 4) * 4;
+        const float *from = base + c * S::DIM + channel;
         float4 x = {0, 0, 0, 0};
-#pragma unroll 8
-        for (int k = 0; k < n_parts; k++)
-            x = plus(x, __ldcg(reinterpret_cast<const float4 *>(base + (int64_t)k * stride + c * S::DIM + channel)),
-                     weight[k * S::COLUMNS + c]);
+        for (int first = 0; first < n_parts; first += AT_ONCE) {
+            float4 left[AT_ONCE]; // all under way before one is used; behind the last part that again, which counts nothing
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++)
+                left[k] = __ldcg(reinterpret_cast<const float4 *>(from + (int64_t)min(first + k, n_parts - 1) * stride));
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++)
+                x = plus(x, left[k], first + k < n_parts ? weight[(first + k) * S::COLUMNS + c] : 0.0f);
+        }
         size = max(size, store_four<S>(p, t.out[c] + channel, x, m.factor[c]));
     }
     fold_size<S>(p, t, size);

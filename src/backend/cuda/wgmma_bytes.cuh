@@ -15,6 +15,14 @@ __device__ __forceinline__ uint64_t byte_rows(uint32_t address, int panel) {
     return (uint64_t)((address & 0x3FFFF) >> 4) | 1ull << 16 | (uint64_t)(panel * 8 >> 4) << 32 | (panel == 128 ? 1ull : 2ull) << 62;
 }
 
+/* The same in two steps: the lower half, to which offsets are added, and the whole. */
+__device__ __forceinline__ uint32_t byte_rows_low(uint32_t address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
+template <int PANEL> __device__ __forceinline__ uint64_t byte_rows_at(uint32_t low) {
+    uint64_t whole;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(whole) : "r"(low), "n"((PANEL * 8 >> 4) | (PANEL == 128 ? 1 : 2) << 30));
+    return whole;
+}
+
 template <int N> struct byte_product;
 
 template <> struct byte_product<16> {
