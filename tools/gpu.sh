@@ -72,14 +72,15 @@ alone() {
     echo "unit_faults $there/test_faults"
 }
 
-# A step costs a sanitizer some hundred milliseconds, racecheck near a second, so of each program a sample: one case in PARTS, with few
-# steps (GYRE_TEST_BRIEF). Their filters by kernel are of no use: with any of them racecheck and synccheck end in a fault.
-sample_of() { # TOOL PROGRAM:PARTS [OPTION...]
+# A step costs a sanitizer a tenth of a second, racecheck up to half of one, so of each program a sample: one case in PARTS, with few
+# steps (GYRE_TEST_BRIEF); but racecheck has all of attention's fast kernels, and products by each path. Their filters by kernel are of no
+# use: with any of them racecheck and synccheck end in a fault.
+sample_of() { # TOOL PROGRAM:PARTS [VARIABLE=VALUE...]
     tool=$1 sample=$2
     shift 2
     program=test_${sample%:*} parts=${sample#*:}
     part=$(($(echo "$tool$sample${GYRE_TEST_SEED:-}" | cksum | cut -d' ' -f1) % parts + 1))
-    echo "GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts compute-sanitizer --launch-timeout 60 --tool $tool --error-exitcode 1 $* $there/$program"
+    echo "GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts $* compute-sanitizer --launch-timeout 60 --tool $tool --error-exitcode 1 $there/$program"
 }
 samples() {
     for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 sample_rows:1; do
@@ -89,8 +90,15 @@ samples() {
         # Of the build for these tools: sixteen blocks of a cluster, which SAMPLE takes for a few rows, end in a fault of the tool.
         echo "synccheck_${sample%:*} GYRE_PLUGINS=$there/racecheck $(sample_of synccheck $sample)"
     done
-    for sample in ops_rows:100 ops_layer:200 ops_attention:40 ops:40 ops_moe:24 ops_recurrent:8 ops_head:12 sample_rows:1; do
-        echo "racecheck_${sample%:*} GYRE_PLUGINS=$there/racecheck $(sample_of racecheck $sample)"
+    race="GYRE_PLUGINS=$there/racecheck"
+    for k in 1 2 3 4 5 6; do
+        echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/6)"
+    done
+    for path in stream tiles wide; do
+        echo "racecheck_rows_by_$path $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=$path GYRE_TEST_ONLY="*e4m3*")"
+    done
+    for sample in ops_layer:40 ops_rows:30 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
+        echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
     done
 }
 
@@ -136,7 +144,7 @@ all() {
     for list; do
         case $list in
         alone) jobs=1 ;;
-        samples) jobs=3 ;; # more take turns, and racecheck comes to no end
+        samples) jobs=3 ;; # more take turns
         *) jobs=${JOBS:-12} ;;
         esac
         "$list" | side_by_side "$jobs"

@@ -95,6 +95,10 @@ template <int ACT, int C> __global__ void __cluster_dims__(C, 1, 1) __launch_bou
         for (int s = 0; s < SLOTS; s++)
             barrier_init(shared_address(&met.barrier[s]), 1);
         barrier_init_done();
+    }
+    if (WARP_ARRIVALS > 1)
+        __syncthreads(); // racecheck takes what one thread does twice, as a warp and as a thread, for a race
+    if (threadIdx.x == 0) {
         for (int s = 0; s < SLOTS; s++)
             barrier_expect(shared_address(&met.barrier[s]), n_bytes);
     }

@@ -21,8 +21,13 @@
 
 namespace cg = cooperative_groups;
 
+#ifdef GYRE_RACECHECK
+enum { THREADS = 256 }; // each barrier of a cluster of 512 threads costs racecheck 100 ms
+#else
+enum { THREADS = 512 };
+#endif
+
 enum {
-    THREADS = 512,
     WARPS = THREADS / 32,
     EDGES = 8,
     BINS = 1024,       // of the range between two edges
