@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         cluster_sync(); // others tell this block that they are done, to the end
 }
 
-/* 104 registers for 9 warps leave room for 10 of 64: a block of it and one of the ADD_NORM before it are on a multiprocessor at the same time. */
+/* 104 registers for 9 warps leave room for 14 of 48: a block of it and one of the ADD_NORM before it are on a multiprocessor at the same time. */
 template <int N>
 __global__ void __maxnreg__(104) wide_together(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                                                const __grid_constant__ wide_args a) {
