@@ -29,6 +29,10 @@ struct rig {
     struct cache_config config;
 };
 
+static struct cache_group keys_and_values(int n_heads, int k_dim, int v_dim, int n_layers) {
+    return (struct cache_group){.kind = CACHE_KV, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .n_layers = n_layers};
+}
+
 static void rig_open(struct rig *r, const char *kv, struct cache_group a, int blocks_a, struct cache_group z, int blocks_z, bool by_need) {
     struct error err;
     *r = (struct rig){.groups = {a, z}, .p = {.name = "test", .n_groups = 2}};
@@ -91,8 +95,9 @@ static void every_block_of_every_layer_has_memory_of_its_own(void **state) {
     static const char *const kinds[] = {"fp8", "float16", "int8"};
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
         struct rig r;
-        rig_open(&r, kinds[k], (struct cache_group){CACHE_KV, 4, 128, 128, 0, 0, 28}, 120,
-                 (struct cache_group){CACHE_KV, 3, 72, 40, 100, 0, 5}, 700, true);
+        struct cache_group other = keys_and_values(3, 72, 40, 5);
+        other.window = 100;
+        rig_open(&r, kinds[k], keys_and_values(4, 128, 128, 28), 120, other, 700, true);
         for (int g = 0; g < 2; g++)
             for (int n = 1, done = 0; done < r.config.n_blocks[g]; done = n, n = MIN(n * 5 + 2, r.config.n_blocks[g])) {
                 commit(&r, g, n);
@@ -110,9 +115,9 @@ static void every_block_of_every_layer_has_memory_of_its_own(void **state) {
 static void memory_is_taken_by_need_and_given_back(void **state) {
     (void)state;
     struct rig r;
-    struct cache_group g = {CACHE_KV, 8, 128, 128, 0, 0, 32};
+    struct cache_group g = keys_and_values(8, 128, 128, 32);
     int64_t before = free_bytes();
-    rig_open(&r, "fp8", g, 5000, (struct cache_group){CACHE_KV, 1, 64, 64, 0, 0, 1}, 1, true);
+    rig_open(&r, "fp8", g, 5000, keys_and_values(1, 64, 64, 1), 1, true);
     EXPECT(before - free_bytes() < 1 << 30); // the context's
     int64_t opened = free_bytes(), block = cuda_cache_block_bytes(r.b, &r.p, 0, 64);
     const void *at = r.b->caches[0].at;
@@ -137,8 +142,7 @@ static void a_device_without_memory_refuses_and_works_on(void **state) {
     struct rig r;
     struct error err;
     void *hog;
-    rig_open(&r, "fp8", (struct cache_group){CACHE_KV, 8, 128, 128, 0, 0, 32}, 5000, (struct cache_group){CACHE_KV, 1, 64, 64, 0, 0, 1}, 1,
-             true);
+    rig_open(&r, "fp8", keys_and_values(8, 128, 128, 32), 5000, keys_and_values(1, 64, 64, 1), 1, true);
     commit(&r, 0, 100);
     tag_blocks(&r, 0, 0, 2);
     EXPECT_EQ(cudaMalloc(&hog, (size_t)(free_bytes() - (int64_t)(1 << 30))), cudaSuccess);

@@ -51,7 +51,7 @@ __device__ void raise_both(const memory<S> &m, bool any, int step, const place &
             m.largest()[at.sharer * S::ROWS + row + 8 * k] = o.m[k];
     if (threadIdx.x % 128 == 0)
         m.reference()[at.sharer] = o.reference;
-    threads_sync(BOTH, COMPUTE); // what both are relative to is there
+    m.meet(); // what both are relative to is there
     float reference = fmaxf(m.reference()[0], m.reference()[1]), by[2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -67,12 +67,12 @@ __device__ void raise_both(const memory<S> &m, bool any, int step, const place &
     o.reference = o.o_reference = reference;
     if (any && (by[0] != 1.0f || by[1] != 1.0f))
         shrink_weights(m, step, at, by);
-    threads_sync(BOTH, COMPUTE); // P is there, and what sums shrink by
+    m.meet(); // P is there, and what sums shrink by
 }
 
 /* P of the step is there, of both. */
 __device__ void agree(const memory<S> &m, bool any, int step, const place &at, bool raised, row_sums<S> &o) {
-    if (threads_any(BOTH, COMPUTE, raised)) {
+    if (m.any(raised)) {
         raise_both(m, any, step, at, o);
         shrink_sums(m, step, o);
     }
@@ -87,10 +87,10 @@ __device__ void finish(const arguments &p, const dpart &part, const memory<S> &m
         if (threadIdx.x % 4 == 0)
             m.largest()[at.sharer * S::ROWS + row + 8 * k] = l;
     }
-    threads_sync(BOTH, COMPUTE); // both warpgroups' sums of P are there, and P is read
+    m.meet(); // both warpgroups' sums of P are there, and P is read
     if (r < S::ROWS)
         endings[r] = ending_of(p, part, kv, r, o.reference / (m.largest()[r] + m.largest()[S::ROWS + r]));
-    threads_sync(BOTH, COMPUTE); // the endings are there
+    m.meet(); // the endings are there
     store_rows(p, endings, at.sharer * S::CHANNELS, m.base + at.sharer * (S::CHANNELS / 64) * S::QUERY_PANEL, o);
 }
 

@@ -68,6 +68,18 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
 #endif
 }
 
+/* As many threads as the barrier has arrivals come, and go on when all have. */
+__device__ __forceinline__ void barrier_meet(uint32_t barrier) {
+    uint64_t phase;
+    uint32_t passed = 0;
+    asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];" : "=l"(phase) : "r"(barrier) : "memory");
+    while (!passed)
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(passed)
+                     : "r"(barrier), "l"(phase)
+                     : "memory");
+}
+
 /* Waits for `n_threads` threads that name the same barrier, 1 to 15; whole warps. */
 __device__ __forceinline__ void threads_sync(int barrier, int n_threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");

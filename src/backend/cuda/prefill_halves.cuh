@@ -25,7 +25,7 @@ struct halves {
     static constexpr int KEYS_AT = QUERY, VALUES_AT = KEYS_AT + GROUPS * SIDE, WEIGHTS_AT = VALUES_AT + GROUPS * SIDE;
     static constexpr int SCALES_AT = WEIGHTS_AT + 2 * WEIGHTS, LARGEST_AT = SCALES_AT + GROUPS * 2 * 2 * KEYS * 4;
     static constexpr int SHRINK_AT = LARGEST_AT + GROUPS * ROWS * 4, REFERENCE_AT = SHRINK_AT + ROWS * 2;
-    static constexpr int BARRIERS_AT = REFERENCE_AT + GROUPS * 4, SHARED = BARRIERS_AT + 4 * GROUPS * 8;
+    static constexpr int BARRIERS_AT = REFERENCE_AT + GROUPS * 4, SHARED = BARRIERS_AT + 4 * GROUPS * 8 + (WARP_ARRIVALS > 1 ? 8 : 0);
     static constexpr int COPY_REGISTERS = 24, COMPUTE_REGISTERS = 240;
     static_assert(STEP == 128 && SHARED <= 227 * 1024, "a row of P is a panel's, and a block has room");
 };
@@ -56,11 +56,28 @@ template <> struct memory<halves> {
     __device__ uint32_t value_full(int = 0) const { return key_full() + 16; }
     __device__ uint32_t value_empty() const { return key_full() + 24; }
 
+    /* Both warpgroups meet here. Neither racecheck nor synccheck follows a named barrier of some of a block's threads that is at two places of the
+     * program, so in a build for them it is one in shared memory, and `any` is always so. */
+    __device__ uint32_t meeting() const { return query + S::SHARED - 8; }
+    __device__ void meet() const {
+        if constexpr (WARP_ARRIVALS > 1)
+            barrier_meet(meeting());
+        else
+            threads_sync(BOTH, COMPUTE);
+    }
+    __device__ bool any(bool x) const {
+        if constexpr (WARP_ARRIVALS > 1)
+            meet();
+        return WARP_ARRIVALS > 1 || threads_any(BOTH, COMPUTE, x);
+    }
+
     __device__ void start() const { // of this warpgroup
         barrier_init(key_full(), 1);
         barrier_init(value_full(), 1);
         barrier_init(key_empty(), 4 * WARP_ARRIVALS); // a warp each
         barrier_init(value_empty(), 4 * WARP_ARRIVALS);
+        if (WARP_ARRIVALS > 1 && group == 0)
+            barrier_init(meeting(), COMPUTE);
     }
 };
 
