@@ -72,8 +72,9 @@ class Info(unittest.TestCase):
             ("meta-llama--Meta-Llama-3.1-8B", 131072, 0, {full: (32, 131072, None)}),
             ("nvidia--Llama-3.1-70B-Instruct-FP8", 327680, 0, {full: (80, 327680, None)}),
             ("google--gemma-2-9b", 344064, 0, {"sliding window": (21, 172032, 4096), full: (21, 172032, None)}),
-            ("nvidia--Gemma-4-31B-IT-NVFP4", 901120, 0, {"sliding window": (50, 819200, 1024), full: (10, 81920, None)}),
-            ("google--gemma-4-26B-A4B", 225280, 0, {"sliding window": (25, 204800, 1024), full: (5, 20480, None)}),
+            # where values are keys before their norm and rotation, 640 of 1,024 are kept
+            ("nvidia--Gemma-4-31B-IT-NVFP4", 870400, 0, {"sliding window": (50, 819200, 1024), full: (10, 10 * 4 * 640 * 2, None)}),
+            ("google--gemma-4-26B-A4B", 217600, 0, {"sliding window": (25, 204800, 1024), full: (5, 5 * 2 * 640 * 2, None)}),
             ("openai--gpt-oss-20b", 49152, 0, {"sliding window": (12, 24576, 128), full: (12, 24576, None)}),
             ("openai--gpt-oss-120b", 73728, 0, {"sliding window": (18, 36864, 128), full: (18, 36864, None)}),
             ("deepseek-ai--DeepSeek-V3", 70272, 0, {"latent attention": (61, 70272, None)}),
