@@ -15,9 +15,9 @@
  * show (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114.
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
- * not reach the power limit that a step runs at. From there to 512 rows wide.cu computes large products with a GATED_ACT behind them, as
- * steps of 128, 256 and 512 rows showed (docs/benchmarks.md), and the library all else. A head that head.cu takes is its own: what is saved with
- * logits that nobody reads, a step without rows does not show.
+ * not reach the power limit that a step runs at. From there to 512 rows wide.cu computes large products with a GATED_ACT behind them, up to
+ * 256 split.cu those that it has a cut for (split_cut_of: not around 192 rows), as steps of 96 to 512 rows showed (docs/benchmarks.md), and
+ * the library all else. A head that head.cu takes is its own: what is saved with logits that nobody reads, a step without rows does not show.
  *
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
  * if GYRE_LINEAR names a path (library, stream, tiles, wide, split: for tests and to measure), and those for which the time is up take what is
