@@ -12,7 +12,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* Likewise, and whether any of them came with `x`. */
+/* As threads_sync, and whether any of them came with `x`. */
 __device__ __forceinline__ bool threads_any(int barrier, int n_threads, bool x) {
     uint32_t any;
     asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 q, %3, 0;\nbar.red.or.pred p, %1, %2, q;\nselp.b32 %0, 1, 0, p;\n}"
@@ -21,7 +21,16 @@ __device__ __forceinline__ bool threads_any(int barrier, int n_threads, bool x) 
                  : "memory");
     return any;
 }
-__device__ __forceinline__ void store_shared(uint32_t at, uint32_t x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory"); }
+
+/* Words of shared memory, by their addresses there; 16 bytes are aligned. */
+__device__ __forceinline__ void store_shared(uint32_t at, uint32_t x) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+__device__ __forceinline__ uint4 load_shared_16(uint32_t at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+    return v;
+}
 
 // ---- matrices ---------------------------------------------------------------------------------------------------
 

@@ -56,8 +56,8 @@ template <> struct memory<halves> {
     __device__ uint32_t value_full(int = 0) const { return key_full() + 16; }
     __device__ uint32_t value_empty() const { return key_full() + 24; }
 
-    /* Both warpgroups meet here. Neither racecheck nor synccheck follows a named barrier of some of a block's threads that is at two places of the
-     * program, so in a build for them it is one in shared memory, and `any` is always so. */
+    /* Both warpgroups meet here. racecheck and synccheck name the named barrier, which is at two places of the program; in a build for them it
+     * is one in shared memory, with which racecheck is clean, and `any` is always so. */
     __device__ uint32_t meeting() const { return query + S::SHARED - 8; }
     __device__ void meet() const {
         if constexpr (WARP_ARRIVALS > 1)

@@ -76,12 +76,6 @@ static __device__ float4 load_sums(uint32_t at) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
     return v;
 }
-static __device__ void store_word(uint32_t at, uint32_t v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
-static __device__ uint4 load_sixteen(uint32_t at) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-    return v;
-}
 
 // ---- a block ----------------------------------------------------------------------------------------------------------
 
@@ -215,8 +209,8 @@ template <int N, int SPLIT> struct block {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 if (BASE + i < TO) {
-                    store_word(to + i * 16, to_pair<false>(v[i].x * UNIT, v[i].y * UNIT));
-                    store_word(to + i * 16 + 8 * PITCH, to_pair<false>(v[i].z * UNIT, v[i].w * UNIT));
+                    store_shared(to + i * 16, to_pair<false>(v[i].x * UNIT, v[i].y * UNIT));
+                    store_shared(to + i * 16 + 8 * PITCH, to_pair<false>(v[i].z * UNIT, v[i].w * UNIT));
                 }
             __syncwarp();
 #pragma unroll
@@ -224,7 +218,7 @@ template <int N, int SPLIT> struct block {
                 int token = i * 8 + lane / 4, octet = BASE + lane % 4, column = row_tile * N + octet * 8;
                 if (octet < TO && column < a.n_columns && first_token + token < a.n_tokens)
                     *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) + ((first_token + token) * a.y_stride + column) * 2) =
-                        load_sixteen(staging + token * PITCH + lane % 4 * 16);
+                        load_shared_16(staging + token * PITCH + lane % 4 * 16);
             }
             __syncwarp();
             finish<RANK, BASE + 4>(sums, first_token, lane);

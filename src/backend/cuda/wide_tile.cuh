@@ -5,6 +5,7 @@
  * written. */
 #pragma once
 
+#include "backend/cuda/mma.cuh"
 #include "backend/cuda/wide_feed.cuh"
 
 namespace {
@@ -17,12 +18,6 @@ static __device__ void copy_four(uint32_t to, const float *from, bool there) { /
 static __device__ float2 load_pair(uint32_t at) {
     float2 v;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
-    return v;
-}
-static __device__ void store_word(uint32_t at, uint32_t v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
-static __device__ uint4 load_sixteen(uint32_t at) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
     return v;
 }
 
@@ -171,8 +166,8 @@ template <int N, bool TOGETHER> struct consumer {
                 if (base + k < OCTETS) {
                     float4 v = column_pairs(part, base + k);
                     uint32_t first = to_pair<BF16>(v.x, v.y), second = to_pair<BF16>(v.z, v.w);
-                    store_word(to + k * 16, first);
-                    store_word(to + k * 16 + 8 * PITCH, second);
+                    store_shared(to + k * 16, first);
+                    store_shared(to + k * 16 + 8 * PITCH, second);
                     most[0] = larger_sizes<BF16>(most[0], first); // columns beyond the last are zeros
                     most[1] = larger_sizes<BF16>(most[1], second);
                 }
@@ -182,7 +177,7 @@ template <int N, bool TOGETHER> struct consumer {
                 int token = i * 8 + lane / 4, octet = base + lane % 4, column = (row_tile * OCTETS + octet) * 8;
                 if (octet < OCTETS && column < a.n_columns && first_token + token < a.n_tokens) {
                     int64_t at = (first_token + token) * a.y_stride + column;
-                    *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) + at * 2) = load_sixteen(staging + token * PITCH + lane % 4 * 16);
+                    *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) + at * 2) = load_shared_16(staging + token * PITCH + lane % 4 * 16);
                 }
             }
             __syncwarp();
