@@ -150,11 +150,7 @@ template <element E> struct short_place {
                 reinterpret_cast<float *>(block + slots * (TURNED + N) * SIZE) + kv * p.n_slots + slot, slot};
     }
     __device__ short_place at(int lane) const {
-        uint64_t k = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(key), lane);
-        uint64_t v = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(value), lane);
-        uint64_t s = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(scale), lane);
-        return {reinterpret_cast<char *>(k), reinterpret_cast<char *>(v), reinterpret_cast<float *>(s),
-                __shfl_sync(0xffffffffu, slot, lane)};
+        return {of_lane(key, lane), of_lane(value, lane), of_lane(scale, lane), of_lane(slot, lane)};
     }
     __device__ void store_piece(char *row, int n_slots, int c, const float *x, float by) const {
         int i = c * SIZE;
@@ -179,10 +175,10 @@ template <element E> struct short_place {
 };
 
 template <element E, bool WIDE> __global__ void __launch_bounds__(256, 2) qkv_prep_short_whole(const __grid_constant__ whole_heads p) {
-    constexpr int N = short_size::N, AT_ONCE = whole_size<N>::AT_ONCE, PIECES = whole_size<N>::PIECES, P = whole_size<N>::P;
+    constexpr int N = short_size::N, P = whole_size<N>::P;
     const dqkv &a = p.a;
     int n_rows = a.n_heads + (a.k_absent ? 0 : a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32, step = p.n_warps / n_rows;
-    int t = i / n_rows, h = i - t * n_rows, lane = threadIdx.x % 32, col = h * N;
+    int t = i / n_rows, h = i - t * n_rows, col = h * N;
     bool is_q = h < a.n_heads, raw = p.x.col_scale, biased = raw && p.x.bias;
     // What a normed query is multiplied by; and, of its turned channels alone, a normed value to become a key.
     whole_head<N> weight, scale;
@@ -208,61 +204,30 @@ template <element E, bool WIDE> __global__ void __launch_bounds__(256, 2) qkv_pr
     let_next_start();
     if (t >= step)
         return;
-    const char *from = static_cast<const char *>(p.x.at) + (col + whole_channel<N>(0)) * (WIDE ? 4 : 2);
-    int64_t pitch = p.x.stride * (WIDE ? 4 : 2);
-    int n_tokens = load_late(p.plan.counts);
-    for (; t < p.n_rows; t += AT_ONCE * step) {
-        whole_piece<4, WIDE> row[AT_ONCE][PIECES];
-        short_angles angles[AT_ONCE];
-        int my_row = t + lane * step, position = 0, seq = 0;
-        bool mine = lane < AT_ONCE && my_row < p.n_rows;
-        float my_factor = mine && p.x.row_scale ? p.x.row_scale[my_row] : 1.0f;
-        if (mine && !is_q) {
-            position = p.plan.position[my_row];
-            seq = p.plan.seq_of_row[my_row];
-        }
+    auto find = [&](int seq, int position) { return short_place<E>::of(p, seq, position, h - a.n_heads); };
+    take_rows<N, WIDE, short_angles>(p, {t, step, col, !is_q, true}, find, [&](const auto &row, whole_head<N> &head) {
+        short_turned turned;
+        for (int c = 0; c < P && raw; c++)
+            head.x[c] *= row.factor * scale.x[c];
+        for (int c = 0; c < P && biased; c++)
+            head.x[c] += p.x.bias[col + whole_channel<N>(c / 4) + c % 4];
+        float by = head.norm_factor(a.eps);
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) { // padding rows too, so as not to wait for the number of tokens
-            if (t + k * step >= p.n_rows)
-                break;
+        for (int c = 0; c < P; c++)
+            head.x[c] *= is_q ? by * weight.x[c] : by;
 #pragma unroll
-            for (int j = 0; j < PIECES; j++)
-                row[k][j] = *reinterpret_cast<const whole_piece<4, WIDE> *>(from + (t + k * step) * pitch + j * (32 * 4 * (WIDE ? 4 : 2)));
-            angles[k].load(p.cos_sin + (int64_t)(t + k * step) * N);
-        }
-        short_place<E> place = {};
-        if (mine && !is_q && my_row < n_tokens)
-            place = short_place<E>::of(p, seq, position, h - a.n_heads);
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            if (t + k * step >= n_tokens)
-                break;
-            whole_head<N> head;
-            short_turned turned;
-            head.template take<WIDE>(row[k], p.x.element);
-            float factor = RAW_UNIT * __shfl_sync(0xffffffffu, my_factor, k);
-            for (int c = 0; c < P && raw; c++)
-                head.x[c] *= factor * scale.x[c];
-            for (int c = 0; c < P && biased; c++)
-                head.x[c] += p.x.bias[col + whole_channel<N>(c / 4) + c % 4];
-            float by = head.norm_factor(a.eps);
-#pragma unroll
-            for (int c = 0; c < P; c++)
-                head.x[c] *= is_q ? by * weight.x[c] : by;
+        for (int c = 0; c < 8; c++)
+            turned.x[c] = head.x[c % 4 + c / 4 * 8] * (is_q ? 1.0f : weight.x[c % 4 + c / 4 * 8]);
+        turned.rotate(row.angles);
+        if (is_q) {
 #pragma unroll
             for (int c = 0; c < 8; c++)
-                turned.x[c] = head.x[c % 4 + c / 4 * 8] * (is_q ? 1.0f : weight.x[c % 4 + c / 4 * 8]);
-            turned.rotate(angles[k]);
-            if (is_q) {
-#pragma unroll
-                for (int c = 0; c < 8; c++)
-                    head.x[c % 4 + c / 4 * 8] = turned.x[c];
-                store_query(p.q, (t + k * step) * p.q.stride + h * N, head);
-            } else {
-                place.at(k).store(p.n_slots, turned, head);
-            }
+                head.x[c % 4 + c / 4 * 8] = turned.x[c];
+            store_query(p.q, row.t * p.q.stride + h * N, head);
+        } else {
+            row.place.at(row.lane).store(p.n_slots, turned, head);
         }
-    }
+    });
 }
 
 template <element E> void start_short_whole(const launch *l, const whole_heads &p) {
@@ -278,10 +243,7 @@ void start_short_heads(const launch *l, const dqkv &a, const drope &rope, const 
     int n_heads = a.n_heads + (a.k_absent ? 0 : a.n_kv_heads);
     if (a.head_dim == short_size::N && a.k_turned == short_size::TURNED && heads_are_whole(a, &rope, x, q, q_norm, k_norm, cache)) {
         whole_heads p = {l->plan, a, rope.cos_sin, x, q, q_norm, k_norm, cache, l->block_size, 0, 0};
-        int at_once = 132 * 8 * whole_size<short_size::N>::BLOCKS, rows = at_once / n_heads > 0 ? at_once / n_heads : 1;
-        int each = (l->n_tokens + rows - 1) / rows;
-        p.n_warps = n_heads * ((l->n_tokens + each - 1) / each);
-        p.n_rows = l->n_tokens;
+        share_rows<short_size::N>(l, n_heads, p);
         switch (cache.element) {
         case ELEMENT_F16: start_short_whole<ELEMENT_F16>(l, p); break;
         case ELEMENT_BF16: start_short_whole<ELEMENT_BF16>(l, p); break;

@@ -70,6 +70,11 @@ template <int N> struct whole_angles {
     }
 };
 
+template <class T> __device__ T *of_lane(T *x, int lane) {
+    return reinterpret_cast<T *>(__shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(x), lane));
+}
+__device__ inline int of_lane(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
 /* V elements times `by`, in one store. */
 template <int V, element E> __device__ void store_some(char *to, const float *x, float by) {
     if constexpr (V == 4) {
@@ -162,6 +167,8 @@ struct whole_place {
     char *row;    // of the first panel
     float *scale; // of 8 bits
     int slot;
+
+    __device__ whole_place at(int lane) const { return {of_lane(row, lane), of_lane(scale, lane), of_lane(slot, lane)}; }
 };
 
 template <int N, element E> __device__ whole_place place_of(const whole_heads &p, int seq, int position, bool is_v, int kv) {
@@ -171,12 +178,6 @@ template <int N, element E> __device__ whole_place place_of(const whole_heads &p
     char *scales = block + (int64_t)p.a.n_kv_heads * p.n_slots * 2 * N;
     return {block + ((int64_t)(side + kv) * (N * SIZE / 128) * p.n_slots + slot) * 128,
             reinterpret_cast<float *>(scales) + (side + kv) * p.n_slots + slot, slot};
-}
-
-__device__ inline whole_place place_at(const whole_place &mine, int lane) {
-    uint64_t row = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(mine.row), lane);
-    uint64_t scale = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(mine.scale), lane);
-    return {reinterpret_cast<char *>(row), reinterpret_cast<float *>(scale), __shfl_sync(0xffffffffu, mine.slot, lane)};
 }
 
 template <int N, element E> __device__ void store_cached(const whole_place &at, int n_slots, const whole_head<N> &head) {
@@ -196,12 +197,69 @@ template <int N, element E> __device__ void store_cached(const whole_place &at, 
     }
 }
 
+// ---- the rows of a warp -----------------------------------------------------------------------------------------------
+
+/* Columns [col, col + N) of rows t, t + step ...: a head that the cache keeps, or a query; turned, or not. */
+struct rows_of_warp {
+    int t, step, col;
+    bool is_kept, turns;
+};
+
+/* A row among those under way. place.at(lane): where it lies in the cache. */
+template <class ANGLES, class PLACE> struct row_under_way {
+    int t, lane;
+    float factor; // of raw products
+    const ANGLES &angles;
+    const PLACE &place;
+};
+
+/* take(row, head) of each, find(seq, position) its place. */
+template <int N, bool WIDE, class ANGLES, class FIND, class TAKE>
+__device__ void take_rows(const whole_heads &p, const rows_of_warp &r, FIND find, TAKE take) {
+    constexpr int AT_ONCE = whole_size<N>::AT_ONCE, V = whole_size<N>::V, PIECES = whole_size<N>::PIECES, SIZE = WIDE ? 4 : 2;
+    const char *from = static_cast<const char *>(p.x.at) + (r.col + whole_channel<N>(0)) * SIZE;
+    int64_t pitch = p.x.stride * SIZE;
+    int n_tokens = load_late(p.plan.counts), lane = threadIdx.x % 32;
+    for (int t = r.t; t < p.n_rows; t += AT_ONCE * r.step) {
+        whole_piece<V, WIDE> row[AT_ONCE][PIECES];
+        ANGLES angles[AT_ONCE];
+        int my_row = t + lane * r.step, position = 0, seq = 0;
+        bool mine = lane < AT_ONCE && my_row < p.n_rows;
+        float my_factor = mine && p.x.row_scale ? p.x.row_scale[my_row] : 1.0f;
+        if (mine && r.is_kept) {
+            position = p.plan.position[my_row];
+            seq = p.plan.seq_of_row[my_row];
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) { // padding rows too, so as not to wait for the number of tokens
+            if (t + k * r.step >= p.n_rows)
+                break;
+#pragma unroll
+            for (int j = 0; j < PIECES; j++)
+                row[k][j] = *reinterpret_cast<const whole_piece<V, WIDE> *>(from + (t + k * r.step) * pitch + j * (32 * V * SIZE));
+            if (r.turns)
+                angles[k].load(p.cos_sin + (int64_t)(t + k * r.step) * N);
+        }
+        decltype(find(0, 0)) place = {};
+        if (mine && r.is_kept && my_row < n_tokens)
+            place = find(seq, position);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (t + k * r.step >= n_tokens)
+                break;
+            whole_head<N> head;
+            head.template take<WIDE>(row[k], p.x.element);
+            float factor = RAW_UNIT * __shfl_sync(0xffffffffu, my_factor, k);
+            take(row_under_way<ANGLES, decltype(place)>{t + k * r.step, k, factor, angles[k], place}, head);
+        }
+    }
+}
+
 template <int N, element E, bool WIDE>
 __global__ void __launch_bounds__(256, whole_size<N>::BLOCKS) qkv_prep_whole(const __grid_constant__ whole_heads p) {
-    constexpr int AT_ONCE = whole_size<N>::AT_ONCE, V = whole_size<N>::V, PIECES = whole_size<N>::PIECES;
     const dqkv &a = p.a;
     int n_rows = a.n_heads + (a.k_absent ? 0 : 2 * a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32, step = p.n_warps / n_rows;
-    int t = i / n_rows, h = i - t * n_rows, kv = h - a.n_heads, lane = threadIdx.x % 32;
+    int t = i / n_rows, h = i - t * n_rows, kv = h - a.n_heads;
     bool is_q = kv < 0, is_v = kv >= a.n_kv_heads, turns = !is_v && p.cos_sin, raw = p.x.col_scale, biased = raw && p.x.bias;
     if (is_v)
         kv -= a.n_kv_heads;
@@ -223,53 +281,21 @@ __global__ void __launch_bounds__(256, whole_size<N>::BLOCKS) qkv_prep_whole(con
     let_next_start();
     if (t >= step)
         return;
-    const char *from = static_cast<const char *>(p.x.at) + (col + whole_channel<N>(0)) * (WIDE ? 4 : 2);
-    int64_t pitch = p.x.stride * (WIDE ? 4 : 2);
-    int n_tokens = load_late(p.plan.counts);
-    for (; t < p.n_rows; t += AT_ONCE * step) {
-        whole_piece<V, WIDE> row[AT_ONCE][PIECES];
-        whole_angles<N> angles[AT_ONCE];
-        int my_row = t + lane * step, position = 0, seq = 0;
-        bool mine = lane < AT_ONCE && my_row < p.n_rows;
-        float my_factor = mine && p.x.row_scale ? p.x.row_scale[my_row] : 1.0f;
-        if (mine && !is_q) {
-            position = p.plan.position[my_row];
-            seq = p.plan.seq_of_row[my_row];
-        }
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) { // padding rows too, so as not to wait for the number of tokens
-            if (t + k * step >= p.n_rows)
-                break;
-#pragma unroll
-            for (int j = 0; j < PIECES; j++)
-                row[k][j] = *reinterpret_cast<const whole_piece<V, WIDE> *>(from + (t + k * step) * pitch + j * (32 * V * (WIDE ? 4 : 2)));
-            if (turns)
-                angles[k].load(p.cos_sin + (int64_t)(t + k * step) * N);
-        }
-        whole_place place = {};
-        if (mine && !is_q && my_row < n_tokens)
-            place = place_of<N, E>(p, seq, position, is_v, kv);
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            if (t + k * step >= n_tokens)
-                break;
-            whole_head<N> head;
-            head.template take<WIDE>(row[k], p.x.element);
-            float factor = RAW_UNIT * __shfl_sync(0xffffffffu, my_factor, k);
-            for (int c = 0; c < head.P && raw; c++)
-                head.x[c] *= factor * scale.x[c];
-            for (int c = 0; c < head.P && biased; c++)
-                head.x[c] += bias.x[c];
-            if (normed)
-                head.normalise(a.eps, weight);
-            if (turns)
-                head.rotate(angles[k]);
-            if (is_q)
-                store_query(p.q, (t + k * step) * p.q.stride + h * N, head);
-            else
-                store_cached<N, E>(place_at(place, k), p.n_slots, head);
-        }
-    }
+    auto find = [&](int seq, int position) { return place_of<N, E>(p, seq, position, is_v, kv); };
+    take_rows<N, WIDE, whole_angles<N>>(p, {t, step, col, !is_q, turns}, find, [&](const auto &row, whole_head<N> &head) {
+        for (int c = 0; c < head.P && raw; c++)
+            head.x[c] *= row.factor * scale.x[c];
+        for (int c = 0; c < head.P && biased; c++)
+            head.x[c] += bias.x[c];
+        if (normed)
+            head.normalise(a.eps, weight);
+        if (turns)
+            head.rotate(row.angles);
+        if (is_q)
+            store_query(p.q, row.t * p.q.stride + h * N, head);
+        else
+            store_cached<N, E>(row.place.at(row.lane), p.n_slots, head);
+    });
 }
 
 bool on_16_bytes(const void *at) { return (uintptr_t)at % 16 == 0; }
@@ -293,12 +319,16 @@ template <int N, element E> void start_whole(const launch *l, const whole_heads 
         launch_node(qkv_prep_whole<N, E, false>, n_blocks, 256, 0, l->stream, p);
 }
 
-template <int N> void start_whole(const launch *l, whole_heads &p) {
-    int at_once = 132 * 8 * whole_size<N>::BLOCKS; // warps that an H200 runs at once
-    int n_heads = p.a.n_heads + (p.a.k_absent ? 0 : 2 * p.a.n_kv_heads), rows = at_once / n_heads > 0 ? at_once / n_heads : 1;
-    int each = (l->n_tokens + rows - 1) / rows; // rows of a warp
+/* So many heads a row. */
+template <int N> void share_rows(const launch *l, int n_heads, whole_heads &p) {
+    int at_once = 132 * 8 * whole_size<N>::BLOCKS;                                                    // warps that an H200 runs at once
+    int rows = at_once / n_heads > 0 ? at_once / n_heads : 1, each = (l->n_tokens + rows - 1) / rows; // of a warp
     p.n_warps = n_heads * ((l->n_tokens + each - 1) / each);
     p.n_rows = l->n_tokens;
+}
+
+template <int N> void start_whole(const launch *l, whole_heads &p) {
+    share_rows<N>(l, p.a.n_heads + (p.a.k_absent ? 0 : 2 * p.a.n_kv_heads), p);
     switch (p.cache.element) {
     case ELEMENT_F16: start_whole<N, ELEMENT_F16>(l, p); break;
     case ELEMENT_BF16: start_whole<N, ELEMENT_BF16>(l, p); break;
