@@ -625,7 +625,10 @@ static int check_all() {
             failed += !check_prep(3, 3, dim, 12, true, true, e, ELEMENT_BF16, 4);
             failed += !check_prep(14, 2, dim, dim, false, true, e, ELEMENT_F16, 32, true);
             failed += !check_prep(160, 160, dim, dim, false, false, e, ELEMENT_F16, 64); // several rows a warp
-            n += 5;
+            for (int heads : {14, 100, 160})
+                for (bool normed : {false, true})
+                    failed += !check_prep(heads, heads == 14 ? 2 : heads, dim, dim, false, normed, e, ELEMENT_F16, 64, true);
+            n += 11;
         }
     check_preparing(failed, n);
     for (turned = 0; turned <= SHORT_TURNED; turned += SHORT_TURNED)

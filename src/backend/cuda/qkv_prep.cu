@@ -1,9 +1,11 @@
-/* qkv_prep.cu - QKV_PREP: a warp a head of q, k or v of a row, or of every so many rows where heads_whole.cuh takes it.
+/* qkv_prep.cu - QKV_PREP: a warp a head of q, k or v of a row, or of every so many rows where heads_whole.cuh takes it, or two heads where
+ * heads_pairs.cuh does.
  *
  * A lane holds P channels of the head, up to 16, in pieces of V = 4 (or 1, where a size is no multiple of 4); the norm is a sum over
  * the warp, the rotation reads the other channel of a pair from shared memory. What does not depend on the head, its place in the
  * cache and its angles, is read while the head comes. q leaves as a value, k and v go to their slot in the
  * cache, in its element and with the row's own scale where that has 8 bits. Reads and writes each value once, in 16 bytes a lane. */
+#include "backend/cuda/heads_pairs.cuh"
 #include "backend/cuda/heads_short.cuh"
 
 namespace {
@@ -65,6 +67,10 @@ bool in_fours(const dqkv *a, const dmat &x, const dmat &q) {
 void launch_qkv_prep(const launch *l, const dqkv *a, const drope *rope, dmat x, dweight q_norm, dweight k_norm, dcache cache, dmat q) {
     if (a->k_turned > 0) {
         start_short_heads(l, *a, *rope, x, q_norm, k_norm, cache, q);
+        return;
+    }
+    if (heads_pair_up(*a, rope, x, q, q_norm, k_norm, cache)) {
+        start_pair_heads(l, *a, rope, x, q_norm, k_norm, cache, q);
         return;
     }
     if (heads_are_whole(*a, rope, x, q, q_norm, k_norm, cache)) {
