@@ -65,6 +65,8 @@ __device__ void take_pair(const arguments &p, const byte_memory<S> &m, const pre
     if (S::AHEAD) {
         products_wait<0>();
         registers_settle(d[0]);
+        if (n_tiles == 0)
+            threads_sync(1, S::COMPUTE); // as a tile has: these queries and their factors are read, the next pair's come in their place
     }
 }
 
