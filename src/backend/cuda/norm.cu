@@ -132,39 +132,46 @@ static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS)
 
 // ---- ADD_NORM of many rows --------------------------------------------------------------------------------------
 
+/* A sum, and the largest of sizes. */
+static __device__ float2 warp_join_sizes(float2 v) {
+    return make_float2(warp_sum(v.x), __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(v.y))));
+}
+
 /* What each thread has of ROWS rows, joined over the block. */
 template <int ROWS> static __device__ void rows_join(float2 (&mine)[ROWS], float2 (&shares)[ROWS][MOST_THREADS / 32]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
-        mine[j] = warp_join(mine[j]);
+        mine[j] = warp_join_sizes(mine[j]);
         if (lane == 0)
             shares[j][warp] = mine[j];
     }
     __syncthreads(); // every warp's shares are there
 #pragma unroll
     for (int j = 0; j < ROWS; j++)
-        mine[j] = warp_join(lane < n_warps ? shares[j][lane] : make_float2(0, 0));
+        mine[j] = warp_join_sizes(lane < n_warps ? shares[j][lane] : make_float2(0, 0));
 }
 
-/* D, RAW, NORMED: as above. Block b has the rows b and, if ROWS is 2, b + n_blocks; thread i of it holds their fours i, i + n_threads, ... All
- * loads of a thread are under way at once. */
-template <element D, bool RAW, bool NORMED, int FOURS, int ROWS>
+/* D, RAW, NORMED: as above. Block b has the rows b and, if ROWS is 2, b + n_blocks; thread i of it holds their fours i, i + n_threads, ..., with
+ * WHOLE as many as every other. All loads of a thread are under way at once. */
+template <element D, bool RAW, bool NORMED, int FOURS, int ROWS, bool WHOLE>
 static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_norm_rows(const __grid_constant__ add_norm_args a) {
+    typedef typename four_of<D>::stored stored;
     __shared__ float2 shares_of_d[ROWS][MOST_THREADS / 32], shares[ROWS][MOST_THREADS / 32];
     let_next_start();
-    int n = a.x.width / 4, row[ROWS];
+    int n = a.x.width / 4, thread = threadIdx.x, n_threads = blockDim.x, row[ROWS];
     float4 w[FOURS], v[FOURS], column[FOURS], x[ROWS][FOURS];
-    typename four_of<D>::stored d[ROWS][FOURS];
-    auto four = [](int k) { return (int)(threadIdx.x + k * blockDim.x); };
+    stored d[ROWS][FOURS];
+    float unit[ROWS];
+    auto is_mine = [&](int k) { return WHOLE || thread + k * n_threads < n; };
 #pragma unroll
     for (int k = 0; k < FOURS; k++) {
-        int i = four(k);
-        w[k] = i < n ? weights_at(a.n, 4 * i) : float4{};
-        v[k] = NORMED && i < n ? weights_at(a.d_norm, 4 * i) : float4{};
-        column[k] = RAW && i < n ? reinterpret_cast<const float4 *>(a.d.col_scale)[i] : float4{};
+        int i = thread + k * n_threads;
+        w[k] = is_mine(k) ? weights_at(a.n, 4 * i) : float4{};
+        v[k] = NORMED && is_mine(k) ? weights_at(a.d_norm, 4 * i) : float4{};
+        column[k] = RAW && is_mine(k) ? reinterpret_cast<const float4 *>(a.d.col_scale)[i] : float4{};
     }
-    float scale = a.r_scale ? *a.r_scale : 1.0f, unit[ROWS];
+    float scale = a.r_scale ? *a.r_scale : 1.0f;
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
         row[j] = blockIdx.x + j * gridDim.x;
@@ -174,19 +181,23 @@ static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_n
     wait_for_previous();
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
+        const float4 *xs = reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + row[j] * a.x.stride) + thread;
+        const stored *ds =
+            reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) + row[j] * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) + thread;
         unit[j] = RAW ? RAW_UNIT * a.d.row_scale[row[j]] : 1.0f;
 #pragma unroll
         for (int k = 0; k < FOURS; k++) {
-            x[j][k] = four(k) < n ? load_four<ELEMENT_F32>(a.x, row[j], 4 * four(k)) : float4{};
-            d[j][k] = four(k) < n && a.d.at ? load_four<D>(a.d, row[j], 4 * four(k)) : typename four_of<D>::stored{};
+            x[j][k] = is_mine(k) ? xs[k * n_threads] : float4{};
+            d[j][k] = is_mine(k) && (RAW || a.d.at) ? ds[k * n_threads] : stored{};
         }
     }
+    __syncwarp(); // else the assembler waits for the first of these before it asks for the others
     auto added = [&](int j, int k) {
         float4 value = floats_of<D>(d[j][k]);
         if constexpr (RAW) {
             value = value * (column[k] * unit[j]);
-            if (a.d.bias && four(k) < n)
-                value = value + reinterpret_cast<const float4 *>(a.d.bias)[four(k)];
+            if (a.d.bias && is_mine(k))
+                value = value + reinterpret_cast<const float4 *>(a.d.bias)[thread + k * n_threads];
         }
         return value;
     };
@@ -204,29 +215,30 @@ static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_n
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
         float factor = NORMED ? factor_of(a.d_norm, both[j].x) : 1.0f;
+        float4 *rs = reinterpret_cast<float4 *>(static_cast<float *>(a.r.at) + row[j] * a.r.stride) + thread;
         both[j] = make_float2(0, 0);
 #pragma unroll
         for (int k = 0; k < FOURS; k++) {
-            float4 value = added(j, k);
-            x[j][k] = (x[j][k] + (NORMED ? value * (v[k] * factor) : value)) * scale;
-            both[j] = join(both[j], make_float2(dot(x[j][k], x[j][k]), largest(x[j][k] * w[k])));
-            if (four(k) < n)
-                store_four<ELEMENT_F32>(a.r, row[j], 4 * four(k), x[j][k]);
+            float4 value = added(j, k), r = (x[j][k] + (NORMED ? value * (v[k] * factor) : value)) * scale;
+            if (is_mine(k))
+                rs[k * n_threads] = r;
+            x[j][k] = r * w[k];
+            both[j] = make_float2(both[j].x + dot(r, r), fmaxf(both[j].y, largest(x[j][k])));
         }
     }
     rows_join(both, shares);
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
         float by = factor_of(a.n, both[j].x), inverse = e4m3_inverse(both[j].y);
-        if (a.twin.at && threadIdx.x == 0)
+        if (a.twin.at && thread == 0)
             a.twin.scale[row[j]] = e4m3_scale(both[j].y * by);
+        uint32_t *twins = reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(a.twin.at) + row[j] * a.twin.stride) + thread;
 #pragma unroll
         for (int k = 0; k < FOURS; k++) {
-            float4 value = x[j][k] * w[k];
-            if (four(k) < n && a.y.at)
-                store_four(a.y, row[j], 4 * four(k), value * by);
-            if (four(k) < n && a.twin.at)
-                store_e4m3(a.twin, row[j], 4 * four(k), value * inverse);
+            if (is_mine(k) && a.twin.at)
+                twins[k * n_threads] = e4m3_of(x[j][k] * inverse);
+            if (is_mine(k) && a.y.at)
+                store_four(a.y, row[j], 4 * (thread + k * n_threads), x[j][k] * by);
         }
     }
 }
@@ -271,14 +283,14 @@ template <element D, bool RAW, bool NORMED> static void launch_fours(const struc
         launch_node(add_norm<D, RAW, NORMED, 4, 2>, 4 * rows, threads_of(n, 4, 2), 0, l->stream, a);
     else if (rows <= 64)
         launch_node(add_norm<D, RAW, NORMED, 2, 2>, 2 * rows, threads_of(n, 2, 2), 0, l->stream, a);
-    else if (n <= 2 * MOST_THREADS && rows > LONE_ROWS && !NORMED)
-        launch_node(add_norm_rows<D, RAW, false, 2, 2>, (rows + 1) / 2, threads_of(n, 1, 2), 0, l->stream, a);
-    else if (n <= 2 * MOST_THREADS)
-        launch_node(add_norm_rows<D, RAW, NORMED, 2, 1>, rows, threads_of(n, 1, 2), 0, l->stream, a);
-    else if (n <= 3 * MOST_THREADS)
-        launch_node(add_norm_rows<D, RAW, NORMED, 3, 1>, rows, threads_of(n, 1, 3), 0, l->stream, a);
+    else if (n % 64 == 0 && n <= 2 * MOST_THREADS && rows > LONE_ROWS && !NORMED)
+        launch_node(add_norm_rows<D, RAW, false, 2, 2, true>, (rows + 1) / 2, n / 2, 0, l->stream, a);
+    else if (n % 64 == 0 && n <= 2 * MOST_THREADS)
+        launch_node(add_norm_rows<D, RAW, NORMED, 2, 1, true>, rows, n / 2, 0, l->stream, a);
+    else if (n % 96 == 0 && n <= 3 * MOST_THREADS)
+        launch_node(add_norm_rows<D, RAW, NORMED, 3, 1, true>, rows, n / 3, 0, l->stream, a);
     else
-        launch_node(add_norm_rows<D, RAW, NORMED, 4, 1>, rows, threads_of(n, 1, 4), 0, l->stream, a);
+        launch_node(add_norm_rows<D, RAW, NORMED, 4, 1, false>, rows, threads_of(n, 1, 4), 0, l->stream, a);
 }
 
 template <bool NORMED> static void launch_by_element(const struct launch *l, const add_norm_args &a) {
