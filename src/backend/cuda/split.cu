@@ -5,9 +5,9 @@
  * Mathematics as in wide.cu: wgmma m64nNk32 with tokens as the first operand, 64 tokens by N rows of W from shared memory, sums in float32
  * registers.
  *
- *     tile    128 tokens by N rows of W.
+ *     tile    up to 128 tokens by N rows of W; tokens are spread evenly over their tiles.
  *     cluster SPLIT blocks with the same tile, each with a part of its terms, so that there is work for all multiprocessors though tiles are
- *             large: a block takes in (128 + N) * in / SPLIT bytes, and what a multiprocessor takes in, 50 to 60 bytes a cycle, is what bounds
+ *             large: a block takes in (tokens + N) * in / SPLIT bytes, and what a multiprocessor takes in, 50 to 60 bytes a cycle, is what bounds
  *             these products, not memory.
  *     block   two warpgroups, each with 64 of the tokens, and a thread that copies. A ring of stages of W and one of x, 128 bytes of each row,
  *             are filled by bulk copies of tensor maps; as many stages of x as W leaves room for, as x is what is waited for.
@@ -22,7 +22,7 @@
  *
  * On an H200, in a step of Qwen2.5-7B of 128 rows: qkv 5.8 us, o 5.2, down 23.4 where the library takes 8.0, 7.7 and 24.7 (docs/benchmarks.md).
  * Tried and lost: sums of each part to memory, added by the node behind (writing them takes 1.7 us); clusters that also share x or W by
- * multicast; four blocks for qkv and o (only 30 such clusters have a place at once). */
+ * multicast; tiles of 256 tokens, whose ends take 3 to 5 us; four blocks for qkv and o (only 30 such clusters have a place at once). */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/mma.cuh"
@@ -38,6 +38,7 @@ struct split_args {
     void *y;
     int64_t y_stride;
     int n_columns, n_tokens, n_pieces; // of y; of 128 columns of x
+    int tile_tokens;                   // a multiple of 8
 };
 
 /* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of four sums. */
@@ -85,6 +86,8 @@ template <int N, int SPLIT> struct block {
     uint32_t w, x, join, full, done, joined; // in shared memory
     int rank, row_tile, token_tile, piece, n_pieces;
 
+    __device__ int end_token() const { return min(a.n_tokens, (token_tile + 1) * a.tile_tokens); } // of the tile
+
     /* barriers: full, a stage's bytes have come; done, both warpgroups are done with it; joined, all that is sent to this block has come. */
     __device__ block(const split_args &a, uint32_t ring, uint32_t barriers)
         : a(a), w(ring), x(ring + S::W_STAGES * S::W_BYTES), join(x + S::X_STAGES * X_BYTES), full(barriers),
@@ -104,11 +107,11 @@ template <int N, int SPLIT> struct block {
         fence_bulk();
     }
     __device__ void put_w(const CUtensorMap *map, int i, int slot, uint64_t policy) const {
-        barrier_expect(full + slot * 8, S::W_BYTES + X_BYTES);
+        barrier_expect(full + slot * 8, S::W_BYTES + a.tile_tokens * PIECE_BYTES);
         bulk_copy_box(w + slot * S::W_BYTES, map, (piece + i) * PIECE_BYTES, row_tile * N, full + slot * 8, policy);
     }
     __device__ void put_x(const CUtensorMap *map, int i, int slot, int x_slot, uint64_t policy) const {
-        bulk_copy_box(x + x_slot * X_BYTES, map, (piece + i) * PIECE_BYTES, token_tile * TOKENS, full + slot * 8, policy);
+        bulk_copy_box(x + x_slot * X_BYTES, map, (piece + i) * PIECE_BYTES, token_tile * a.tile_tokens, full + slot * 8, policy);
     }
     __device__ void begin(const CUtensorMap *w_map, uint64_t policy) const {
 #pragma unroll 1
@@ -216,7 +219,7 @@ template <int N, int SPLIT> struct block {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 int token = i * 8 + lane / 4, octet = BASE + lane % 4, column = row_tile * N + octet * 8;
-                if (octet < TO && column < a.n_columns && first_token + token < a.n_tokens)
+                if (octet < TO && column < a.n_columns && first_token + token < end_token())
                     *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) + ((first_token + token) * a.y_stride + column) * 2) =
                         load_shared_16(staging + token * PITCH + lane % 4 * 16);
             }
@@ -261,7 +264,7 @@ template <int N, int SPLIT> struct block {
         send<0>(sums);
         threads_sync(1, CONSUMERS); // nobody reads W's ring any more, which values leave through
         barrier_wait(joined, 0);
-        finish_own<0>(sums, token_tile * TOKENS + group * GROUP_TOKENS + warp % 4 * 16, lane);
+        finish_own<0>(sums, token_tile * a.tile_tokens + group * GROUP_TOKENS + warp % 4 * 16, lane);
     }
 };
 
@@ -306,13 +309,12 @@ int blocks_of(const instance *i) {
     return *n;
 }
 
-/* By four blocks where terms are many: joining four takes longer, and x is half as much for each. Tiles of two times 128 tokens must be full:
- * of 192 rows a step was 6 per cent slower. */
-enum { MANY_TERMS = 12288, WORST_FILL = 85 };
+/* By four blocks where terms are many: joining four takes longer, and x is half as much for each. */
+enum { MANY_TERMS = 12288, WORST_FILL = 85, WORST_TOKENS = 75 };
 bool suits(const instance *i, struct dweight w, int n_rows) {
     int token_tiles = up_to(n_rows, TOKENS), split = token_tiles == 1 && w.in >= MANY_TERMS ? 4 : 2;
     int blocks = up_to((int)w.out, i->cut.rows) * token_tiles * split;
-    bool full = token_tiles == 1 || n_rows * 100 >= token_tiles * TOKENS * WORST_FILL;
+    bool full = token_tiles == 1 || n_rows * 100 >= token_tiles * TOKENS * WORST_TOKENS;
     return full && i->cut.split == split && blocks <= blocks_of(i) && blocks * 100 >= blocks_of(i) * WORST_FILL;
 }
 
@@ -338,14 +340,15 @@ bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
 
 cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut) {
     const instance *i = &INSTANCES[cut];
+    int tiles = up_to(n_rows, TOKENS), tile_tokens = up_to(up_to(n_rows, tiles), 8) * 8;
     CUtensorMap w_map, x_map;
     cuuint64_t w_size[2] = {(cuuint64_t)w.in, (cuuint64_t)w.out}, w_stride[1] = {(cuuint64_t)w.in};
     cuuint64_t x_size[2] = {(cuuint64_t)x.width, (cuuint64_t)n_rows}, x_stride[1] = {(cuuint64_t)x.stride};
-    cuuint32_t w_box[2] = {PIECE_BYTES, (cuuint32_t)i->cut.rows}, x_box[2] = {PIECE_BYTES, TOKENS};
+    cuuint32_t w_box[2] = {PIECE_BYTES, (cuuint32_t)i->cut.rows}, x_box[2] = {PIECE_BYTES, (cuuint32_t)tile_tokens};
     if (!encode_rows(&w_map, w.at, 2, w_size, w_stride, w_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) ||
         !encode_rows(&x_map, x.at, 2, x_size, x_stride, x_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
         return cudaErrorInvalidValue;
-    split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES)};
+    split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens};
     cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -353,7 +356,7 @@ cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dwe
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = i->cut.split;
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    dim3 grid(up_to((int)w.out, i->cut.rows) * i->cut.split, up_to(n_rows, TOKENS));
+    dim3 grid(up_to((int)w.out, i->cut.rows) * i->cut.split, tiles);
     cudaLaunchConfig_t config = {grid, dim3(THREADS), (size_t)i->shared, stream, attributes, 2};
     return cudaLaunchKernelEx(&config, i->run, w_map, x_map, args);
 }
