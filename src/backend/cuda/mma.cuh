@@ -40,6 +40,11 @@ __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t row) {
                  : "r"(row)
                  : "memory");
 }
+/* The other way: lane l tells where row l % 8 of matrix l / 8 goes. */
+__device__ __forceinline__ void store_matrices(uint32_t row, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+                 : "memory");
+}
 __device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -81,6 +86,12 @@ __device__ __forceinline__ uint32_t rest_of_pair(float low, float high, uint32_t
 __device__ __forceinline__ float exp2_fast(float x) { // 2 units in the last place; 2^-inf is 0
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float reciprocal_fast(float x) { // 1 unit in the last place
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

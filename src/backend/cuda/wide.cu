@@ -24,7 +24,8 @@
  * and 512 rows, act included; the library's product alone 40, 57 and 107 (docs/benchmarks.md).
  *
  * The end of a tile: sums times both scales, bias, activation; then by way of shared memory, 64 bytes of a token at a time, so that
- * what is written are whole sectors. */
+ * what is written are whole sectors. The last end is 4,000 cycles that nothing hides; together, SiLU without biases has a shorter one, worth 1 per
+ * cent of a step of 128 rows. By turns that one is no faster (docs/benchmarks.md, with what else was tried). */
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/wide_tile.cuh"
 
@@ -80,10 +81,10 @@ static __device__ void copy_all(const wide_args &a, const CUtensorMap *w_map, co
     __syncwarp();
 }
 
-template <int N, bool TOGETHER>
+template <int N, bool TOGETHER, bool PLAIN>
 static __device__ void multiply_all(const wide_args &a, const shared_places &m, int rank, int w_bytes, int warp) {
     begin_together(a.sharers);
-    consumer<N, TOGETHER> c = {a, m, rank, w_bytes + X_BYTES, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}, {}};
+    consumer<N, TOGETHER, PLAIN> c = {a, m, rank, w_bytes + X_BYTES, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}, {}};
     c.run();
     __syncwarp();
 }
@@ -102,14 +103,14 @@ __global__ void __launch_bounds__(THREADS, 1)
         copy_all(a, &w_map, &x_map, m, rank, w_bytes, 1);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_all<N, false>(a, m, rank, w_bytes, warp);
+        multiply_all<N, false, false>(a, m, rank, w_bytes, warp);
     }
     if (a.sharers > 1)
         cluster_sync(); // others tell this block that they are done, to the end
 }
 
 /* 104 registers for 9 warps leave room for 14 of 48: a block of it and one of the ADD_NORM before it are on a multiprocessor at the same time. */
-template <int N>
+template <int N, bool PLAIN>
 __global__ void __maxnreg__(104) wide_together(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                                                const __grid_constant__ wide_args a) {
     extern __shared__ unsigned char unaligned[];
@@ -119,7 +120,7 @@ __global__ void __maxnreg__(104) wide_together(const __grid_constant__ CUtensorM
     if (warp >= WARPS)
         copy_all(a, &w_map, &x_map, m, rank, w_bytes, GROUPS);
     else
-        multiply_all<N, true>(a, m, rank, w_bytes, warp);
+        multiply_all<N, true, PLAIN>(a, m, rank, w_bytes, warp);
     if (a.sharers > 1)
         cluster_sync();
 }
@@ -134,10 +135,11 @@ int columns_of(const struct dwide *a) { return (int)a->w.out / 2; }
 using kernel = void (*)(CUtensorMap, CUtensorMap, wide_args);
 struct instance {
     int octets; // of columns
-    kernel by_turns, together;
+    kernel by_turns, together, together_plain;
 };
-const instance INSTANCES[] = {
-    {7, wide_by_turns<112>, wide_together<112>}, {9, wide_by_turns<144>, wide_together<144>}, {11, wide_by_turns<176>, nullptr}};
+const instance INSTANCES[] = {{7, wide_by_turns<112>, wide_together<112, false>, wide_together<112, true>},
+                              {9, wide_by_turns<144>, wide_together<144, false>, wide_together<144, true>},
+                              {11, wide_by_turns<176>, nullptr, nullptr}};
 
 const instance *instance_of(int octets) {
     for (const instance &i : INSTANCES)
@@ -249,7 +251,7 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     args.twist = a->act == 0 ? 0 : GELU * 0.044715f;
     args.y_element = y.element;
     const instance *i = instance_of(cut->octets);
-    kernel run = cut->together ? i->together : i->by_turns;
+    kernel together = a->act == 0 && !a->bias ? i->together_plain : i->together, run = cut->together ? together : i->by_turns;
     int shared = shared_bytes(cut), wanted = args.n_tiles * cut->sharers, n_blocks = cut->n_blocks < wanted ? cut->n_blocks : wanted;
     cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     cudaLaunchAttribute attributes[2] = {};

@@ -38,8 +38,8 @@ static __device__ float gated(const wide_args &a, float gate, float up) {
 }
 
 /* N: rows of W that a product has: gates, then as many that they let through. TOGETHER: each warpgroup has a part of every tile's tokens; or all
- * of every other tile. */
-template <int N, bool TOGETHER> struct consumer {
+ * of every other tile. PLAIN: SiLU and no biases, with an end of fewer instructions (finish_plain). */
+template <int N, bool TOGETHER, bool PLAIN> struct consumer {
     static constexpr int MINE = TOGETHER ? 1 : PARTS;                                       // parts of a tile
     static constexpr int EIGHTS = N / 8, OCTETS = EIGHTS / 2, STEPS = PIECE_BYTES / E4M3_K; // of W's rows; of y's columns
     static constexpr int TURN = 1 + GROUPS; // the first of the barriers at which warpgroups wait for their turn
@@ -95,6 +95,13 @@ template <int N, bool TOGETHER> struct consumer {
      * a stage before those before it have come: a barrier tells one round of the ring from the next, no more. */
     template <int SOME> __device__ void multiply(ring_place &at, bool more) {
         int last = -1;
+        if (PLAIN) { // their registers are free until here
+#pragma unroll
+            for (int part = 0; part < SOME; part++)
+#pragma unroll
+                for (int i = 0; i < N / 2; i++)
+                    sums[part][i] = 0;
+        }
         for (int piece = 0; piece < a.n_pieces; piece++)
             multiply_stage<SOME>(at, last, piece > 0);
         if (more && !TOGETHER)
@@ -185,11 +192,67 @@ template <int N, bool TOGETHER> struct consumer {
         if (a.most)
             tell_most<BF16>(most, first_token);
     }
+
+    /* Words of four values of SiLU: two columns of the lane's first token, then of its second. The scale of a token is a factor of gate and up, so
+     * what is linear in them gets its square. Two gates share a reciprocal, as reciprocals and powers are what is waited for; a gate that 2^60
+     * closes is closed. */
+    template <bool BF16> __device__ void plain_words(uint32_t (&words)[2], int part, int octet) const {
+        const float *g = &sums[part][octet * 4], *u = &sums[part][(OCTETS + octet) * 4], *by = x_scale[part];
+        uint32_t at = scales() + (octet * 8 + lane % 4 * 2) * 4;
+        float2 gate_by = load_pair(at), up_by = load_pair(at + OCTETS * 32);
+        float v[4], closes[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float gate = g[i] * (i % 2 ? gate_by.y : gate_by.x), up = u[i] * (i % 2 ? up_by.y : up_by.x);
+            closes[i] = 1.0f + exp2_fast(fminf(gate * (by[i / 2] * -a.bend), 60.0f));
+            v[i] = gate * up * (by[i / 2] * by[i / 2]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            float both = reciprocal_fast(closes[i] * closes[i + 1]);
+            words[i / 2] = to_pair<BF16>(v[i] * (both * closes[i + 1]), v[i + 1] * (both * closes[i]));
+        }
+    }
+    /* As finish, with whole matrices to the warp's lines. */
+    template <bool BF16> __device__ void finish_plain(int part, int row_tile, int first_token) {
+        constexpr int AT_ONCE = LINE / 16; // octets
+        uint32_t staging = m.staging + (group * 4 + warp) * STAGING, to = staging + lane % 16 * PITCH + lane / 16 * 16;
+        uint32_t from = staging + lane / 4 * PITCH + lane % 4 * 16, most[2] = {0, 0};
+        int first = first_token + lane / 4, column = (row_tile * OCTETS + lane % 4) * 8, n_columns = a.n_columns - column;
+        char *y = static_cast<char *>(a.y) + (first * a.y_stride + column) * 2;
+#pragma unroll
+        for (int base = 0; base < OCTETS; base += AT_ONCE) {
+            uint32_t words[AT_ONCE][2] = {};
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++)
+                if (base + k < OCTETS) {
+                    plain_words<BF16>(words[k], part, base + k);
+                    most[0] = larger_sizes<BF16>(most[0], words[k][0]); // columns beyond the last are zeros
+                    most[1] = larger_sizes<BF16>(most[1], words[k][1]);
+                }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k += 2)
+                if (base + k < OCTETS)
+                    store_matrices(to + k * 16, words[k][0], words[k][1], words[k + 1][0], words[k + 1][1]);
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (base + lane % 4 < OCTETS && base * 8 < n_columns && first + i * 8 < a.n_tokens)
+                    *reinterpret_cast<uint4 *>(y + i * 16 * a.y_stride + base * 16) = load_shared_16(from + i * 8 * PITCH);
+            __syncwarp();
+        }
+        if (a.most)
+            tell_most<BF16>(most, first_token);
+    }
     template <bool BF16> __device__ void finish_parts(int n_parts, int row_tile, int first_token) {
 #pragma unroll
         for (int part = 0; part < MINE; part++)
-            if (part < n_parts)
-                finish<BF16>(part, row_tile, first_token + part * PART_TOKENS);
+            if (part < n_parts) {
+                if (PLAIN)
+                    finish_plain<BF16>(part, row_tile, first_token + part * PART_TOKENS);
+                else
+                    finish<BF16>(part, row_tile, first_token + part * PART_TOKENS);
+            }
     }
 
     // ---- tile after tile -------------------------------------------------------------------------------------------
