@@ -9,6 +9,7 @@
 #include "check.h"
 #include "op_rig.h"
 
+#include "engine/engine.h"
 #include "gyre.h"
 
 #include <math.h>
@@ -113,6 +114,8 @@ static double mean_loss(const struct text *t) {
 static const char *const dense[] = {"tests/models/llama",  "tests/models/mistral", "tests/models/qwen2", "tests/models/qwen3",
                                     "tests/models/gemma2", "tests/models/gemma3",  "tests/models/gemma4"};
 
+static int n_prompt_of(int i) { return 1 + i % N_PROMPT; }
+
 // ---- graphs -----------------------------------------------------------------------------------------------------
 
 static void write_five(struct gyre *g, struct text *texts) {
@@ -140,6 +143,70 @@ static void captured_steps_equal_steps_that_are_not_bit_for_bit(void **state) {
         gyre_close(a);
         gyre_close(b);
     }
+}
+
+// ---- a screened head --------------------------------------------------------------------------------------------
+
+static const char *const trained[] = {
+    "tests/models/llama",   "tests/models/mistral", "tests/models/qwen2",     "tests/models/qwen3",       "tests/models/gemma2",
+    "tests/models/gemma3",  "tests/models/gemma4",  "tests/models/mixtral",   "tests/models/diffllama",   "tests/models/deepseek_v3",
+    "tests/models/qwen3_5", "tests/models/gpt_oss", "tests/models/qwen3_moe", "tests/models/qwen3_5_moe",
+};
+
+enum { N_GREEDY = 21, GREEDY = 400 };
+
+/* Greedy ones of all lengths; beside them, at the beginning, one that is drawn, one that is penalised and one that is scored. */
+static void write_greedy(struct gyre *g, struct text *texts) {
+    for (int i = 0; i < N_GREEDY; i++) {
+        random_prompt(g, &texts[i], 40 + (uint64_t)i);
+        struct gyre_request q = gyre_request_default(g);
+        int n_prompt = n_prompt_of(i), n = i < 3 ? 60 + i : GREEDY - 17 * i;
+        q.prompt = texts[i].tokens, q.n_prompt = n_prompt, q.max_tokens = n - n_prompt, q.ignore_eos = true, q.user = &texts[i];
+        q.temperature = i == 0 ? 0.8f : 0, q.top_k = 0, q.top_p = 1, q.min_p = 0, q.seed = 3;
+        q.repetition_penalty = i == 1 ? 1.3f : 1;
+        q.logprobs = i == 2;
+        submit(g, &q);
+    }
+    finish(g);
+}
+
+/* screen: GYRE_SCREEN (backend/cuda/screen.c). */
+static void write_screened(const char *folder, const char *screen, const char *dtype, bool eager, struct text *texts) {
+    struct device_memory memory;
+    setenv("GYRE_SCREEN", screen, 1);
+    struct gyre *g = open_model(folder, rig_backend(), (struct gyre_options){.max_seqs = 32, .dtype = dtype, .enforce_eager = eager});
+    g->ops->memory(g->exe, &memory);
+    EXPECT_EQ(memory.head_screen > 0, strcmp(screen, "0") != 0); // or nothing is compared
+    write_greedy(g, texts);
+    gyre_close(g);
+    unsetenv("GYRE_SCREEN");
+}
+
+static void expect_the_same(const char *folder, const char *dtype, const char *screen, bool eager) {
+    static struct text all[N_GREEDY], some[N_GREEDY];
+    write_screened(folder, "0", dtype, false, all);
+    write_screened(folder, screen, dtype, eager, some);
+    for (int i = 0; i < N_GREEDY; i++) {
+        EXPECT_EQ(all[i].n, some[i].n);
+        for (int t = 0; t < all[i].n; t++)
+            if (all[i].tokens[t] != some[i].tokens[t])
+                fail_msg("%s, %s, GYRE_SCREEN=%s, sequence %d: token %d is %d, without %d", folder, dtype, screen, i, t, some[i].tokens[t],
+                         all[i].tokens[t]);
+    }
+}
+
+static void screening_the_head_changes_no_token(void **state) {
+    (void)state;
+    if (rig_backend() == &backend_cpu)
+        skip();
+    for (size_t m = 0; m < ARRAY_LEN(trained); m++)
+        for (int k = 0; k < 2; k++) {
+            const char *dtype = k ? "bfloat16" : "float16";
+            if (!rig_takes_case())
+                continue;
+            expect_the_same(trained[m], dtype, "64", m % 3 == 2);
+            expect_the_same(trained[m], dtype, "1", false); // a budget that is passed most of the time
+        }
 }
 
 // ---- long texts -------------------------------------------------------------------------------------------------
@@ -212,8 +279,6 @@ static void thousands_of_tokens_past_a_window_are_the_cpus(void **state) {
 // ---- many at a time ---------------------------------------------------------------------------------------------
 
 enum { N_BATCH = 33, LENGTH = 90 };
-
-static int n_prompt_of(int i) { return 1 + i % N_PROMPT; }
 
 /* Texts of a batch; of every third its own number decides, of others `others` too. */
 static void write_batch(struct gyre *g, struct text *texts, uint64_t others) {
@@ -351,6 +416,7 @@ static void eight_bit_weights_and_cache_cost_little_perplexity(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(captured_steps_equal_steps_that_are_not_bit_for_bit),
+        cmocka_unit_test(screening_the_head_changes_no_token),
         cmocka_unit_test(what_others_of_a_batch_hold_changes_no_bit),
         cmocka_unit_test(each_of_a_full_batch_gets_what_it_gets_alone),
         cmocka_unit_test(sixteen_bit_products_keep_the_perplexity),

@@ -45,6 +45,7 @@ tests() {
     for t in thousands eight_bit each_of sixteen captured what_others; do
         echo "device_$t GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=$t* $there/test_device"
     done
+    for k in 1 2 3 4; do echo "device_screening_$k GYRE_TEST_PART=$k/4 GYRE_TEST_ONLY=screening* $there/test_device"; done
     for k in 1 2 3 4; do echo "parity_fp8_$k $fp8 GYRE_TEST_PART=$k/4 $there/test_parity"; done
     for dtype in float32 float16 bfloat16; do
         for k in 1 2; do echo "parity_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/2 $there/test_parity"; done
@@ -55,6 +56,7 @@ tests() {
         echo "layer_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=2/4 $there/test_ops_layer"
     done
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
+    for n in 1 64; do echo "head_screened_$n GYRE_SCREEN=$n $there/test_ops_head"; done
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
     for t in ops_head ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
@@ -91,6 +93,8 @@ samples() {
         echo "synccheck_${sample%:*} GYRE_PLUGINS=$there/racecheck $(sample_of synccheck $sample)"
     done
     race="GYRE_PLUGINS=$there/racecheck"
+    echo "memcheck_head_screened $(sample_of memcheck ops_head:6 GYRE_SCREEN=64)"
+    echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_SCREEN=64)"
     for k in 1 2 3 4 5 6; do
         echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/6)"
     done

@@ -36,7 +36,7 @@ static bool put_head(const shape &s, int n, const head_cut *cut) {
     dhead a = {weight_of(s), nullptr, 0};
     dmat x = {inputs, s.in, (int)s.in, ELEMENT_F16}, out = {logits, s.out, (int)s.out, ELEMENT_F32};
     head_cut c = cut ? *cut : head_cut_of(&a, n);
-    return head_takes(&a, x, out, n) && launch_head_cut(&l, n, &a, x, out, bests, &c) == cudaSuccess;
+    return head_takes(&a, x, out, n) && launch_head_cut(&l, n, &a, x, out, bests, nullptr, &c) == cudaSuccess;
 }
 
 static void print_head(const char *name, const shape &s, int n, bool written, const head_cut *cut) {

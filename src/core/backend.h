@@ -45,6 +45,7 @@ struct cache_config {
 /* In bytes. */
 struct device_memory {
     int64_t weight_copies; // that place_weights made, besides those of the checkpoint's map
+    int64_t head_screen;   // of the head once more, in fewer bits, by which greedy steps leave most of it unread
     int64_t step;          // values, scratch and results of an executable
     int64_t total;         // that the device has; 0: not known
     int64_t taken;         // of it, now, by whomever; 0: not known

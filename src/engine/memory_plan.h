@@ -4,7 +4,7 @@
 #include "core/plan.h"
 #include "gyre.h"
 
-enum { MAX_MEMORY_PARTS = MAX_CACHE_GROUPS + 5 };
+enum { MAX_MEMORY_PARTS = MAX_CACHE_GROUPS + 6 };
 
 struct memory_part {
     char what[64]; // "weights", "sliding window of 48, 5 layers", ...

@@ -367,7 +367,8 @@ static const float *cpu_hidden(struct executable *exe, int t) {
 
 static void cpu_memory(const struct executable *exe, struct device_memory *out) {
     int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
-    *out = (struct device_memory){exe->backend->placed.n_bytes, exe->n_bytes, pages > 0 && page > 0 ? pages * page : 0};
+    *out = (struct device_memory){
+        .weight_copies = exe->backend->placed.n_bytes, .step = exe->n_bytes, .total = pages > 0 && page > 0 ? pages * page : 0};
 }
 
 static enum status cpu_measure(struct backend *b, struct device_limits *out, struct error *err) {

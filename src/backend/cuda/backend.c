@@ -402,6 +402,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     TRY(place_ropes(exe, err));
     TRY(attention_plan(exe, err));
     TRY(head_alloc(exe, err));
+    TRY(screen_alloc(exe, err));
     TRY(alloc_results(exe, err));
     TRY(plan_alloc(exe, err));
     if (exe->only_sized)
@@ -436,6 +437,8 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFree(exe->rope_memory);
     cudaFree(exe->mosts.at);
     cudaFree(exe->bests);
+    cudaFree(exe->screen.scratch);
+    cudaFree(exe->screen.state);
     plan_free(exe);
     cudaFreeHost(exe->hidden_host);
     free(exe->logits_host);
@@ -446,13 +449,17 @@ static void cuda_free_executable(struct executable *exe) {
 }
 
 static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
+    const struct backend *b = exe->backend;
     if (exe->n_untimed > 0)
         snprintf(
             out, n,
             "%d sizes of steps compute with the usual kernels, not with those that are fastest here: the time for timing them was over; "
             "the next start goes on",
             exe->n_untimed);
-    return exe->n_untimed > 0;
+    else if (b->screen.left_out)
+        snprintf(out, n, "greedy steps read all of the head: its copy in 8 bits, %lld MiB, is a large part of what the weights leave free",
+                 (long long)(b->screen.n_bytes >> 20));
+    return exe->n_untimed > 0 || b->screen.left_out;
 }
 
 static enum status compile(struct executable *exe, struct error *err) {

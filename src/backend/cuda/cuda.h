@@ -15,6 +15,7 @@
  *     fold.c      ops that need no node of their own
  *     fuse.c      which LINEARs stream their weight, and which neighbours are one node
  *     head.c      the LINEAR that makes logits, whose largest SAMPLE may take from it
+ *     screen.c    greedy steps that leave most of it out
  *     attention.c which kernel an ATTENTION runs on, and what it works on
  *     plan.c      the plan's way to the device
  *     step.c      a step: launches or a graph, and its results
@@ -78,6 +79,12 @@ struct backend {
     int n_slots;
     void *weights; // one allocation
     int64_t weight_bytes;
+    struct {
+        const struct weight *head; // that has a copy in 8 bits, among the weights; NULL: none
+        void *copy;
+        int64_t n_bytes; // that it takes, or would
+        bool left_out;   // there is not room enough for it
+    } screen;
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
     bool eager;         // no graphs
@@ -254,6 +261,10 @@ struct executable {
     void *partial, *arrived; // of the lists
     struct dmat logits, hidden;
     struct dbest *bests; // [HEAD_MAX_ROWS][HEAD_BESTS], by head.cu
+    struct {
+        void *scratch; // NULL: the head is not screened
+        struct dscreen_state *state;
+    } screen;
 
     char *plan_device; // one block, read by every step
     size_t plan_bytes;
@@ -316,7 +327,7 @@ enum element attention_query_element(const struct backend *b, const struct op *o
 enum status attention_plan(struct executable *exe, struct error *err);
 void attention_free(struct executable *exe);
 void attention_lists_launch(const struct executable *exe, const struct launch *l); // once a step, before its ops
-struct dqkv qkv_of(const struct op *op); // of a QKV_PREP
+struct dqkv qkv_of(const struct op *op);                                           // of a QKV_PREP
 /* Whether the ATTENTION behind this QKV_PREP does it too in such a step. */
 bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l);
 void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l);
@@ -346,12 +357,22 @@ void stream_run(const struct executable *exe, const struct compiled_op *c, const
 /* ---- head.c ---- */
 /* The LINEAR whose rows are the logits, all of them, but for a SOFTCAP between it and SAMPLE, and that nobody else reads; NULL: there is none. */
 const struct op *head_of(const struct program *p);
-void head_lives(const struct program *p, struct value *values);                               // what it reads lives until SOFTCAP's result is written
-enum status head_alloc(struct executable *exe, struct error *err);                            // what it leaves for SAMPLE
+void head_lives(const struct program *p, struct value *values);        // what it reads lives until SOFTCAP's result is written
+enum status head_alloc(struct executable *exe, struct error *err);     // what it leaves for SAMPLE
+const struct compiled_op *compiled_head(const struct executable *exe); // NULL: none
+struct dhead dhead_of(const struct executable *exe, const struct compiled_op *c);
 bool head_compiled(const struct executable *exe, const struct compiled_op *c, struct dmat x); // whether head.cu takes it; x: what it reads
 bool head_does(const struct executable *exe, int n_rows);                                     // whether it does, in a step of so many rows
 enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
 struct dbests head_bests(const struct executable *exe, int n_rows);
+
+/* ---- screen.c ---- */
+/* Bytes for a copy of the program's head, once all weights have been counted; 0: it gets none. */
+int64_t screen_room(struct backend *b, const struct program *p);
+enum status screen_copy(struct backend *b, struct error *err); // once they are there
+enum status screen_alloc(struct executable *exe, struct error *err);
+const int32_t *screen_done(const struct executable *exe, int n_rows); // what says that a step needs nothing more; NULL: it is not tried
+enum status screen_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -2,7 +2,7 @@
  *
  * Greedy rows want the largest logit and no other. head.cu leaves it, in parts, and writes logits only for rows that ask for more, so those of
  * a step that decodes greedily never see memory. It takes heads of 16 bits in steps of up to HEAD_MAX_ROWS rows; all others are LINEARs
- * like any, and SAMPLE reads their logits. */
+ * like any, and SAMPLE reads their logits. In steps of nothing but such rows screen.cu may find their tokens first (screen.c). */
 #include "backend/cuda/cuda.h"
 
 static int maker_of(const struct program *p, val v) { return p->values[v.id].first_use; }
@@ -35,7 +35,7 @@ void head_lives(const struct program *p, struct value *values) {
         values[head->in[0].id].last_use = MAX(values[head->in[0].id].last_use, (int)(softcap_of(p) - p->ops));
 }
 
-static struct dhead dhead_of(const struct executable *exe, const struct compiled_op *c) {
+struct dhead dhead_of(const struct executable *exe, const struct compiled_op *c) {
     const struct op *cap = softcap_of(exe->program);
     return (struct dhead){c->matrix[0], c->floats[1].at, cap ? cap->args.softcap.cap : 0};
 }
@@ -55,7 +55,7 @@ bool head_compiled(const struct executable *exe, const struct compiled_op *c, st
     return head_takes(&h, x, exe->logits, 1) && (c->convert.at || !c->in_order.at || head_takes(&h, c->in_order, exe->logits, 1));
 }
 
-static const struct compiled_op *compiled_head(const struct executable *exe) {
+const struct compiled_op *compiled_head(const struct executable *exe) {
     const struct op *head = head_of(exe->program);
     return head ? &exe->ops[head - exe->program->ops] : NULL;
 }
@@ -67,7 +67,10 @@ bool head_does(const struct executable *exe, int n_rows) {
 
 enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err) {
     struct dhead h = dhead_of(exe, c);
-    DEVICE_TRY(exe->backend, err, launch_head(l, l->n_rows, &h, x, exe->logits, exe->bests), "%s: the head of %d rows did not start",
+    const int32_t *done = screen_done(exe, l->n_rows);
+    if (done)
+        TRY(screen_run(exe, c, l, x, err));
+    DEVICE_TRY(exe->backend, err, launch_head(l, l->n_rows, &h, x, exe->logits, exe->bests, done), "%s: the head of %d rows did not start",
                c->op->weights[0]->name, l->n_rows);
     return OK;
 }
@@ -76,5 +79,5 @@ struct dbests head_bests(const struct executable *exe, int n_rows) {
     if (!head_does(exe, n_rows))
         return (struct dbests){0};
     struct dhead h = dhead_of(exe, compiled_head(exe));
-    return (struct dbests){exe->bests, head_parts(&h, n_rows)};
+    return (struct dbests){exe->bests, head_parts(&h, n_rows), screen_done(exe, n_rows)};
 }

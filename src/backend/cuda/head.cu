@@ -17,7 +17,8 @@
  *             tile after tile; the ring runs on while a tile ends.
  *     cluster beyond 64 tokens two blocks that share x: the same tokens and each other rows of W. Each copies half of x, to both (multicast).
  *
- * Weights are never written, so the ring is full of them before the wait for the node before; tokens follow into the same stages.
+ * Weights are never written, so the ring is full of them before the wait for the node before; tokens follow into the same stages. Where that node
+ * may have done all (screen.cu), nothing is read before it is known.
  *
  * The best of a tile: a lane has two rows for N / 4 tokens, compares them, and shares with the seven lanes that have the same tokens, each
  * of which ends with an eighth of them (join_lanes); the warp's bests stay in shared memory from tile to tile. Of equals the first counts, so
@@ -47,7 +48,8 @@ struct head_args {
     float cap;
     device_plan plan;
     dbest *bests;
-    int n_rows; // of W
+    const int32_t *done; // NULL, or not zero: there is nothing to do
+    int n_rows;          // of W
     int n_tokens, n_pieces, octets, n_tiles, n_stages, token_tiles, sharers;
 };
 
@@ -372,7 +374,8 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
             barrier_init(m.empty + 8 * i, GROUPS * a.sharers);
         }
         barrier_init_done();
-        ring.begin();
+        if (!a.done)
+            ring.begin();
     }
     for (int i = threadIdx.x; i < WARPS * N; i += blockDim.x)
         of_warps[i] = dbest{-INFINITY, INT32_MAX};
@@ -380,6 +383,13 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
     if (a.sharers > 1)
         cluster_sync(); // those of both blocks
     let_next_start();
+    if (a.done) {
+        wait_for_previous();
+        if (*a.done)
+            return;
+        if (copies)
+            ring.begin();
+    }
     if (warp >= WARPS) {
         if (GROUPS == 3)
             asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
@@ -504,18 +514,25 @@ bool head_takes(const struct dhead *a, struct dmat x, struct dmat logits, int n_
 }
 
 cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits,
-                            struct dbest *bests, const struct head_cut *cut) {
+                            struct dbest *bests, const int32_t *done, const struct head_cut *cut) {
     CUtensorMap w_map, x_map;
     int box_tokens = tokens_of(n_rows) / cut->sharers;
     if (!map_rows(&w_map, a->w.at, a->w.in, a->w.out, a->w.in, cut->octets * 8) ||
         !map_rows(&x_map, x.at, x.width, n_rows, x.stride, box_tokens))
         return cudaErrorInvalidValue;
-    head_args args = {a->bias,       logits,
-                      a->cap,        l->plan,
-                      bests,         (int)a->w.out,
-                      n_rows,        up_to((int)a->w.in * 2, PIECE_BYTES),
-                      cut->octets,   up_to((int)a->w.out, cut->octets * 8),
-                      cut->n_stages, token_tiles_of(n_rows),
+    head_args args = {a->bias,
+                      logits,
+                      a->cap,
+                      l->plan,
+                      bests,
+                      done,
+                      (int)a->w.out,
+                      n_rows,
+                      up_to((int)a->w.in * 2, PIECE_BYTES),
+                      cut->octets,
+                      up_to((int)a->w.out, cut->octets * 8),
+                      cut->n_stages,
+                      token_tiles_of(n_rows),
                       cut->sharers};
     kernel k = a->w.element == ELEMENT_F16 ? kernel_for<false>(n_rows) : kernel_for<true>(n_rows);
     int shared = shared_bytes(n_rows, cut), n_blocks = parts_of(a, n_rows, cut) * args.token_tiles;
@@ -530,7 +547,8 @@ cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dhe
     return cudaLaunchKernelEx(&config, k, w_map, x_map, args);
 }
 
-cudaError_t launch_head(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits, struct dbest *bests) {
+cudaError_t launch_head(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits, struct dbest *bests,
+                        const int32_t *done) {
     struct head_cut cut = head_cut_of(a, n_rows);
-    return launch_head_cut(l, n_rows, a, x, logits, bests, &cut);
+    return launch_head_cut(l, n_rows, a, x, logits, bests, done, &cut);
 }

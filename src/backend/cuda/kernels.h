@@ -298,11 +298,14 @@ struct dbest {
 struct dbests {
     struct dbest *at;
     int n;
+    const int32_t *done; // as launch_head has it: then the step's tokens are told
 };
 /* Whether it can compute that: x of w's element, its rows and w's at multiples of 16 bytes; logits float32. */
 bool head_takes(const struct dhead *a, struct dmat x, struct dmat logits, int n_rows);
-/* bests.at of all rows, and logits of those that ask for more (drow.is_plain says which do not). */
-cudaError_t launch_head(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits, struct dbest *bests);
+/* bests.at of all rows, and logits of those that ask for more (drow.is_plain says which do not). done: on the device, not zero if nothing is
+ * wanted any more (launch_screen); NULL: all is. */
+cudaError_t launch_head(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits, struct dbest *bests,
+                        const int32_t *done);
 int head_parts(const struct dhead *a, int n_rows); // how many bests a row gets
 
 /* How it is cut into blocks. launch_head takes what head_cut_of says; benchmarks try others. */
@@ -315,7 +318,37 @@ struct head_cut {
 struct head_cut head_cut_of(const struct dhead *a, int n_rows);
 int head_stages(int n_rows, int octets); // most that shared memory has room for
 cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat y, struct dbest *bests,
-                            const struct head_cut *cut);
+                            const int32_t *done, const struct head_cut *cut);
+
+/* ---- screen.cu: the most probable tokens of a step of plain rows, without reading all of a head of 16 bits ----
+ * Before head.cu and SAMPLE: where all rows of a step are plain (drow.is_plain), the same tokens from half of the bytes, and those two end at once.
+ * The head stays in 16 bits and decides; beside it lies a copy in 8 bits that tells which of its rows cannot win. screen.cu says why that is so. */
+/* What steps leave for one another, on the device; zero to begin with. */
+struct dscreen_state {
+    int32_t is_done;         // the step's tokens are told
+    int32_t paused;          // steps that are not to be screened
+    uint32_t n_done, n_left; // steps that were screened; of which too many rows of w could have won, or that had what is not finite
+    uint32_t recent;         // of the last 32 steps that were tried a bit each: it was left
+};
+struct dscreen {
+    struct dweight w; // the head, f16 or bf16, without bias
+    float cap;        // of SOFTCAP; 0: none
+    int budget;       // rows of w that may be looked at for a row of the step; 0: as many as are worth it
+    void *copy;       // screen_copy_bytes, filled by launch_screen_copy
+    void *scratch;    // screen_scratch_bytes; nothing in it lives from one step to the next
+    struct dscreen_state *state;
+};
+/* Whether it can: x of w's element, its rows and w's at multiples of 16 bytes; no bias. */
+bool screen_takes(const struct dhead *a, struct dmat x, int n_rows);
+int64_t screen_copy_bytes(struct dweight w);                // beside the head's own: a little over half of that
+int64_t screen_scratch_bytes(struct dweight w, int n_rows); // for steps of up to so many rows
+/* When weights are there, once: writes s->copy from s->w. Adds how many rows of w have elements that are not finite to *n_not_finite, on the
+ * device: a head that has such is not to be screened. */
+void launch_screen_copy(cudaStream_t stream, const struct dscreen *s, unsigned long long *n_not_finite);
+/* Nodes of a step, with state->is_done behind them the token of each row, as launch_sample leaves it (places.sampled, places.row_token). It is not where
+ * a row of the step is not plain, where steps are paused, where too much is left to look at, or something is not finite: then the nodes behind
+ * do what they always do. Where that was often, steps are paused. */
+cudaError_t launch_screen(const struct launch *l, int n_rows, const struct dscreen *s, struct dmat x);
 
 /* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
 struct dadd_norm {

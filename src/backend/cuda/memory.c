@@ -47,6 +47,10 @@ void cuda_memory(const struct executable *exe, struct device_memory *out) {
     size_t free_bytes = 0, total = 0;
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
         total = 0; // not known
-    *out = (struct device_memory){exe->backend->weight_bytes, exe->step_bytes + WORKSPACE_BYTES, (int64_t)total,
-                                  total ? (int64_t)(total - free_bytes) : 0};
+    int64_t screen = exe->backend->screen.copy ? exe->backend->screen.n_bytes : 0;
+    *out = (struct device_memory){.weight_copies = exe->backend->weight_bytes - screen,
+                                  .head_screen = screen,
+                                  .step = exe->step_bytes + WORKSPACE_BYTES,
+                                  .total = (int64_t)total,
+                                  .taken = total ? (int64_t)(total - free_bytes) : 0};
 }

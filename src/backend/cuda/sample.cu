@@ -1,5 +1,6 @@
-/* sample.cu - SAMPLE: all of core/sample.h, in one node. A cluster of thread blocks takes a row of logits; where the head has looked for the
- * largest itself (head.cu), a warp takes a plain row's from what it left, 1 KB, and its logits are not read.
+/* sample.cu - SAMPLE: all of core/sample.h, in one node. A cluster of thread blocks takes a row of logits, and beyond 128 rows another one behind it;
+ * where the head has looked for the largest itself (head.cu), a warp takes a plain row's from what it left, 1 KB, and its logits are not read.
+ * Where the step's tokens are told already (screen.cu), it ends at once.
  *
  * Each block of the cluster holds a slice of the row in its shared memory, so the row is read once, by bulk copies that are all
  * asked for at once; what the slices say is joined in the first block's. With x the row after bias, bans and penalties and e = (x - max) / temperature, weights are the
@@ -12,7 +13,7 @@
  * LIST, a histogram of the range in 1,024 bins and, where ties fill a bin, cuts by eight bits of (key, id) leave few enough.
  *
  * Greedy rows end at the first cluster barrier. Log-probabilities are of the raw row, read before it is changed. Bytes: the row, once.
- * Blocks push what they know into the others' memory before a barrier, never pull after the last one, so a block may end then. */
+ * Blocks push what they know into the others' memory before a barrier, never pull after a row's last one, so a block may go on or end then. */
 #include "backend/cuda/bulk.cuh"
 #include "backend/cuda/device.cuh"
 #include "core/sample_weight.h"
@@ -101,6 +102,9 @@ struct cluster_shared {
     unsigned long long mass_through; // up to the place found last, it included
     int found_id, n_list, above;     // above: the target
     // of a block
+    int row, base;     // the cluster's row; the first of the next 32 that it looks at
+    uint32_t left;     // of the last 32, those that it has still to do
+    uint32_t n_copied; // rows that bulk copies brought
     best warp_bests[WARPS];
     reached of_warps[WARPS];
     unsigned long long warp_sums[WARPS];
@@ -192,7 +196,7 @@ static __device__ void copy_slice(const row_view &v) {
 /* Looks at the slice as it comes. */
 static __device__ void look_at_copy(const row_view &v, best &mine, int &bad) {
     for (int piece = 0; piece < PIECES; piece++) {
-        barrier_wait(shared_address(&v.s.copied[piece]), 0);
+        barrier_wait(shared_address(&v.s.copied[piece]), v.s.n_copied & 1);
         for (int i = piece_begin(v, piece) + threadIdx.x; i < piece_begin(v, piece + 1); i += THREADS) {
             float4 q = reinterpret_cast<const float4 *>(v.x)[i];
             look_at(q.x, v.first + 4 * i, mine, bad);
@@ -753,11 +757,14 @@ static __device__ void draw(const row_view &v, float max) {
 
 // ---- a row ------------------------------------------------------------------------------------------------------
 
+static __device__ void tell_result(const device_plan &plan, int r, const dsampled &result) {
+    plan.places->sampled[r] = result;
+    plan.places->row_token[r] = result.token;
+}
+
 static __device__ void write_result(const row_view &v, const dsampled &result) {
-    if (v.rank != 0 || threadIdx.x != 0)
-        return;
-    v.plan.places->sampled[v.r] = result;
-    v.plan.places->row_token[v.r] = result.token;
+    if (v.rank == 0 && threadIdx.x == 0)
+        tell_result(v.plan, v.r, result);
 }
 
 static __device__ void sample_row(const row_view &v, best raw, int n_vocab) {
@@ -781,12 +788,12 @@ static __device__ void sample_row(const row_view &v, best raw, int n_vocab) {
     write_result(v, result);
 }
 
-/* A plain row of which the head has left the best of each part; the first warp's. What is not a number is better than any. */
-static __device__ void take_best(const row_view &v, const dbests &bests) {
-    const dbest *of_row = bests.at + (int64_t)v.r * HEAD_BESTS;
+/* A plain row of which the head has left the best of each part; a warp's. What is not a number is better than any. */
+static __device__ void take_best(const device_plan &plan, int r, const dbests &bests) {
+    const dbest *of_row = bests.at + (int64_t)r * HEAD_BESTS;
     best mine = {-INFINITY, INT_MAX};
     int bad = 0;
-    for (int i = threadIdx.x; i < bests.n; i += 32) {
+    for (int i = threadIdx.x % 32; i < bests.n; i += 32) {
         dbest part = of_row[i];
         bad |= !(part.logit < INFINITY);
         mine = better(mine, best{part.logit, part.id});
@@ -794,57 +801,107 @@ static __device__ void take_best(const row_view &v, const dbests &bests) {
     mine = warp_best(mine);
     bad = __any_sync(0xffffffffu, bad) || mine.logit == -INFINITY;
     int token = mine.logit > -INFINITY ? mine.id : 0;
-    write_result(v, dsampled{token, token, 0, bad ? SAMPLED_NOT_FINITE : 0, 0, 0});
+    if (threadIdx.x % 32 == 0)
+        tell_result(plan, r, dsampled{token, token, 0, bad ? SAMPLED_NOT_FINITE : 0, 0, 0});
+}
+
+/* Plain rows of which the head has left the best of each part, a warp's each. */
+static __device__ void take_bests(const device_plan &plan, const dbests &bests) {
+    int warp = (int)(threadIdx.x / 32 * gridDim.x + blockIdx.x);
+    for (int r = warp; r < step_rows(plan); r += (int)gridDim.x * WARPS)
+        if (plan.rows[r].is_plain)
+            take_best(plan, r, bests);
+}
+
+/* The next of the cluster's rows of which the head has not said all that is wanted; -1: there is none. Each cluster has every n-th. What is known
+ * between two rows is kept in shared memory: registers would be put aside for a row's time, which every barrier waits for. */
+static __device__ int next_row(const device_plan &plan, const dbests &bests, cluster_shared &s) {
+    if (threadIdx.x < 32) {
+        int n_clusters = (int)(gridDim.x / cg::this_cluster().num_blocks()), n_rows = step_rows(plan), base = s.base;
+        uint32_t left = s.left;
+        for (; left == 0 && base < n_rows; base += 32 * n_clusters) {
+            int r = base + (int)threadIdx.x * n_clusters;
+            left = __ballot_sync(0xffffffffu, r < n_rows && !(bests.at && plan.rows[r].is_plain));
+        }
+        if (threadIdx.x == 0) {
+            s.row = left ? base + (__ffs((int)left) - 33) * n_clusters : -1;
+            s.left = left & (left - 1);
+            s.base = base;
+        }
+    }
+    __syncthreads(); // the row is known
+    return s.row;
+}
+
+/* A row, by the cluster. Others' memory is written from its first barrier on, and not read after its last. */
+static __device__ void take_row(const row_view &v, int n_vocab) {
+    cg::cluster_group cluster = cg::this_cluster();
+    if (threadIdx.x == 0)
+        v.s.any_bad = v.s.above = v.s.n_list = 0;
+    cluster.barrier_arrive(); // this block has begun with the row, and what others add to is zero
+    if (threadIdx.x == 0 && in_bulk(v))
+        copy_slice(v);
+    if (threadIdx.x < sizeof(drow) / 4)
+        reinterpret_cast<int32_t *>(&v.s.asked)[threadIdx.x] = reinterpret_cast<const int32_t *>(v.plan.rows + v.r)[threadIdx.x];
+    cluster.barrier_wait(); // all blocks have: their memory may be written
+    __syncthreads();        // asked, any_bad and the barriers
+    read_slice(v);
+    cluster.sync(); // every block knows every best
+    best raw = best_told(v, 0);
+    int bad = 0;
+    for (int i = 0; i < v.n_ranks; i++)
+        bad |= v.s.bad[i];
+    if (bad || raw.logit == -INFINITY)
+        write_result(v, dsampled{raw.id, raw.id, 0, SAMPLED_NOT_FINITE, 0, 0});
+    else if (v.s.asked.is_plain)
+        write_result(v, dsampled{raw.id, raw.id, 0, 0, 0, 0});
+    else
+        sample_row(v, raw, n_vocab);
+    if (threadIdx.x == 0 && in_bulk(v))
+        v.s.n_copied++;
+    fence_bulk();    // what was written to the slice comes before the next row's copies
+    __syncthreads(); // this block has done with its memory
 }
 
 static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dmat logits, int slice, dbests bests) {
     extern __shared__ __align__(16) char memory[];
     cluster_shared &shared = *reinterpret_cast<cluster_shared *>(memory);
     let_next_start();
-    cg::cluster_group cluster = cg::this_cluster();
-    int rank = (int)cluster.block_rank(), n_ranks = (int)cluster.num_blocks(), r = (int)blockIdx.x / n_ranks, first = rank * slice;
-    row_view v = {plan, shared,  reinterpret_cast<float *>(memory + SHARED_BYTES),
-                  r,    first,   max(0, min(slice, logits.width - first)),
-                  rank, n_ranks, static_cast<const float *>(logits.at) + r * logits.stride};
     if (threadIdx.x == 0) {
-        shared.any_bad = shared.above = shared.n_list = 0;
+        shared.base = (int)(blockIdx.x / cg::this_cluster().num_blocks());
+        shared.left = shared.n_copied = 0;
         for (int i = 0; i < PIECES; i++)
             barrier_init(shared_address(&shared.copied[i]), 1);
         barrier_init_done();
     }
-    cluster.barrier_arrive(); // this block has started, and what others add to is zero
+    __syncthreads(); // the barriers are there
     wait_for_previous();
-    bool is_there = r < step_rows(plan);
-    if (is_there && bests.at && plan.rows[r].is_plain) {
-        if (rank == 0 && threadIdx.x < 32)
-            take_best(v, bests);
-        is_there = false; // nothing is left to do
-    }
-    if (is_there && threadIdx.x == 0 && in_bulk(v))
-        copy_slice(v);
-    if (is_there && threadIdx.x < sizeof(drow) / 4)
-        reinterpret_cast<int32_t *>(&shared.asked)[threadIdx.x] = reinterpret_cast<const int32_t *>(plan.rows + r)[threadIdx.x];
-    cluster.barrier_wait(); // all blocks have started: their memory may be written
-    __syncthreads();        // asked, any_bad and the barriers
-    if (!is_there)
+    if (bests.done && *bests.done)
         return;
-    read_slice(v);
-    cluster.sync(); // every block knows every best
-    best raw = best_told(v, 0);
-    int bad = 0;
-    for (int i = 0; i < n_ranks; i++)
-        bad |= shared.bad[i];
-    if (bad || raw.logit == -INFINITY)
-        write_result(v, dsampled{raw.id, raw.id, 0, SAMPLED_NOT_FINITE, 0, 0});
-    else if (shared.asked.is_plain)
-        write_result(v, dsampled{raw.id, raw.id, 0, 0, 0, 0});
-    else
-        sample_row(v, raw, logits.width);
+    if (bests.at)
+        take_bests(plan, bests);
+    for (int r; (r = next_row(plan, bests, shared)) >= 0;) {
+        cg::cluster_group cluster = cg::this_cluster();
+        int rank = (int)cluster.block_rank(), first = rank * slice;
+        row_view v = {plan,
+                      shared,
+                      reinterpret_cast<float *>(memory + SHARED_BYTES),
+                      r,
+                      first,
+                      max(0, min(slice, logits.width - first)),
+                      rank,
+                      (int)cluster.num_blocks(),
+                      static_cast<const float *>(logits.at) + r * logits.stride};
+        take_row(v, logits.width);
+    }
 }
 
 // ---- launching --------------------------------------------------------------------------------------------------
 
-enum { MOST_SLICE = (227 * 1024 - SHARED_BYTES) / 4 };
+enum {
+    MOST_SLICE = (227 * 1024 - SHARED_BYTES) / 4,
+    MOST_CLUSTERS = 128, // more cost plain rows their beginning and end; of as few as run at once the last ends late
+};
 #ifdef GYRE_RACECHECK
 enum { FEW_ROWS = 0 }; // under racecheck and synccheck a cluster of sixteen blocks faults
 #else
@@ -863,13 +920,15 @@ static cudaError_t set_up() {
 /* Sixteen blocks a row where that fills no more of the device than there is, or where eight cannot hold the row. */
 void launch_sample(const struct launch *l, struct dmat logits, struct dbests bests) {
     int n_ranks = l->n_rows <= FEW_ROWS || slice_of(logits.width, 8) > MOST_SLICE ? 16 : 8, slice = slice_of(logits.width, n_ranks);
+    size_t n_shared = SHARED_BYTES + slice * sizeof(float);
+    static const cudaError_t is_set_up = set_up();
+    (void)is_set_up; // what went wrong shows as cudaGetLastError
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim = {(unsigned)n_ranks, 1, 1};
-    cudaLaunchConfig_t config = {dim3(l->n_rows * n_ranks), dim3(THREADS), SHARED_BYTES + slice * sizeof(float), l->stream, attributes, 2};
-    static const cudaError_t is_set_up = set_up();
-    (void)is_set_up; // what went wrong shows as cudaGetLastError
+    cudaLaunchConfig_t config = {
+        dim3((l->n_rows < MOST_CLUSTERS ? l->n_rows : (int)MOST_CLUSTERS) * n_ranks), dim3(THREADS), n_shared, l->stream, attributes, 2};
     cudaLaunchKernelEx(&config, sample, l->plan, logits, slice, bests);
 }

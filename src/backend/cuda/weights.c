@@ -5,6 +5,7 @@
  *                           routers, which stay as stored, and sides that are no multiple of 16, which the library does not multiply
  *     other matrices        the element of the products
  *     vectors               float32
+ *     the head              once more in 8 bits, where greedy steps are screened (screen.c)
  *
  * One allocation, sized before the first byte moves. What rounding does to a matrix is counted on the device and judged by its name:
  * a model that would compute with other numbers than it should is refused. Bounds: nothing may be beyond the element's
@@ -173,6 +174,7 @@ static void settle(struct backend *b) {
             both[k]->scale = settled(b, both[k]->scale);
         }
     }
+    b->screen.copy = settled(b, b->screen.copy);
 }
 
 // ---- what rounding did ------------------------------------------------------------------------------------------
@@ -235,9 +237,12 @@ enum status cuda_place_weights(struct backend *b, const struct program *p, struc
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
             if (p->ops[i].weights[k])
                 TRY(reserve(b, p, &p->ops[i], k, err));
+    int64_t screen = screen_room(b, p);
+    b->screen.copy = screen ? take(&b->weight_bytes, screen) : NULL;
     TRY(memory_take(b, &b->weights, b->weight_bytes, "weights", err));
     settle(b);
-    return upload_and_judge(b, err);
+    TRY(upload_and_judge(b, err));
+    return screen_copy(b, err);
 }
 
 void weights_release(struct backend *b) {

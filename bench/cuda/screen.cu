@@ -1,0 +1,205 @@
+/* screen.cu - times screening (src/backend/cuda/screen.cu) beside head.cu and SAMPLE, which it stands for.
+ *
+ *     bench_screen [table|alike [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal values: all nodes, by turns with head.cu and SAMPLE, and nodes alone;
+ *                                               alike: rows that have nine tenths in common, and so the same candidates
+ *
+ * Every figure twice: of a short graph, and steady, after some tenths of a second of the same, when power has taken the clock down as it does in a step. */
+#include "backend/cuda/screen.cu"
+
+#include "products.cuh"
+
+static launch l;
+static struct {
+    void *w, *copy, *scratch, *x;
+    float *logits;
+    dbest *bests;
+    dweight weight;
+    dmat x_of;
+    dscreen_state *state;
+} d;
+enum { OUT = 152064, IN = 3584 };
+
+/* Rows of x are alike, as those of a step are: `common` of all, the rest their own. */
+static __global__ void mix_rows(__nv_bfloat16 *x, int n, float common) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x + IN; i < n * IN; i += gridDim.x * blockDim.x)
+        x[i] = __float2bfloat16(common * __bfloat162float(x[i % IN]) + sqrtf(1 - common * common) * __bfloat162float(x[i]));
+}
+static __global__ void fill_normal(__nv_bfloat16 *at, size_t n, float deviation, uint64_t seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint64_t v = screen::mixed(seed * 0x100000000u + i);
+        float u = ((uint32_t)v + 0.5f) / 4294967296.0f, angle = screen::uniform((uint32_t)(v >> 32));
+        at[i] = __float2bfloat16(deviation * sqrtf(-2 * logf(u)) * cospif(2 * angle));
+    }
+}
+
+static void open_all(float common) {
+    TRY(cudaStreamCreate(&stream));
+    d.weight = {nullptr, OUT, IN, ELEMENT_BF16, nullptr};
+    TRY(cudaMalloc(&d.w, (size_t)OUT * IN * 2));
+    TRY(cudaMalloc(&d.x, (size_t)HEAD_MAX_ROWS * IN * 2));
+    TRY(cudaMalloc(&d.copy, screen_copy_bytes(d.weight)));
+    TRY(cudaMalloc(&d.scratch, screen_scratch_bytes(d.weight, HEAD_MAX_ROWS)));
+    TRY(cudaMalloc(&d.logits, (size_t)HEAD_MAX_ROWS * OUT * 4));
+    TRY(cudaMalloc(&d.bests, HEAD_MAX_ROWS * HEAD_BESTS * sizeof(dbest)));
+    TRY(cudaMalloc(&d.state, sizeof *d.state));
+    TRY(cudaMemset(d.state, 0, sizeof *d.state));
+    fill_normal<<<4096, 256, 0, stream>>>((__nv_bfloat16 *)d.w, (size_t)OUT * IN, 0.02f, 1);
+    fill_normal<<<512, 256, 0, stream>>>((__nv_bfloat16 *)d.x, (size_t)HEAD_MAX_ROWS * IN, 1, 2);
+    mix_rows<<<512, 256, 0, stream>>>((__nv_bfloat16 *)d.x, HEAD_MAX_ROWS, common);
+    d.weight.at = d.w;
+    d.x_of = {d.x, IN, IN, ELEMENT_BF16};
+    std::vector<drow> rows(HEAD_MAX_ROWS);
+    for (drow &r : rows)
+        r = {}, r.is_plain = 1;
+    drow *device_rows;
+    dplaces *device_places, places = {};
+    TRY(cudaMalloc(&device_rows, rows.size() * sizeof(drow)));
+    TRY(cudaMemcpy(device_rows, rows.data(), rows.size() * sizeof(drow), cudaMemcpyHostToDevice));
+    TRY(cudaMallocHost(&places.sampled, HEAD_MAX_ROWS * sizeof(dsampled))); // of the host, as in a step
+    TRY(cudaMalloc(&places.row_token, HEAD_MAX_ROWS * 4));
+    TRY(cudaMalloc(&device_places, sizeof places));
+    TRY(cudaMemcpy(device_places, &places, sizeof places, cudaMemcpyHostToDevice));
+    l.stream = stream;
+    l.plan.rows = device_rows;
+    l.plan.places = device_places;
+    TRY(cudaMalloc((void **)&l.plan.counts, 3 * sizeof(int)));
+}
+
+static dscreen the_screen() { return {d.weight, 0, 0, d.copy, d.scratch, d.state}; }
+
+static bool put_head(int n, const int32_t *done = nullptr) {
+    dhead h = {d.weight, nullptr, 0};
+    dmat logits = {d.logits, OUT, OUT, ELEMENT_F32};
+    if (launch_head(&l, n, &h, d.x_of, logits, d.bests, done) != cudaSuccess)
+        return false;
+    launch_sample(&l, logits, dbests{d.bests, head_parts(&h, n), done});
+    return true;
+}
+/* As in a step: head.cu and SAMPLE behind it, with nothing to do. */
+static bool put_screen(int n) {
+    dscreen s = the_screen();
+    return launch_screen(&l, n, &s, d.x_of) == cudaSuccess && put_head(n, &d.state->is_done);
+}
+static screen::scratch the_scratch(int n) {
+    screen::placing p = {static_cast<char *>(d.scratch), 0};
+    return screen::scratch_at(p, IN, n);
+}
+static void put_rows(int n) {
+    launch_node(screen::round_rows<true>, dim3(n + 1), dim3(screen::row_threads(IN)), 0, stream, l.plan, d.x_of, the_scratch(n), d.state);
+}
+static bool put_product(int n) {
+    dscreen s = the_screen();
+    return screen::launch_product(&l, n, &s, the_scratch(n)) == cudaSuccess;
+}
+static double short_us(const std::function<bool()> &put) {
+    auto ten = [&] {
+        for (int i = 0; i < 10; i++)
+            if (!put())
+                return false;
+        return true;
+    };
+    return microseconds(stream, ten, 9) / 10;
+}
+static double steady_us(const std::function<bool()> &put) {
+    auto ten = [&] {
+        for (int i = 0; i < 10; i++)
+            if (!put())
+                return false;
+        return true;
+    };
+    return steady_microseconds(stream, ten, 0.25) / 10;
+}
+
+static void print_lists(int n) {
+    screen::scratch at = the_scratch(n);
+    std::vector<int32_t> found(n);
+    std::vector<float> bests(n);
+    std::vector<screen::candidate> list((size_t)n * screen::MOST_FOUND);
+    put_screen(n);
+    TRY(cudaStreamSynchronize(stream));
+    TRY(cudaMemcpy(found.data(), at.n_found, n * 4, cudaMemcpyDeviceToHost));
+    TRY(cudaMemcpy(bests.data(), at.bests, n * 4, cudaMemcpyDeviceToHost));
+    TRY(cudaMemcpy(list.data(), at.found, list.size() * sizeof list[0], cudaMemcpyDeviceToHost));
+    double sum = 0, exact = 0;
+    int most = 0, most_exact = 0;
+    for (int r = 0; r < n; r++) {
+        int here = 0;
+        for (int i = 0; i < std::min(found[r], (int)screen::MOST_FOUND); i++)
+            here += list[(size_t)r * screen::MOST_FOUND + i].upper >= bests[r];
+        sum += found[r], exact += here;
+        most = std::max(most, found[r]), most_exact = std::max(most_exact, here);
+    }
+    dscreen_state state;
+    TRY(cudaMemcpy(&state, d.state, sizeof state, cudaMemcpyDeviceToHost));
+    printf("       steps: %u done, %u left, paused %d\n", state.n_done, state.n_left, state.paused);
+    printf("       a token's list has %.1f rows, at most %d, of which %.1f, at most %d, reach the best\n", sum / n, most, exact / n,
+           most_exact);
+}
+
+static void table(int n) {
+    int counts[3] = {n, n, n};
+    l.n_rows = n;
+    TRY(cudaMemcpy((void *)l.plan.counts, counts, sizeof counts, cudaMemcpyHostToDevice));
+    if (!put_head(n) || !put_screen(n)) // what is found out at the first launch is not captured
+        printf("does not start: ");
+    TRY(cudaStreamSynchronize(stream));
+    TRY(cudaGetLastError());
+    double bytes = (double)OUT * IN, ops = 2.0 * OUT * IN * n;
+    double head[2], screen[2];
+    for (int turn = 0; turn < 2; turn++) {
+        head[turn] = short_us([&] { return put_head(n); });
+        screen[turn] = short_us([&] { return put_screen(n); });
+    }
+    double head_steady = steady_us([&] { return put_head(n); }), screen_steady = steady_us([&] { return put_screen(n); });
+    double own = short_us([&] {
+        dscreen s = the_screen();
+        return launch_screen(&l, n, &s, d.x_of) == cudaSuccess;
+    });
+    double rows = short_us([&] { return put_rows(n), true; });
+    double with_product = short_us([&] { return put_rows(n), put_product(n); });
+    double steady_product = steady_us([&] { return put_rows(n), put_product(n); });
+    printf("M=%-4d head + SAMPLE %.1f %.1f (steady %.1f)  screening %.1f %.1f (steady %.1f)  of it its own nodes %.1f, rows %.1f, rows + "
+           "product %.1f (steady "
+           "%.1f)\n",
+           n, head[0], head[1], head_steady, screen[0], screen[1], screen_steady, own, rows, with_product, steady_product);
+    printf("       rows + product: %.0f GB/s, %.0f%% of reading, %.0f Tops; steady %.0f%%, %.0f Tops\n", bytes / with_product / 1e3,
+           bytes / with_product / PEAK * 1e8, ops / with_product / 1e6, bytes / steady_product / PEAK * 1e8, ops / steady_product / 1e6);
+    print_lists(n);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    open_all(argc > 1 && !strcmp(argv[1], "alike") ? 0.95f : 0);
+    TRY(cudaMemset(d.scratch, 0xff, screen_scratch_bytes(d.weight, HEAD_MAX_ROWS)));
+    unsigned long long *bad;
+    TRY(cudaMalloc(&bad, 8));
+    dscreen s = the_screen();
+    cudaEvent_t begin, end;
+    float ms;
+    TRY(cudaEventCreate(&begin));
+    TRY(cudaEventCreate(&end));
+    for (int i = 0; i < 2; i++) {
+        TRY(cudaEventRecord(begin, stream));
+        launch_screen_copy(stream, &s, bad);
+        TRY(cudaEventRecord(end, stream));
+        TRY(cudaEventSynchronize(end));
+        TRY(cudaEventElapsedTime(&ms, begin, end));
+    }
+    printf("the copy: %.2f ms\n", ms);
+    if (argc > 1 && !strcmp(argv[1], "product")) {
+        for (int n : rows_of(argc, argv, {64, 128, 256, 512})) {
+            int counts[3] = {n, n, n};
+            l.n_rows = n;
+            TRY(cudaMemcpy((void *)l.plan.counts, counts, sizeof counts, cudaMemcpyHostToDevice));
+            put_rows(n), put_product(n);
+            TRY(cudaStreamSynchronize(stream));
+            double us = short_us([&] { return put_rows(n), put_product(n); }),
+                   steady = steady_us([&] { return put_rows(n), put_product(n); });
+            printf("M=%-4d rows + product %.1f steady %.1f, %.0f Tops steady\n", n, us, steady, 2.0 * OUT * IN * n / steady / 1e6);
+        }
+        return 0;
+    }
+    for (int n : rows_of(argc, argv, {1, 8, 32, 64, 128, 192, 256, 512}))
+        table(std::min(n, (int)HEAD_MAX_ROWS));
+    return 0;
+}

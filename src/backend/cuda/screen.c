@@ -1,0 +1,103 @@
+/* screen.c - greedy steps without reading all of the head (screen.cu): where the head's copy in 8 bits lies, and which steps try it; see cuda.h.
+ *
+ * A step of which every row wants its most probable token and no more has its tokens from screen.cu, and the head and SAMPLE, whose nodes stand
+ * behind, end at once. What the rows want, and whether screening is paused, is read on the device, so one graph serves all steps. The head in 16
+ * bits decides either way: tokens are the same.
+ *
+ * The copy is made when the weights are there, of any head of 16 bits without a bias, wherever it came from. It takes half of the head's own
+ * memory again: there is none where that is more than a SHARE-th of what the weights leave free, or where the head is so small that reading it
+ * is not what a step waits for. In the environment GYRE_SCREEN=0 does without it, to measure; GYRE_SCREEN=n makes it of small heads too and lets
+ * steps look at no more than n rows of the head a token, for tests. With GYRE_LINEAR, which names the path of every product, there is none. */
+#include "backend/cuda/cuda.h"
+
+#include <stdlib.h>
+
+enum { SHARE = 16 };
+static const int64_t WORTH_BYTES = 64 << 20; // of the head
+
+// ---- the copy -------------------------------------------------------------------------------------------------------
+
+/* Whether the head may have one: any, or one that is large enough. */
+static bool is_wanted(int64_t head_bytes) {
+    const char *named = getenv("GYRE_SCREEN");
+    return !getenv("GYRE_LINEAR") && (named ? atoi(named) != 0 : head_bytes >= WORTH_BYTES);
+}
+
+int64_t screen_room(struct backend *b, const struct program *p) {
+    const struct op *head = head_of(p);
+    size_t free_bytes = 0, total = 0;
+    if (!head || head->weights[1])
+        return 0;
+    struct dweight w = weight_on_device(b, head->weights[0])->matrix;
+    bool fits = (w.element == ELEMENT_F16 || w.element == ELEMENT_BF16) && w.in % 8 == 0; // rows are read 16 bytes at a time
+    if (!fits || !is_wanted(w.out * w.in * element_bytes(w.element)) || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+        return 0;
+    int64_t n_bytes = screen_copy_bytes(w);
+    b->screen.left_out = n_bytes > ((int64_t)free_bytes - b->weight_bytes) / SHARE;
+    b->screen.n_bytes = n_bytes;
+    b->screen.head = b->screen.left_out ? NULL : head->weights[0];
+    return b->screen.left_out ? 0 : n_bytes;
+}
+
+/* Of a head that holds what is not finite there is none. */
+static enum status keep_finite(struct backend *b, const unsigned long long *on_device, struct error *err) {
+    unsigned long long n_not_finite;
+    DEVICE_TRY(b, err, cudaMemcpy(&n_not_finite, on_device, sizeof n_not_finite, cudaMemcpyDeviceToHost), "copying a head to 8 bits");
+    if (n_not_finite > 0)
+        b->screen.head = NULL;
+    return OK;
+}
+
+enum status screen_copy(struct backend *b, struct error *err) {
+    if (!b->screen.head)
+        return OK;
+    struct dscreen s = {.w = weight_on_device(b, b->screen.head)->matrix, .copy = b->screen.copy};
+    unsigned long long *n_not_finite;
+    DEVICE_TRY(b, err, cudaMalloc((void **)&n_not_finite, sizeof *n_not_finite), "a count");
+    cudaMemsetAsync(n_not_finite, 0, sizeof *n_not_finite, b->stream);
+    launch_screen_copy(b->stream, &s, n_not_finite);
+    cudaError_t code = cudaStreamSynchronize(b->stream);
+    enum status st = code == cudaSuccess ? keep_finite(b, n_not_finite, err)
+                                         : device_fault(b, err, code, "%s: copying it to 8 bits", b->screen.head->name);
+    cudaFree(n_not_finite);
+    return st;
+}
+
+// ---- steps ----------------------------------------------------------------------------------------------------------
+
+static int budget(void) {
+    const char *named = getenv("GYRE_SCREEN");
+    return named ? atoi(named) : 0;
+}
+
+enum status screen_alloc(struct executable *exe, struct error *err) {
+    const struct op *head = head_of(exe->program);
+    if (!exe->bests || !exe->backend->screen.head || head->weights[0] != exe->backend->screen.head)
+        return OK;
+    struct dweight w = weight_on_device(exe->backend, head->weights[0])->matrix;
+    int rows = MIN(padded_rows(MAX(exe->bucket.max_rows, 1)), HEAD_MAX_ROWS);
+    TRY(device_alloc(exe, &exe->screen.state, sizeof *exe->screen.state, "what steps tell one another", err));
+    TRY(device_alloc(exe, &exe->screen.scratch, screen_scratch_bytes(w, rows), "candidates for the largest logit", err));
+    if (!exe->only_sized)
+        DEVICE_TRY(exe->backend, err, cudaMemset(exe->screen.state, 0, sizeof *exe->screen.state), "clearing what steps tell one another");
+    return OK;
+}
+
+static bool does(const struct executable *exe, int n_rows) {
+    const struct compiled_op *c = compiled_head(exe);
+    struct dhead h = dhead_of(exe, c);
+    struct dmat x = c->convert.at ? c->convert : c->in[0];
+    return screen_takes(&h, x, n_rows) && (c->convert.at || !c->in_order.at || screen_takes(&h, c->in_order, n_rows));
+}
+
+const int32_t *screen_done(const struct executable *exe, int n_rows) {
+    return exe->screen.scratch && head_does(exe, n_rows) && does(exe, n_rows) ? &exe->screen.state->is_done : NULL;
+}
+
+enum status screen_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x,
+                       struct error *err) {
+    struct dscreen s = {c->matrix[0], dhead_of(exe, c).cap, budget(), exe->backend->screen.copy, exe->screen.scratch, exe->screen.state};
+    DEVICE_TRY(exe->backend, err, launch_screen(l, l->n_rows, &s, x), "%s: screening %d rows did not start", c->op->weights[0]->name,
+               l->n_rows);
+    return OK;
+}

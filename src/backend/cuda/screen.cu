@@ -1,0 +1,343 @@
+/* screen.cu - the most probable tokens of a step's plain rows, of a head of 16 bits, from half of its bytes. The head is not quantised: bytes only tell
+ * which of its rows cannot win, and those that can are multiplied out as they are.
+ *
+ *     token[j] = the lowest i with the largest w_i.x_j        W [out, in], x [tokens, in] float16 or bfloat16; with cap: cap * tanh(./cap)
+ *
+ * What is known from bytes. Row i of W lies beside W as bytes q_i with a step s_i (its largest size / 127), rounded up or down at random: q = floor(w / s +
+ * u), u uniform in [0, 1), so that the mean of s q is w, whatever w is. In a step x_j becomes bytes p_j with a step t_j in the same way. Then
+ *
+ *     w_i.x_j - s_i t_j q_i.p_j = (w_i - s_i q_i).(t_j p_j) + w_i.(x_j - t_j p_j)
+ *
+ * Given p, the first is a sum of independent terms of mean zero, each in an interval of length s_i t_j |p_jk|; so is the second, in intervals of
+ * t_j |w_ik|. Hoeffding's inequality, for sums of independent terms in intervals of lengths c_k: |sum| > lambda |c| with a probability of
+ * at most 2 exp(-2 lambda^2). With lambda = 4.9 that is 2^-68: but for 2^-67 of all pairs of a row and a token
+ *
+ *     |w_i.x_j - s_i t_j q_i.p_j| <= e_ij = lambda (s_i t_j |p_j| + t_j |w_i|) + (in 2^-24 + 2^-18) |w_i| |x_j|
+ *
+ * the last being what float32 sums may be off. This asks nothing of W and x: the chance is in our rounding alone, and so it does not matter how
+ * values are distributed, only that nobody has chosen them by our random bits. Nothing that a model computes depends on those bits: its tokens
+ * are those of the 16-bit head. A head of 152,064 rows misses a row's token once in 10^15 tokens, were the inequality an equation.
+ *
+ * So best_j = max_i (s_i t_j q_i.p_j - e_ij) is not above the largest logit, and only rows with s_i t_j q_i.p_j + e_ij >= best_j can have it. Of 152,064 normal rows
+ * those are about twelve. Their logits are made from W by products of the tensor core in head.cu's order, 16 terms at a time, and the largest
+ * wins, of equals the first.
+ *
+ * Nodes of a step, before head.cu and SAMPLE:
+ *     rows       x becomes bytes, a block a token; one more block finds whether the step is to be screened
+ *     product    screen_product.cuh: all sums q_i.p_j, of which those that may be best become a list a token
+ *     choice     screen_choice.cuh: of a list those that reach the final best; their logits; the token
+ *
+ * A step is left to head.cu and SAMPLE, with state->is_done 0, if a row of it is not plain, if a token's list is too long, or has more rows that reach the
+ * best than are worth it, or if something is not finite. Where 5 of the last 32 steps that were tried were left, 256 steps are not tried.
+ *
+ * Lists vary with timing in what they have beyond those that reach best_j; the token does not. Nothing depends on what else is in the step. */
+#include "backend/cuda/launching.cuh"
+#include "backend/cuda/screen_choice.cuh"
+
+namespace screen {
+
+enum {
+    MOST_ROW_THREADS = 1024,
+    CHOICE_BLOCKS = 512, // as many as run at once, and at most MOST_PARTS a token
+    MOST_PARTS = 16,
+};
+
+// ---- bytes ----------------------------------------------------------------------------------------------------------
+
+/* Eight elements of 16 bits. */
+template <bool BF16> __device__ void eight_of(const void *at, float (&v)[8]) {
+    uint4 four = *static_cast<const uint4 *>(at);
+    const uint32_t pairs[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (BF16) {
+            v[2 * i] = __uint_as_float(pairs[i] << 16), v[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
+        } else {
+            float2 f = __half22float2(reinterpret_cast<const __half2 &>(pairs[i]));
+            v[2 * i] = f.x, v[2 * i + 1] = f.y;
+        }
+    }
+}
+
+struct measured {
+    float most, squares; // largest size, sum of squares: not finite if an element is not
+};
+
+/* Of n elements, known to all threads of the block, whose warps leave theirs in `shared`. */
+template <bool BF16> __device__ measured measure(const void *at, int n, measured *shared) {
+    measured m = {0, 0};
+    for (int k = threadIdx.x * 8; k < n; k += blockDim.x * 8) {
+        float v[8];
+        eight_of<BF16>(static_cast<const char *>(at) + 2 * (int64_t)k, v);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            m.most = fmaxf(m.most, fabsf(v[i]));
+            m.squares += v[i] * v[i];
+        }
+    }
+    m = measured{warp_max(m.most), warp_sum(m.squares)};
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = m;
+    __syncthreads(); // every warp's are there
+    m = threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : measured{0, 0};
+    return measured{warp_max(m.most), warp_sum(m.squares)};
+}
+
+/* n elements in steps, by the random bits of `stream` + place / 2, zeros behind them up to a multiple of 16. Returns this thread's sum of squares. */
+template <bool BF16> __device__ float round_row(const void *at, int n, float step, uint64_t stream, int8_t *to) {
+    float inverse = 1 / step;
+    int squares = 0, end = (n + 15) / 16 * 16;
+    for (int k = threadIdx.x * 8; k < end; k += blockDim.x * 8) {
+        float v[8] = {};
+        uint32_t bytes[2] = {};
+        if (k < n)
+            eight_of<BF16>(static_cast<const char *>(at) + 2 * (int64_t)k, v);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint64_t bits = mixed(stream + (k + i) / 2);
+            int b = k < n ? rounded(v[i], inverse, uniform((uint32_t)(i % 2 ? bits >> 32 : bits))) : 0;
+            squares += b * b;
+            bytes[i / 4] |= (uint32_t)(b & 255) << i % 4 * 8;
+        }
+        *reinterpret_cast<uint2 *>(to + k) = make_uint2(bytes[0], bytes[1]);
+    }
+    return (float)squares;
+}
+
+template <bool BF16>
+__global__ void __launch_bounds__(MOST_ROW_THREADS)
+    copy_weight(const char *w, int in, int8_t *q, int64_t pitch, row *rows, unsigned long long *n_not_finite) {
+    __shared__ measured shared[32];
+    int64_t i = blockIdx.x;
+    const char *at = w + i * in * 2;
+    measured m = measure<BF16>(at, in, shared);
+    bool fine = m.squares < INFINITY;
+    float step = fine ? step_of(m.most) : 1; // else nobody uses it
+    round_row<BF16>(at, fine ? in : 0, step, STREAM_W + i * ((in + 1) / 2), q + i * pitch);
+    if (threadIdx.x == 0) {
+        rows[i] = row{step, sqrtf(m.squares) * UPWARDS};
+        if (!fine)
+            atomicAdd(n_not_finite, 1ull);
+    }
+}
+
+/* Whether all rows of the step are plain, and steps are not paused; all threads of a block. */
+__device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_state *state) {
+    bool other = false;
+    for (int r = threadIdx.x; r < step_rows(plan); r += blockDim.x)
+        other |= !plan.rows[r].is_plain;
+    other = __syncthreads_or(other);
+    if (threadIdx.x != 0)
+        return;
+    bool paused = !other && state->paused > 0;
+    if (paused)
+        state->paused--;
+    state->is_done = 0;
+    *s.is_wanted = !other && !paused;
+    *s.n_ended = 0;
+}
+
+template <bool BF16>
+__global__ void __launch_bounds__(MOST_ROW_THREADS) round_rows(device_plan plan, dmat x, scratch s, dscreen_state *state) {
+    __shared__ measured shared[32];
+    __shared__ float sums[32];
+    int r = blockIdx.x;
+    let_next_start();
+    wait_for_previous();
+    if (r == (int)gridDim.x - 1) {
+        begin_step(plan, s, state);
+        return;
+    }
+    bool there = r < step_rows(plan);
+    const char *at = static_cast<const char *>(x.at) + r * x.stride * 2;
+    measured m = there ? measure<BF16>(at, x.width, shared) : measured{0, 0};
+    bool fine = there && m.squares < INFINITY;
+    float step = fine ? step_of(m.most) : 0,
+          squares = round_row<BF16>(at, fine ? x.width : 0, fine ? step : 1, STREAM_X, s.p + r * s.pitch);
+    squares = block_sum(squares, sums);
+    if (threadIdx.x != 0)
+        return;
+    s.tokens[r] =
+        token{step, LAMBDA * sqrtf(squares) * UPWARDS, fine ? LAMBDA + sum_error(x.width) * sqrtf(m.squares) * UPWARDS / step : 0};
+    s.bests[r] = -INFINITY;
+    s.keys[r] = 0;
+    s.n_parts[r] = 0;
+    s.n_found[r] = fine || !there ? 0 : MOST_FOUND + 1; // what is not finite is left
+}
+
+// ---- how it is cut ----------------------------------------------------------------------------------------------------
+
+enum { SHARED_MOST = 227 << 10, MAX_SHARERS = 2, MAX_BLOCKS = 160, ALIGNED = 256 };
+
+struct cut {
+    int octets;   // of rows of W in a tile
+    int n_blocks; // at once
+    int n_stages; // of the ring
+    int sharers;  // blocks of a cluster, which have the same tokens and each other rows of W
+};
+
+static int up_to(int n, int of) { return (n + of - 1) / of; }
+/* Tokens of a tile: of few rows as many as there are; of more, 192 or 256, whichever leaves less of the last tile empty. */
+static int tokens_of(int n_rows) {
+    static const int sizes[] = {8, 16, 32, 64, 128, 192, 256};
+    if (n_rows > 256)
+        return n_rows <= 384 ? 192 : 256;
+    int i = 0;
+    while (sizes[i] < n_rows)
+        i++;
+    return sizes[i];
+}
+static int groups_of(int n_rows) { return tokens_of(n_rows) <= 192 ? 3 : 2; }
+static int token_tiles_of(int n_rows) { return up_to(n_rows, tokens_of(n_rows)); }
+
+using product = void (*)(CUtensorMap, CUtensorMap, product_args);
+static product product_for(int n_rows) {
+    switch (tokens_of(n_rows)) {
+    case 8: return screen_product<8, 3>;
+    case 16: return screen_product<16, 3>;
+    case 32: return screen_product<32, 3>;
+    case 64: return screen_product<64, 3>;
+    case 128: return screen_product<128, 3>;
+    case 192: return screen_product<192, 3>;
+    default: return screen_product<256, 2>; // all sums of 256 tokens fit the registers of two
+    }
+}
+
+/* The tensor core reads whole 64 rows of a tile: behind the last stage of W that is x, and where x is little, more. */
+static int shared_bytes(int n_rows, const cut *c) {
+    int w = c->octets * ATOM, ring = c->n_stages * (w + tokens_of(n_rows) * PIECE_BYTES);
+    int read = (c->n_stages - 1) * w + groups_of(n_rows) * M_ROWS * PIECE_BYTES;
+    return (ring > read ? ring : read) + ATOM;
+}
+static int static_bytes(int n_rows) {
+    return tokens_of(n_rows) * 24 + groups_of(n_rows) * 4 * (int)sizeof(warp_queue) + LISTED * (int)sizeof(listed) + 512;
+}
+
+static int blocks_of(int sharers) {
+    static int found[MAX_SHARERS + 1];
+    if (found[sharers] == 0)
+        found[sharers] = blocks_at_once(screen_product<8, 3>, sharers, 4 * WARPGROUP, SHARED_MOST - static_bytes(8) - ATOM);
+    return found[sharers] < MAX_BLOCKS ? found[sharers] : MAX_BLOCKS;
+}
+
+static cut cut_of(int64_t out, int n_rows) {
+    int sharers = n_rows > 64 ? 2 : 1;
+    cut c = {0, blocks_of(sharers), MAX_STAGES, sharers};
+    int parts = c.n_blocks / token_tiles_of(n_rows) / sharers * sharers, octets = up_to((int)out, 8);
+    c.octets = up_to(octets, parts * up_to(octets, parts * groups_of(n_rows) * M_ROWS / 8));
+    while (c.n_stages > 2 && shared_bytes(n_rows, &c) > SHARED_MOST - static_bytes(n_rows))
+        c.n_stages--;
+    return c;
+}
+
+// ---- places -----------------------------------------------------------------------------------------------------------
+
+static int64_t aligned(int64_t n) { return (n + ALIGNED - 1) / ALIGNED * ALIGNED; }
+static int64_t pitch_of(int64_t in) { return (in + 15) / 16 * 16; }
+
+static row *rows_of(const dscreen *s) {
+    return reinterpret_cast<row *>(static_cast<char *>(s->copy) + aligned(s->w.out * pitch_of(s->w.in)));
+}
+
+/* Places one behind the other; with base NULL only counted. */
+struct placing {
+    char *base;
+    int64_t n_bytes;
+    template <class T> T *take(int64_t n) {
+        T *at = reinterpret_cast<T *>(base + n_bytes);
+        n_bytes += aligned(n * (int64_t)sizeof(T));
+        return at;
+    }
+};
+static scratch scratch_at(placing &p, int64_t in, int n_rows) {
+    scratch s = {};
+    s.pitch = pitch_of(in);
+    s.p = p.take<int8_t>(n_rows * s.pitch);
+    s.found = p.take<candidate>((int64_t)n_rows * MOST_FOUND);
+    s.tokens = p.take<token>(n_rows);
+    s.bests = p.take<float>(n_rows);
+    s.n_found = p.take<int32_t>(n_rows);
+    s.keys = p.take<unsigned long long>(n_rows);
+    s.n_parts = p.take<int32_t>(n_rows);
+    s.is_wanted = p.take<int32_t>(1);
+    s.n_ended = p.take<int32_t>(1);
+    return s;
+}
+
+static bool map_bytes(CUtensorMap *map, const void *at, int64_t in, int64_t n_rows, int64_t pitch, int box_rows) {
+    cuuint64_t size[2] = {(cuuint64_t)in, (cuuint64_t)n_rows}, strides[1] = {(cuuint64_t)pitch};
+    cuuint32_t box[2] = {PIECE_BYTES, (cuuint32_t)box_rows};
+    return encode_rows(map, at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+}
+
+static cudaError_t launch_product(const launch *l, int n_rows, const dscreen *s, const scratch &at) {
+    cut c = cut_of(s->w.out, n_rows);
+    CUtensorMap w_map, x_map;
+    if (!map_bytes(&w_map, s->copy, at.pitch, s->w.out, at.pitch, c.octets * 8) ||
+        !map_bytes(&x_map, at.p, at.pitch, n_rows, at.pitch, tokens_of(n_rows) / c.sharers))
+        return cudaErrorInvalidValue;
+    int n_tiles = up_to((int)s->w.out, c.octets * 8), token_tiles = token_tiles_of(n_rows);
+    int most = c.n_blocks / token_tiles / c.sharers, wanted = up_to(n_tiles, c.sharers),
+        parts = (most < wanted ? most : wanted) * c.sharers;
+    int n_pieces = up_to((int)at.pitch, PIECE_BYTES);
+    product_args args = {rows_of(s),    at.tokens, at.bests, at.n_found, at.found, at.is_wanted, n_pieces > 1, s->cap,   MOST_FOUND,
+                         (int)s->w.out, n_rows,    n_pieces, c.octets,   n_tiles,  c.n_stages,   token_tiles,  c.sharers};
+    product k = product_for(n_rows);
+    int shared = shared_bytes(n_rows, &c);
+    cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    launch_cluster(k, dim3(parts * token_tiles), c.sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared, l->stream, w_map, x_map,
+                   args);
+    return cudaGetLastError();
+}
+
+/* Of a block for a row: eight elements each, if that is enough. */
+static int row_threads(int64_t in) {
+    int64_t n = (in + 255) / 256 * 32;
+    return n < MOST_ROW_THREADS ? (int)n : MOST_ROW_THREADS;
+}
+
+template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows, const dscreen *s, dmat x, const scratch &at) {
+    launch_node(round_rows<BF16>, dim3(n_rows + 1), dim3(row_threads(x.width)), 0, l->stream, l->plan, x, at, s->state);
+    cudaError_t code = launch_product(l, n_rows, s, at);
+    if (code != cudaSuccess)
+        return code;
+    int most_exact = s->budget > 0 && s->budget < MOST_EXACT ? s->budget : MOST_EXACT;
+    ending e = {l->plan, at, x, static_cast<const char *>(s->w.at), (int)s->w.in, most_exact, s->cap, s->state};
+    int shared = choice_shared_bytes(), parts = CHOICE_BLOCKS / n_rows < MOST_PARTS ? CHOICE_BLOCKS / n_rows : MOST_PARTS;
+    cudaFuncSetAttribute(choose<BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    launch_node(choose<BF16>, dim3(parts, n_rows), dim3(CHOICE_THREADS), shared, l->stream, e);
+    return cudaGetLastError();
+}
+
+} // namespace screen
+
+bool screen_takes(const struct dhead *a, struct dmat x, int n_rows) {
+    bool halves = a->w.element == ELEMENT_F16 || a->w.element == ELEMENT_BF16;
+    bool in_place = a->w.in % 8 == 0 && x.stride % 8 == 0 && (uintptr_t)a->w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0;
+    return halves && !a->bias && x.element == a->w.element && in_place && n_rows >= 1 && n_rows <= HEAD_MAX_ROWS && a->w.out >= 1 &&
+           a->w.out <= INT32_MAX / 4 && a->w.in >= 8 && a->w.in <= 131072; // sums of 127 * 127 in 31 bits
+}
+
+int64_t screen_copy_bytes(struct dweight w) {
+    return screen::aligned(w.out * screen::pitch_of(w.in)) + screen::aligned(w.out * (int64_t)sizeof(screen::row));
+}
+
+int64_t screen_scratch_bytes(struct dweight w, int n_rows) {
+    screen::placing p = {};
+    screen::scratch_at(p, w.in, n_rows);
+    return p.n_bytes;
+}
+
+void launch_screen_copy(cudaStream_t stream, const struct dscreen *s, unsigned long long *n_not_finite) {
+    auto kernel = s->w.element == ELEMENT_BF16 ? screen::copy_weight<true> : screen::copy_weight<false>;
+    kernel<<<dim3((unsigned)s->w.out), dim3(screen::row_threads(s->w.in)), 0, stream>>>(
+        static_cast<const char *>(s->w.at), (int)s->w.in, static_cast<int8_t *>(s->copy), screen::pitch_of(s->w.in), screen::rows_of(s),
+        n_not_finite);
+}
+
+cudaError_t launch_screen(const struct launch *l, int n_rows, const struct dscreen *s, struct dmat x) {
+    screen::placing p = {static_cast<char *>(s->scratch), 0};
+    screen::scratch at = screen::scratch_at(p, s->w.in, n_rows);
+    return s->w.element == ELEMENT_BF16 ? screen::launch_nodes<true>(l, n_rows, s, x, at)
+                                        : screen::launch_nodes<false>(l, n_rows, s, x, at);
+}

@@ -1,0 +1,430 @@
+/* test_screen.cu - screening (src/backend/cuda/screen.cu) against head.cu and SAMPLE, and its bound against double precision.
+ *
+ *     test_screen [SEED|- [N [small]]]     N random cases; small: without the large ones
+ *
+ * Of random heads of several kinds and steps of 1 to 512 rows:
+ *     the tokens of head.cu and SAMPLE, and their flags, from poisoned scratch, twice, and each row by itself
+ *     the largest logit in double precision, but for what float32 sums may be off
+ *     |w.x - (what bytes say)| / bound of all pairs of a row of W and a token: never above 1, and as large as the rounding makes it, so that a bound that
+ *     is too narrow or too wide shows: errors are sums of thousands of independent terms of a known variance, so normal
+ *     logits of single rows, bit for bit those of head.cu */
+#include "backend/cuda/screen.cu"
+
+#include "products.cuh"
+
+#include <algorithm>
+#include <string.h>
+#include <string>
+#include <time.h>
+#include <vector>
+
+enum kind { NORMAL, OUTLIERS, UNEVEN, PEAKED, TWINS, CLOSE, SPARSE, WIDE, N_KINDS };
+static const char *const KINDS[] = {"normal", "outliers", "uneven rows", "peaked", "equal rows", "near ties", "sparse", "too wide"};
+
+static __device__ double hashed(uint64_t i) { return (hash(i) + 0.5) / 4294967296.0; }
+static __device__ double normal(uint64_t i) { return sqrt(-2 * log(hashed(2 * i))) * cospi(2 * hashed(2 * i + 1)); }
+
+static __global__ void make_x(void *at, element e, int n, int in, int64_t stride, int what, uint64_t seed) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (int64_t)n * in; i += (int64_t)gridDim.x * blockDim.x) {
+        int k = i % in;
+        double v = normal(seed * 0x100000000u + i);
+        if ((what == OUTLIERS || what == WIDE) && hash(seed ^ k) % (in < 500 ? 50 : 500) == 0)
+            v *= what == WIDE ? 3000 : 12;
+        store(at, i / in * stride + k, e, (float)v);
+    }
+}
+/* twin_of: rows of equal values. */
+static __global__ void make_w(void *at, element e, int64_t out, int in, const void *x, int64_t x_stride, int n, int what, uint64_t seed) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < out * in; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t row = i / in, from = (what == TWINS || what == CLOSE) && out > 64 ? row % (out / 3) : row;
+        int k = i % in;
+        double v = 0.02 * normal(seed * 0x100000000u + from * in + k);
+        if (what == UNEVEN)
+            v *= exp2((double)(hash(seed + 77 * row) % 9) - 5) * (hash(seed ^ i) % 700 == 0 ? 8 : 1);
+        if (what == PEAKED && row % 97 == 5)
+            v += 0.01 * load(x, row % n * x_stride + k, e);
+        if (what == SPARSE && (row % 5 == 0 || hash(seed ^ i) % 16))
+            v = 0;
+        if (what == CLOSE && row != from && hash(seed ^ i) % (in / 8) == 0)
+            v *= 1.0009765625;
+        store(at, i, e, (float)v);
+    }
+}
+
+/* A warp a pair: w.x in double precision, and what the copy says of it. */
+static __global__ void exact_logits(const void *w, const void *x, element e, int64_t out, int in, int64_t x_stride, double *to) {
+    int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
+    int token = blockIdx.y;
+    if (row >= out)
+        return;
+    double sum = 0;
+    for (int k = threadIdx.x; k < in; k += 32)
+        sum += (double)load(w, row * in + k, e) * load(x, token * x_stride + k, e);
+    for (int s = 16; s > 0; s /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, s);
+    if (threadIdx.x == 0)
+        to[token * out + row] = sum;
+}
+
+struct bound_counts {
+    unsigned long long n, beyond, beyond_twentieth;
+    double squares;          // of error / standard deviation
+    unsigned long long most; // bits of |error| / bound
+};
+static __global__ void check_bound(const int8_t *q, const screen::row *rows, screen::scratch s, const void *w, const void *x, element e,
+                                   int64_t out, int in, int64_t x_stride, const double *exact, bound_counts *c) {
+    int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
+    int token = blockIdx.y;
+    if (row >= out || !(s.tokens[token].step > 0))
+        return;
+    screen::row r = rows[row];
+    screen::token t = s.tokens[token];
+    int sum = 0;
+    double variance = 0;
+    for (int k = threadIdx.x; k < in; k += 32) {
+        double wk = load(w, row * in + k, e) / r.step, xk = load(x, token * x_stride + k, e) / t.step, fw = wk - floor(wk),
+               fx = xk - floor(xk);
+        int qk = q[row * s.pitch + k], pk = s.p[token * s.pitch + k];
+        sum += qk * pk;
+        variance += fw * (1 - fw) * pk * pk + fx * (1 - fx) * wk * wk;
+    }
+    for (int i = 16; i > 0; i /= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, i);
+        variance += __shfl_xor_sync(0xffffffffu, variance, i);
+    }
+    if (threadIdx.x != 0)
+        return;
+    double bound = (double)r.step * t.spread + (double)r.size * t.slack,
+           off = fabs(exact[token * out + row] / t.step - (double)r.step * sum);
+    double deviation = r.step * sqrt(variance), ratio = off / bound;
+    atomicAdd(&c->n, 1);
+    if (!(ratio <= 1))
+        atomicAdd(&c->beyond, 1);
+    if (!(ratio <= 0.05))
+        atomicAdd(&c->beyond_twentieth, 1);
+    if (deviation > 0)
+        atomicAdd(&c->squares, off / deviation * (off / deviation));
+    atomicMax(&c->most, (unsigned long long)__double_as_longlong(ratio));
+}
+
+/* Logits of rows of W, one warp's, against those of head.cu. */
+template <bool BF16, int CHUNK>
+static __global__ void compare_bits(screen::ending e, int out, const float *logits, unsigned long long *differ) {
+    extern __shared__ __align__(128) unsigned char ring[];
+    __shared__ uint64_t full[screen::EXACT_STAGES];
+    __shared__ int32_t ids[64];
+    int token = blockIdx.y, n = min(out, 1 + (int)(hash(blockIdx.x) % 64));
+    for (int i = threadIdx.x; i < n; i += 32)
+        ids[i] = hash(i + 1000 * (blockIdx.x + 100 * token)) % out;
+    if (threadIdx.x == 0)
+        for (int i = 0; i < screen::EXACT_STAGES; i++)
+            barrier_init(shared_address(&full[i]), 1);
+    barrier_init_done();
+    __syncwarp();
+    screen::exact_logits<BF16, CHUNK>(e, static_cast<const char *>(e.x.at) + token * e.x.stride * 2, ids, n, 0, 1, shared_address(ring),
+                                      shared_address(full))
+        .each([&](float logit, int id) {
+            if (__float_as_uint(logit) != __float_as_uint(logits[(int64_t)token * out + id]))
+                atomicAdd(differ, 1);
+            atomicAdd(differ + 1, 1);
+        });
+}
+
+// ---- a step -----------------------------------------------------------------------------------------------------------
+
+static cudaStream_t stream;
+static unsigned long long n_bad, n_cases;
+static constexpr int64_t MAX_OUT = 152064, MAX_IN = 5376, MAX_ROWS = 512, MOST_W = 152064ll * 3584 + 4096,
+                         SOME = 32; // tokens looked at in double
+
+static struct {
+    void *w, *x, *copy, *scratch;
+    float *logits;
+    double *exact;
+    bound_counts *c;
+    unsigned long long *counts;
+    dbest *bests;
+    drow *rows;
+    dsampled *sampled;
+    int32_t *row_token, *step_counts;
+    dplaces *places;
+    dscreen_state *state;
+} d;
+
+struct results {
+    std::vector<dsampled> sampled;
+    std::vector<int32_t> token;
+    dscreen_state state;
+};
+
+static launch step_of(int n_launched, int n_rows, bool plain) {
+    std::vector<drow> rows(MAX_ROWS);
+    memset(rows.data(), 0, rows.size() * sizeof(drow));
+    for (drow &r : rows)
+        r.is_plain = plain, r.top_p = 1, r.target = -1;
+    int counts[3] = {n_rows, n_rows, n_rows};
+    MUST(cudaMemcpy(d.rows, rows.data(), rows.size() * sizeof(drow), cudaMemcpyHostToDevice));
+    MUST(cudaMemcpy(d.step_counts, counts, sizeof counts, cudaMemcpyHostToDevice));
+    MUST(cudaMemset(d.sampled, 0xee, MAX_ROWS * sizeof(dsampled)));
+    MUST(cudaMemset(d.row_token, 0xee, MAX_ROWS * 4));
+    launch l = {};
+    l.stream = stream;
+    l.n_rows = n_launched;
+    l.plan.counts = d.step_counts;
+    l.plan.rows = d.rows;
+    l.plan.places = d.places;
+    return l;
+}
+static results collect() {
+    MUST(cudaStreamSynchronize(stream));
+    results r = {std::vector<dsampled>(MAX_ROWS), std::vector<int32_t>(MAX_ROWS), {}};
+    MUST(cudaMemcpy(&r.state, d.state, sizeof r.state, cudaMemcpyDeviceToHost));
+    MUST(cudaMemcpy(r.sampled.data(), d.sampled, MAX_ROWS * sizeof(dsampled), cudaMemcpyDeviceToHost));
+    MUST(cudaMemcpy(r.token.data(), d.row_token, MAX_ROWS * 4, cudaMemcpyDeviceToHost));
+    return r;
+}
+
+struct problem {
+    int out, in, n_launched, n, what;
+    element e;
+    float cap;
+    int64_t x_stride;
+    int budget;
+    dweight w() const { return {d.w, out, in, e, nullptr}; }
+    dmat x(int row = 0) const { return {static_cast<char *>(d.x) + row * x_stride * 2, x_stride, in, e}; }
+    dscreen screen() const { return {w(), cap, budget, d.copy, d.scratch, d.state}; }
+};
+
+/* Head and SAMPLE; with done, where that is 0. */
+static void put_head(const launch &l, const problem &p, int first, bool plain, const int32_t *done) {
+    dhead h = {p.w(), nullptr, p.cap};
+    dmat logits = {d.logits, p.out, p.out, ELEMENT_F32};
+    MUST(launch_head(&l, l.n_rows, &h, p.x(first), logits, d.bests, done));
+    launch_sample(&l, logits, plain ? dbests{d.bests, head_parts(&h, l.n_rows), done} : dbests{});
+}
+static results by_head(const problem &p, bool plain) {
+    launch l = step_of(p.n_launched, p.n, plain);
+    put_head(l, p, 0, plain, nullptr);
+    return collect();
+}
+/* As a step has it. Poison comes before the rows of the plan, and nothing is kept of steps before but what `keeps` says. */
+static results by_screen(const problem &p, int first, int n_launched, int n, bool plain = true, bool keeps = false) {
+    launch l = step_of(n_launched, n, plain);
+    dscreen s = p.screen();
+    MUST(cudaMemsetAsync(d.scratch, 0xff, screen_scratch_bytes(p.w(), n_launched), stream));
+    if (!keeps)
+        MUST(cudaMemsetAsync(d.state, 0, sizeof *d.state, stream));
+    MUST(launch_screen(&l, n_launched, &s, p.x(first)));
+    put_head(l, p, first, true, &d.state->is_done);
+    return collect();
+}
+
+static bool say(bool fine, const char *what, unsigned long long n = 0) {
+    if (!fine) {
+        printf("; %s", what);
+        if (n)
+            printf(" (%llu)", n);
+    }
+    return fine;
+}
+
+/* Rows of x that are not finite. */
+static void spoil(const problem &p, uint64_t seed) {
+    uint16_t nan = 0x7fff, inf = p.e == ELEMENT_F16 ? 0x7c00 : 0x7f80;
+    for (int i = 0; i < 3; i++) {
+        int row = hash(seed + i) % p.n, k = hash(seed + 7 + i) % p.in;
+        MUST(cudaMemcpy(static_cast<char *>(d.x) + (row * p.x_stride + k) * 2, i ? &inf : &nan, 2, cudaMemcpyHostToDevice));
+    }
+}
+
+static bool check_tokens(const problem &p, const results &got, const results &head, const results &plain,
+                         const std::vector<double> &logits) {
+    unsigned long long other = 0, wrong = 0, flags = 0, stray = 0;
+    for (int r = 0; r < MAX_ROWS; r++) {
+        const dsampled &s = got.sampled[r];
+        if (r >= p.n) {
+            stray += s.token != (int)0xeeeeeeee || got.token[r] != (int)0xeeeeeeee;
+            continue;
+        }
+        bool finite = !(head.sampled[r].flags & SAMPLED_NOT_FINITE);
+        flags += s.flags != head.sampled[r].flags || s.token != s.argmax || got.token[r] != s.token;
+        other +=
+            s.token != plain.sampled[r].token || (finite && s.token != head.sampled[r].token); // of what is not finite head.cu's parts tell
+        if (r < SOME && finite) {
+            const double *of_row = logits.data() + (int64_t)r * p.out;
+            double most = *std::max_element(of_row, of_row + p.out), size = 0;
+            for (int i = 0; i < p.out; i++)
+                size = std::max(size, fabs(of_row[i]));
+            wrong += p.cap == 0 && !(of_row[s.token] >= most - 1e-3 * (size + 1e-3));
+        }
+    }
+    bool fine = say(!stray, "STRAY", stray);
+    fine &= say(!flags, "FLAGS", flags);
+    fine &= say(!wrong, "NOT THE LARGEST", wrong);
+    return say(!other, "OTHER TOKENS THAN head.cu", other) && fine;
+}
+
+static bool check_rows_alone(const problem &p, const results &got, uint64_t seed) {
+    unsigned long long other = 0;
+    for (int i = 0; i < 3; i++) {
+        int r = hash(seed + 100 + i) % p.n;
+        results alone = by_screen(p, r, 1, 1);
+        other += alone.token[0] != got.token[r];
+    }
+    return say(!other, "OTHER TOKENS ALONE", other);
+}
+
+/* Steps with rows that are not plain are left to others, as are those that are paused; so are all where they were left too often. */
+static bool check_pauses(const problem &p, const results &got) {
+    dscreen_state paused = {1, 2, 0, 0, 0};
+    results mixed = by_screen(p, 0, p.n_launched, p.n, false);
+    bool fine = say(!mixed.state.is_done && !mixed.state.n_done && !mixed.state.n_left, "SCREENED ROWS THAT ARE NOT PLAIN");
+    MUST(cudaMemcpy(d.state, &paused, sizeof paused, cudaMemcpyHostToDevice));
+    for (int i = 0; i < 3; i++) {
+        results r = by_screen(p, 0, p.n_launched, p.n, true, true);
+        bool tried = r.state.n_done + r.state.n_left > 0;
+        fine &= say(tried == (i == 2) && r.token == got.token && (tried || r.state.paused == 1 - i), "NO PAUSE OF TWO STEPS");
+    }
+    if (got.state.n_left)
+        for (int i = 0; i < screen::TOO_OFTEN; i++)
+            fine &= say((by_screen(p, 0, p.n_launched, p.n, true, i > 0).state.paused > 0) == (i + 1 == screen::TOO_OFTEN),
+                        "NO PAUSE AFTER MANY");
+    return fine;
+}
+
+static bool check_bounds(const problem &p) {
+    int n = std::min(p.n, (int)SOME);
+    dscreen s = p.screen();
+    screen::placing at = {static_cast<char *>(d.scratch), 0};
+    screen::scratch scratch = screen::scratch_at(at, p.in, p.n_launched);
+    MUST(cudaMemset(d.c, 0, sizeof *d.c));
+    dim3 grid((p.out + 7) / 8, n), block(32, 8);
+    check_bound<<<grid, block, 0, stream>>>(static_cast<int8_t *>(d.copy), screen::rows_of(&s), scratch, d.w, d.x, p.e, p.out, p.in,
+                                            p.x_stride, d.exact, d.c);
+    bound_counts c;
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(&c, d.c, sizeof c, cudaMemcpyDeviceToHost));
+    double most;
+    memcpy(&most, &c.most, 8);
+    double spread = c.n ? sqrt(c.squares / c.n) : 1;
+    printf(", errors %.3f of their deviation, at most %.3f of the bound, of %llu", spread, most, c.n);
+    bool many = c.n > 200000 && p.what != SPARSE;
+    return say(!c.beyond, "BEYOND THE BOUND", c.beyond) & say(!many || (spread > 0.9 && spread < 1.1), "NOT THE ERRORS OF SUCH ROUNDING") &
+           say(!many || p.what == WIDE || p.in < 64 || c.beyond_twentieth, "A BOUND THAT NO ERROR IS NEAR");
+}
+
+static bool check_bits(const problem &p) {
+    MUST(cudaMemset(d.counts, 0, 16));
+    auto kernel = p.n % 2 ? p.e == ELEMENT_BF16 ? compare_bits<true, screen::LONG_CHUNK> : compare_bits<false, screen::LONG_CHUNK>
+                  : p.e == ELEMENT_BF16 ? compare_bits<true, screen::SHORT_CHUNK>
+                                        : compare_bits<false, screen::SHORT_CHUNK>;
+    int shared = screen::choice_shared_bytes();
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    screen::ending e = {{}, {}, p.x(), static_cast<char *>(d.w), p.in, 0, p.cap, nullptr};
+    kernel<<<dim3(64, std::min(p.n, 16)), 32, shared, stream>>>(e, p.out, d.logits, d.counts);
+    unsigned long long c[2];
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(c, d.counts, 16, cudaMemcpyDeviceToHost));
+    return say(c[0] == 0, "LOGITS OF OTHER BITS", c[0]) & say(c[1] > 0, "NO LOGITS");
+}
+
+static void check(int out, int in, int n, int n_launched, int what, element e, float cap, uint64_t seed, bool spoilt) {
+    problem p = {out, in, n_launched, n, what, e, cap, in + 8 * (int64_t)(seed % 3), 0};
+    printf("%d x %d, %d rows of %d, %s %s%s%s", out, in, n, n_launched, e == ELEMENT_BF16 ? "bf16" : "f16", KINDS[what],
+           cap > 0 ? ", cap" : "", spoilt ? ", spoilt" : "");
+    fflush(stdout);
+    n_cases++;
+    MUST(cudaMemset(d.x, 0xff, MAX_ROWS * (MAX_IN + 16) * 2)); // NaN beyond the rows
+    make_x<<<512, 256, 0, stream>>>(d.x, e, n, in, p.x_stride, what, seed);
+    make_w<<<4096, 256, 0, stream>>>(d.w, e, out, in, d.x, p.x_stride, n, what, seed + 1);
+    MUST(cudaStreamSynchronize(stream));
+    if (spoilt)
+        spoil(p, seed);
+    dhead h = {p.w(), nullptr, cap};
+    if (!screen_takes(&h, p.x(), n_launched) || screen_copy_bytes(p.w()) > MOST_W + (8 << 20)) {
+        printf(": REFUSED\n");
+        n_bad++;
+        return;
+    }
+    MUST(cudaMemset(d.copy, 0x80, screen_copy_bytes(p.w())));
+    MUST(cudaMemset(d.counts, 0, 8));
+    dscreen s = p.screen();
+    launch_screen_copy(stream, &s, d.counts);
+    unsigned long long not_finite;
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(&not_finite, d.counts, 8, cudaMemcpyDeviceToHost));
+    bool fine = say(!not_finite, "NOT FINITE WEIGHTS", not_finite);
+
+    results plain = by_head(p, true), head = by_head(p, false), got = by_screen(p, 0, n_launched, n);
+    int some = std::min(n, (int)SOME), n_left = (int)got.state.n_left;
+    exact_logits<<<dim3((out + 7) / 8, some), dim3(32, 8), 0, stream>>>(d.w, d.x, e, out, in, p.x_stride, d.exact);
+    std::vector<double> exact((int64_t)some * out);
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(exact.data(), d.exact, exact.size() * 8, cudaMemcpyDeviceToHost));
+    fine &= check_tokens(p, got, head, plain, exact);
+    if (!spoilt)
+        fine &= check_bounds(p);
+    if (!spoilt)
+        fine &= check_bits(p);
+    results again = by_screen(p, 0, n_launched, n);
+    fine &= say(again.token == got.token, "ANOTHER TIME OTHER TOKENS");
+    fine &= check_rows_alone(p, got, seed);
+    fine &= say(got.state.n_left + got.state.n_done == 1 && got.state.is_done == (int)got.state.n_done, "NEITHER DONE NOR LEFT");
+    if (spoilt && got.sampled[0].flags)
+        fine &= say(n_left > 0, "DONE IN SPITE OF ALL");
+    if ((what == NORMAL || what == PEAKED) && in >= 500 && !spoilt)
+        fine &= say(n_left == 0, "LEFT");
+    fine &= check_pauses(p, got);
+    if (what == NORMAL && in >= 500 && out >= 5000 && n >= 30 && !spoilt) {
+        p.budget = 1; // some row has two that may win
+        results left = by_screen(p, 0, n_launched, n);
+        fine &= say(left.state.n_left == 1 && left.token == got.token, "DONE WITHOUT A BUDGET");
+    }
+    n_bad += !fine;
+    printf(fine ? ", %s\n" : ", %s: WRONG\n", n_left ? "left" : "done");
+    fflush(stdout);
+}
+
+static void open_memory() {
+    MUST(cudaStreamCreate(&stream));
+    MUST(cudaMalloc(&d.w, MOST_W * 2));
+    MUST(cudaMalloc(&d.copy, MOST_W + (8 << 20)));
+    MUST(cudaMalloc(&d.x, MAX_ROWS * (MAX_IN + 16) * 2));
+    dweight most = {nullptr, MAX_OUT, MAX_IN, ELEMENT_F16, nullptr};
+    MUST(cudaMalloc(&d.scratch, screen_scratch_bytes(most, MAX_ROWS)));
+    MUST(cudaMalloc(&d.logits, MAX_ROWS * MAX_OUT * 4));
+    MUST(cudaMalloc(&d.exact, SOME * MAX_OUT * 8));
+    MUST(cudaMalloc(&d.c, sizeof *d.c));
+    MUST(cudaMalloc(&d.counts, 16));
+    MUST(cudaMalloc(&d.bests, HEAD_MAX_ROWS * HEAD_BESTS * sizeof(dbest)));
+    MUST(cudaMalloc(&d.rows, MAX_ROWS * sizeof(drow)));
+    MUST(cudaMalloc(&d.sampled, MAX_ROWS * sizeof(dsampled)));
+    MUST(cudaMalloc(&d.row_token, MAX_ROWS * 4));
+    MUST(cudaMalloc(&d.step_counts, 12));
+    MUST(cudaMalloc(&d.state, sizeof *d.state));
+    MUST(cudaMalloc(&d.places, sizeof *d.places));
+    dplaces places = {nullptr, d.sampled, nullptr, nullptr, d.row_token};
+    MUST(cudaMemcpy(d.places, &places, sizeof places, cudaMemcpyHostToDevice));
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 && strcmp(argv[1], "-") ? strtoull(argv[1], nullptr, 10) : (uint64_t)time(nullptr);
+    int n_random = argc > 2 ? atoi(argv[2]) : 60;
+    printf("seed %llu\n", (unsigned long long)seed);
+    open_memory();
+    auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
+    check(1, 8, 1, 1, NORMAL, ELEMENT_F16, 0, seed++, false);
+    check(5000, 512, 7, 8, NORMAL, ELEMENT_F16, 0, seed++, true);
+    bool small = argc > 3; // for a sanitizer
+    for (int n : small ? std::vector<int>{} : std::vector<int>{1, 33, 128, 200, 256, 512})
+        check(152064, 3584, n, n, n == 200 ? OUTLIERS : n == 256 ? PEAKED : NORMAL, n % 3 ? ELEMENT_F16 : ELEMENT_BF16, 0, seed++, false);
+    for (int what = 0; what < N_KINDS && !small; what++)
+        check(20011, 1000 + 8 * what, 77, 80, what, what % 2 ? ELEMENT_F16 : ELEMENT_BF16, what == CLOSE ? 3.0f : 0, seed++, false);
+    for (int i = 0; i < n_random; i++) {
+        int n = 1 + random(i % 3 ? 70 : 512), launched = std::min(n + random(9), (int)MAX_ROWS);
+        check(1 + random(i % 4 || small ? 3000 : 60000), 8 * (1 + random(i % 4 ? 80 : 600)), n, launched, random(N_KINDS),
+              random(2) ? ELEMENT_F16 : ELEMENT_BF16, random(4) ? 0 : 30.0f, seed++, random(5) == 0);
+    }
+    printf(n_bad ? "%llu of %llu CASES FAILED\n" : "all fine\n", n_bad, n_cases);
+    return n_bad != 0;
+}
