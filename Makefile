@@ -224,7 +224,7 @@ build/cuda/bench_nodes: bench/cuda/nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o
 # Kernels alone, checked and timed; bench/cuda says how.
-build/cuda/bench_attention: bench/cuda/attention.cu $(patsubst %,build/cuda/backend/cuda/%.cu.o,attention attention_parts attention_decode attention_decode_bytes attention_prefill attention_prefill_halves qkv_prep)
+build/cuda/bench_attention: bench/cuda/attention.cu $(patsubst %,build/cuda/backend/cuda/%.cu.o,attention attention_parts attention_decode attention_decode_bytes attention_decode_warps attention_prefill attention_prefill_halves qkv_prep)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -cudart static -o $@ $^
 # Beside a program of ours: when each kernel ran, by CUPTI, which it loads itself.
 build/cuda/libtimeline.so: bench/cuda/timeline.c

@@ -601,6 +601,21 @@ static void check_attention(const std::vector<int> &dims, int &failed, int &n) {
                                   columns});
                 n += 9;
             }
+    for (int dim : dims) { // one token of each of many
+        element e = ELEMENT_E4M3;
+        std::vector<int> many, mixed;
+        for (int i = 0; i < 300; i++)
+            many.push_back(1 + (int)(rng() % 500));
+        for (int i = 0; i < 150; i++)
+            mixed.push_back(i == 70 ? 9000 : 1 + (int)(rng() % (i % 3 ? 300 : 3000)));
+        failed += !check({"many", 28, 4, dim, 0, 0, 0, false, e, 64, many, ones(300), 8});
+        failed += !check({"many, window, sinks, softcap", 8, 8, dim, 100, 0, 20, true, e, 64, many, ones(300), 8});
+        failed += !check({"many, chunk, blocks of 128", 20, 4, dim, 0, 200, 0, false, e, 128, many, ones(300), 8});
+        failed += !check({"many, blocks of 32", 20, 4, dim, 0, 0, 0, false, e, 32, many, ones(300), 8});
+        failed += !check({"mixed", 64, 8, dim, 0, 0, 0, true, e, 64, mixed, ones(150), 8});
+        failed += !check({"mixed, window", 8, 8, dim, 1000, 0, 0, false, e, 256, mixed, ones(150), 8});
+        n += 6;
+    }
     for (int dim : dims)
         for (int window : {0, 300}) {
             failed += !check({"prefill, long", 16, 2, dim, window, 0, 0, false, ELEMENT_E4M3, 64, {3000, 1500}, {60, 300}, 16});
@@ -676,6 +691,8 @@ static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
     double one = (double)n_seqs * seen * m.n_kv * (double)row_bytes(s);
     int n_caches = (int)std::min(20.0, std::max(1.0, ceil(200e6 / one)));
     world w = build(s, n_caches);
+    if (e != ELEMENT_BF16)
+        w.q.element = w.out.element = ELEMENT_F16; // as in a step
     launch_attention_parts(&w.l, &w.parts, 1, 1);
     auto one_launch = [&](int i) { launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[i % n_caches], w.out); };
     one_launch(0); // sets the kernel's attributes, before the capture

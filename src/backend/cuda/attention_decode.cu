@@ -128,7 +128,12 @@ void launch_attention_decode(const launch *l, const dattention *a, const dparts 
     switch (cache.element) {
     case ELEMENT_F16: start_dim<ELEMENT_F16>(l, p); break;
     case ELEMENT_BF16: start_dim<ELEMENT_BF16>(l, p); break;
-    case ELEMENT_E4M3: launch_attention_decode_bytes(l, a, parts, prefetch, q, sinks, cache, out); break;
+    case ELEMENT_E4M3:
+        if (attention_takes_warps(l, cache.element, a->head_dim, a->n_heads / a->n_kv_heads, a->n_kv_heads) && q.element != ELEMENT_BF16)
+            launch_attention_decode_warps(l, a, parts, prefetch, q, sinks, cache, out);
+        else
+            launch_attention_decode_bytes(l, a, parts, prefetch, q, sinks, cache, out);
+        break;
     default: start_dim<ELEMENT_I8>(l, p);
     }
 }

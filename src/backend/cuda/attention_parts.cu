@@ -130,15 +130,19 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
         *p.n = min(base, p.max_parts);
 }
 
-/* Of attention: two a multiprocessor where their rings fit, beside what blocks of a cluster leave to the first. */
-static int blocks_at_once(int head_dim, int share) {
+static int multiprocessors() {
     static int n_sms;
     if (!n_sms) {
         int device = 0;
         cudaGetDevice(&device);
         cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
     }
-    return head_dim > 256 || (head_dim == 256 && share > 1) ? n_sms : 2 * n_sms;
+    return n_sms;
+}
+
+/* Of attention: two a multiprocessor where their rings fit, beside what blocks of a cluster leave to the first. */
+static int blocks_at_once(int head_dim, int share) {
+    return multiprocessors() * (head_dim > 256 || (head_dim == 256 && share > 1) ? 1 : 2);
 }
 
 int attention_clusters(int head_dim, int share) {
@@ -153,6 +157,13 @@ int attention_share(element cache, int head_dim, int n_seqs, int n_kv_heads) {
     return pairs <= attention_clusters(head_dim, 4) ? 4 : pairs <= attention_clusters(head_dim, 2) ? 2 : 1;
 }
 
+int attention_warps() { return 8 * multiprocessors(); }
+
+bool attention_takes_warps(const launch *l, element cache, int head_dim, int per_kv, int n_kv_heads) {
+    bool one_each = l->n_tokens <= l->n_seqs, many = (int64_t)l->n_seqs * n_kv_heads > attention_warps();
+    return cache == ELEMENT_E4M3 && head_dim == 128 && per_kv <= 8 && l->block_size >= 32 && one_each && many;
+}
+
 void launch_attention_parts(const launch *l, const dparts *parts, int n, int stride) {
     for (int first = 0; first < n; first += AT_ONCE) {
         lists some;
@@ -161,8 +172,9 @@ void launch_attention_parts(const launch *l, const dparts *parts, int n, int str
             some.list[k] = parts[(first + k) * stride];
             const dparts &p = some.list[k];
             int share = attention_share(p.cache, p.head_dim, l->n_seqs, p.n_kv_heads);
+            bool warps = attention_takes_warps(l, p.cache, p.head_dim, p.per_kv, p.n_kv_heads);
             some.share[k] = share;
-            some.at_once[k] = max(1, attention_clusters(p.head_dim, share) / p.n_kv_heads);
+            some.at_once[k] = max(1, (warps ? attention_warps() : attention_clusters(p.head_dim, share)) / p.n_kv_heads);
         }
         launch_node(attention_parts, k, THREADS, 0, l->stream, l->plan, some);
     }

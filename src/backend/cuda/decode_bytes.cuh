@@ -263,13 +263,6 @@ template <class S> __device__ void load_values(uint32_t stage, const byte_place 
         }
 }
 
-/* Bits 0 .. n - 1. */
-__device__ uint32_t bits_below(int n) {
-    uint32_t bits;
-    asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(bits) : "r"(max(n, 0)));
-    return bits;
-}
-
 /* Zeroes values of keys that nobody sees, which may be anything: 0 times it must be 0. */
 template <class S> __device__ void clear_values(int tile, int low, int end, const byte_place &at, uint32_t (&v)[S::M_TILES][2][4]) {
     int first = tile + 2 * at.quarter; // key of bit 0

@@ -106,6 +106,13 @@ __device__ int first_visible(const dattention &a, int position) {
     return a.chunk > 0 ? max(first, position / a.chunk * a.chunk) : first;
 }
 
+/* Bits 0 .. n - 1. */
+__device__ uint32_t bits_below(int n) {
+    uint32_t bits;
+    asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(bits) : "r"(max(n, 0)));
+    return bits;
+}
+
 __device__ dpart load_part(const arguments &p, int i) {
     const int2 *from = reinterpret_cast<const int2 *>(p.parts.part + i);
     int2 w[5];
