@@ -327,14 +327,7 @@ template <class S> __global__ void __launch_bounds__(THREADS, 1) attention_prefi
     }
 }
 
-template <class S> void start(const launch *l, const arguments &p) {
-    static bool ready;
-    if (!ready)
-        cudaFuncSetAttribute(attention_prefill<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-    ready = true;
-    int n_tiles = l->n_tokens * (p.a.n_heads / p.a.n_kv_heads) / S::ROWS + min(l->n_seqs, l->n_tokens / p.parts.least_tokens) + 1;
-    launch_node(attention_prefill<S>, n_tiles * p.a.n_kv_heads, THREADS, S::SHARED, l->stream, p);
-}
+template <class S> void start(const launch *l, const arguments &p) { launch_items<S>(attention_prefill<S>, l, p); }
 
 template <element E> void start_dim(const launch *l, const arguments &p) {
     switch (p.a.head_dim) {

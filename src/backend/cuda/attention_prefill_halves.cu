@@ -173,11 +173,5 @@ __global__ void __launch_bounds__(THREADS, 1) attention_prefill_halves(const __g
 
 void launch_attention_prefill_halves(const launch *l, const dattention *a, const dparts *parts, dmat q, dweight sinks, dcache cache,
                                      dmat out) {
-    static bool ready;
-    arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size};
-    if (!ready)
-        cudaFuncSetAttribute(attention_prefill_halves, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-    ready = true;
-    int n_tiles = l->n_tokens * (a->n_heads / a->n_kv_heads) / S::ROWS + min(l->n_seqs, l->n_tokens / parts->least_tokens) + 1;
-    launch_node(attention_prefill_halves, n_tiles * a->n_kv_heads, THREADS, S::SHARED, l->stream, p);
+    launch_items<S>(attention_prefill_halves, l, {l->plan, *a, *parts, q, out, sinks, cache, l->block_size});
 }

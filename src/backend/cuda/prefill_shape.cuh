@@ -104,4 +104,14 @@ __device__ int first_visible(const dattention &a, int position) {
     return a.chunk > 0 ? max(first, position / a.chunk * a.chunk) : first;
 }
 
+/* Launches the kernel of this shape, which no other has: a block of threads for every item that the list may have. */
+template <class S> void launch_items(void (*kernel)(arguments), const launch *l, const arguments &p) {
+    static bool ready;
+    if (!ready)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
+    ready = true;
+    int n_tiles = l->n_tokens * (p.a.n_heads / p.a.n_kv_heads) / S::ROWS + min(l->n_seqs, l->n_tokens / p.parts.least_tokens) + 1;
+    launch_node(kernel, n_tiles * p.a.n_kv_heads, THREADS, S::SHARED, l->stream, p);
+}
+
 } // namespace
