@@ -215,7 +215,18 @@ static void batches_of_every_size_go_through_a_layer_as_on_the_cpu(void **state)
     }
 }
 
+/* More pairs of a sequence and a KV head than a device works on at once, over a cache of 8 bits: decode attention takes them otherwise than few. */
+static void many_pairs_go_through_a_layer_as_on_the_cpu(void **state) {
+    (void)state;
+    if (rig_backend() == &backend_cpu)
+        skip(); // its cache is float32
+    layer_case(&layers[2], &stored[3], 130);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(batches_of_every_size_go_through_a_layer_as_on_the_cpu)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_of_every_size_go_through_a_layer_as_on_the_cpu),
+        cmocka_unit_test(many_pairs_go_through_a_layer_as_on_the_cpu),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,8 @@
 #                                the op tests under compute-sanitizer, and closes with a table; logs go to OUT
 #   tools/gpu.sh tests [OUT], tools/gpu.sh sanitize [OUT]    one half of it
 #
-# $JOBS (12) programs run side by side on each GPU there is. $GYRE_TEST_SEED decides what is drawn, and which case of a program is in which
-# of its parts; it is printed.
+# $JOBS (12) programs run side by side on each GPU there is, $SANITIZER_JOBS (3) of those under compute-sanitizer, which take turns.
+# $GYRE_TEST_SEED decides what is drawn, and which case of a program is in which of its parts; it is printed.
 set -eu
 cd "$(dirname "$0")/.."
 there=${GYRE_GPU_ROOT:-/tmp/gyre-gpu}
@@ -98,6 +98,7 @@ samples() {
     for k in 1 2 3 4 5 6; do
         echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/6)"
     done
+    echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
     for path in stream tiles wide; do
         echo "racecheck_rows_by_$path $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=$path GYRE_TEST_ONLY="*e4m3*")"
     done
@@ -148,7 +149,7 @@ all() {
     for list; do
         case $list in
         alone) jobs=1 ;;
-        samples) jobs=3 ;; # more take turns
+        samples) jobs=${SANITIZER_JOBS:-3} ;;
         *) jobs=${JOBS:-12} ;;
         esac
         "$list" | side_by_side "$jobs"
