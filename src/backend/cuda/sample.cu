@@ -823,6 +823,7 @@ static __device__ int next_row(const device_plan &plan, const dbests &bests, clu
             int r = base + (int)threadIdx.x * n_clusters;
             left = __ballot_sync(0xffffffffu, r < n_rows && !(bests.at && plan.rows[r].is_plain));
         }
+        __syncwarp(); // all lanes have read base and left
         if (threadIdx.x == 0) {
             s.row = left ? base + (__ffs((int)left) - 33) * n_clusters : -1;
             s.left = left & (left - 1);
