@@ -174,7 +174,7 @@ static void layer_case(const struct layer_case *c, const struct storing *s, int 
     for (int i = 0; i < n_seqs; i++)
         o.lens[i] = 3 + (i * 7 + n_seqs) % (longest - 2);
     if (n_seqs <= 3)
-        o.lens[0] = 90; // of several blocks, and more rows than kernels for a few take
+        o.lens[0] = 90;                                      // of several blocks, and more rows than kernels for a few take
     o.block_size = n_seqs > 64 ? 64 : n_seqs > 16 ? 16 : 32; // 64: as an engine has them
     struct rope ropes[2] = {0};
     struct rig *rig = rig_new(o);
