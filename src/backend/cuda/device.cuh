@@ -46,9 +46,9 @@ inline void launch_node(void (*kernel)(Parameters...), dim3 grid, dim3 block, si
     cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
-/* Likewise in clusters of so many blocks. */
+/* Likewise in clusters of so many blocks; the fault is returned too. */
 template <class... Parameters, class... Arguments>
-inline void launch_cluster(void (*kernel)(Parameters...), dim3 grid, int cluster, dim3 block, size_t shared, cudaStream_t stream,
+inline cudaError_t launch_cluster(void (*kernel)(Parameters...), dim3 grid, int cluster, dim3 block, size_t shared, cudaStream_t stream,
                            Arguments &&...arguments) {
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -56,7 +56,7 @@ inline void launch_cluster(void (*kernel)(Parameters...), dim3 grid, int cluster
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = (unsigned)cluster, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {grid, block, shared, stream, attributes, cluster > 1 ? 2u : 1u};
-    cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+    return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -27,20 +27,12 @@
  * Tried and lost: L2 promotion of 256 bytes (4 per cent), two products of 64 rows a warpgroup (2 to 20 per cent, as there is room for fewer
  * stages), clusters that share W and have each other tokens (256 and 512 rows, with tiles of 128 tokens: 20 per cent). docs/benchmarks.md has
  * what it takes. */
-#include "backend/cuda/device.cuh"
-#include "backend/cuda/launching.cuh"
+#include "backend/cuda/head_ring.cuh"
 #include "backend/cuda/wgmma_halves.cuh"
 
 namespace {
 
-enum {
-    PIECE_BYTES = 128, // of each row in a stage
-    ATOM = 1024,
-    MAX_STAGES = 16,
-    WARPGROUP = 128,
-    M_ROWS = 64, // of W, that a warpgroup has of a tile
-    STEPS = PIECE_BYTES / 2 / HALVES_K,
-};
+static_assert(HALVES_K * 2 == STEP_BYTES, "");
 
 struct head_args {
     const float *bias;
@@ -52,121 +44,6 @@ struct head_args {
     int n_rows;          // of W
     int n_tokens, n_pieces, octets, n_tiles, n_stages, token_tiles, sharers;
 };
-
-/* A place in the ring and which time round it is. */
-struct ring_place {
-    int slot, n_slots, parity;
-    __device__ void step() {
-        if (++slot == n_slots) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-struct shared_places { // addresses
-    uint32_t w, x, full, empty;
-};
-
-/* Which tiles are the block's: those of some tokens, in each n_parts-th tile of rows of W. Blocks that share tokens do as many. */
-struct share_of_block {
-    int rank, first_token, part, n_parts, n_passes;
-};
-
-/* Computed once: else where shared memory lies is asked for again in every stage. */
-__device__ uint32_t kept(uint32_t v) {
-    asm volatile("" : "+r"(v));
-    return v;
-}
-/* The same in all lanes, as the compiler sees it: what the tensor core is told must be. */
-__device__ uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
-
-// ---- filling the ring -----------------------------------------------------------------------------------------------
-
-/* One thread's: brings W and x into the ring. */
-template <int N> struct filler {
-    const head_args &a;
-    const shared_places &m;
-    const share_of_block &s;
-    const CUtensorMap *w_map, *x_map;
-    uint64_t once, often;
-    int n, n_early, w_bytes;
-    int tile, piece, x_piece;
-
-    __device__ filler(const head_args &a, const shared_places &m, const share_of_block &s, const CUtensorMap *w_map,
-                      const CUtensorMap *x_map)
-        : a(a), m(m), s(s), w_map(w_map), x_map(x_map), once(a.token_tiles > 1 ? policy_read_again() : policy_read_once()),
-          often(policy_read_often()), n(s.n_passes * a.n_pieces), n_early(min(n, a.n_stages)), w_bytes(a.octets * ATOM), tile(s.part),
-          piece(0), x_piece(0) {}
-
-    __device__ void put_w(int slot) {
-        uint32_t full = m.full + 8 * slot;
-        barrier_expect(full, w_bytes + N * PIECE_BYTES);
-        bulk_copy_box(m.w + slot * w_bytes, w_map, piece * PIECE_BYTES, tile * a.octets * 8, full, once);
-        if (++piece == a.n_pieces) {
-            piece = 0;
-            tile += s.n_parts;
-        }
-    }
-    /* Two that share copy half of it each, to both. */
-    __device__ void put_x(int slot) {
-        uint32_t full = m.full + 8 * slot, to = m.x + slot * N * PIECE_BYTES;
-        if (a.sharers == 2)
-            bulk_copy_box_to(3, to + s.rank * (N / 2 * PIECE_BYTES), x_map, x_piece * PIECE_BYTES, s.first_token + s.rank * (N / 2), full,
-                             often);
-        else
-            bulk_copy_box(to, x_map, x_piece * PIECE_BYTES, s.first_token, full, often);
-        if (++x_piece == a.n_pieces)
-            x_piece = 0;
-    }
-    __device__ void begin() {
-        for (int i = 0; i < n_early; i++)
-            put_w(i);
-    }
-    __device__ void run() {
-        wait_for_previous();
-        for (int i = 0; i < n_early; i++)
-            put_x(i);
-        ring_place at = {0, a.n_stages, 0};
-        for (int i = n_early; i < n; i++) {
-            barrier_wait(m.empty + 8 * at.slot, at.parity);
-            put_w(at.slot);
-            put_x(at.slot);
-            at.step();
-        }
-    }
-};
-
-// ---- multiplying ----------------------------------------------------------------------------------------------------
-
-/* A warpgroup's 64 rows of a tile by the tokens. empty_there: of the block whom this lane tells that a slot is free; 0: nobody. */
-template <int N, bool BF16>
-__device__ void multiply(const head_args &a, const shared_places &m, uint32_t empty_there, ring_place &at, float (&sums)[N / 2]) {
-    int last = -1, group = threadIdx.x / WARPGROUP;
-    const uint64_t first_w = operand_rows(m.w + group * M_ROWS * PIECE_BYTES), first_x = operand_rows(m.x);
-    const uint64_t high = first_w & 0xffffffff00000000u;
-    const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x), w_step = a.octets * ATOM >> 4;
-    auto release = [&](int slot) {
-        if (slot >= 0 && empty_there)
-            barrier_arrive_at_rank(empty_there + 8 * slot);
-    };
-    for (int piece = 0; piece < a.n_pieces; piece++) {
-        uint32_t w = of_warp(w0 + at.slot * w_step), x = of_warp(x0 + at.slot * (N * PIECE_BYTES >> 4));
-        barrier_wait(m.full + 8 * at.slot, at.parity);
-        products_begin();
-#pragma unroll
-        for (int k = 0; k < STEPS; k++)
-            halves_product<N, BF16>::multiply(sums, high | (w + k * HALVES_K_STEP), high | (x + k * HALVES_K_STEP), piece > 0 || k > 0);
-        products_commit();
-        products_wait<1>(); // of the stage before
-        release(last);
-        last = at.slot;
-        at.step();
-    }
-    products_wait<0>();
-    registers_settle(sums);
-    release(last);
-}
 
 // ---- the best of a tile ---------------------------------------------------------------------------------------------
 
@@ -364,7 +241,7 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
     m.x = m.w + a.n_stages * a.octets * ATOM;
     m.full = kept(shared_address(full));
     m.empty = kept(shared_address(empty));
-    filler<N> ring(a, m, s, &w_map, &x_map);
+    filler<N, false, head_args> ring(a, m, s, &w_map, &x_map);
     bool copies = threadIdx.x == CONSUMERS;
     if (copies) {
         bulk_map_prefetch(&w_map);
@@ -395,8 +272,10 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
             asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         else
             asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (copies)
+        if (copies) {
+            wait_for_previous();
             ring.run();
+        }
         __syncwarp();
     } else {
         if (GROUPS == 3)
@@ -413,7 +292,7 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
             empty_there = address_at_rank(m.empty, threadIdx.x % 32);
         float sums[N / 2];
         for (int pass = 0, tile = s.part; pass < s.n_passes; pass++, tile += s.n_parts) {
-            multiply<N, BF16>(a, m, empty_there, at, sums);
+            multiply<halves_product<N, BF16>, N>(a, m, empty_there, at, sums, [](int) {});
             finish_rows<N>(a, s, tile, wanted, sums);
             find_best<N>(tile * a.octets * 8 + warp * 16, sums, of_warps + warp * N);
         }
@@ -426,22 +305,6 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-enum { SHARED_MOST = 227 << 10, MAX_SHARERS = 2 };
-
-int up_to(int n, int of) { return (n + of - 1) / of; }
-/* Tokens of a tile: of few rows as many as there are; of more, 192 or 256, whichever leaves less of the last tile empty. */
-int tokens_of(int n_rows) {
-    static const int sizes[] = {8, 16, 32, 64, 128, 192, 256};
-    if (n_rows > 256)
-        return n_rows <= 384 ? 192 : 256;
-    int i = 0;
-    while (sizes[i] < n_rows)
-        i++;
-    return sizes[i];
-}
-int groups_of(int n_rows) { return tokens_of(n_rows) <= 192 ? 3 : 2; }
-int token_tiles_of(int n_rows) { return up_to(n_rows, tokens_of(n_rows)); }
-
 using kernel = void (*)(CUtensorMap, CUtensorMap, head_args);
 template <bool BF16> kernel kernel_for(int n_rows) {
     switch (tokens_of(n_rows)) {
@@ -451,36 +314,17 @@ template <bool BF16> kernel kernel_for(int n_rows) {
     case 64: return head_linear<64, 3, BF16>;
     case 128: return head_linear<128, 3, BF16>;
     case 192: return head_linear<192, 3, BF16>;
-    default: return head_linear<256, 2, BF16>; // all sums of 256 tokens fit the registers of two
+    default: return head_linear<256, 2, BF16>;
     }
 }
 
-/* The tensor core reads whole 64 rows of a tile: behind the last stage of W that is x, and where x is little, more. */
-int ring_bytes(int n_rows, const struct head_cut *c) {
-    int w = c->octets * ATOM, ring = c->n_stages * (w + tokens_of(n_rows) * PIECE_BYTES);
-    int read = (c->n_stages - 1) * w + groups_of(n_rows) * M_ROWS * PIECE_BYTES;
-    return ring > read ? ring : read;
-}
-int shared_bytes(int n_rows, const struct head_cut *c) { return ring_bytes(n_rows, c) + ATOM; }
 int static_bytes(int n_rows) { return groups_of(n_rows) * 4 * tokens_of(n_rows) * (int)sizeof(dbest) + 512; }
-
-bool map_rows(CUtensorMap *map, const void *at, int64_t in, int64_t n_rows, int64_t stride, int box_rows) {
-    cuuint64_t size[2] = {(cuuint64_t)in * 2, (cuuint64_t)n_rows}, strides[1] = {(cuuint64_t)stride * 2};
-    cuuint32_t box[2] = {PIECE_BYTES, (cuuint32_t)box_rows};
-    return encode_rows(map, at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-}
 
 int head_blocks(int sharers) {
     static int found[MAX_SHARERS + 1];
     if (found[sharers] == 0)
         found[sharers] = blocks_at_once(head_linear<8, 3, false>, sharers, 4 * WARPGROUP, SHARED_MOST - 4 * ATOM);
     return found[sharers] < HEAD_BESTS ? found[sharers] : HEAD_BESTS;
-}
-
-/* How many parts W is cut into, each in the hands of a block for each tile of tokens. Blocks that share have parts of their own. */
-int parts_of(const struct dhead *a, int n_rows, const struct head_cut *c) {
-    int most = c->n_blocks / token_tiles_of(n_rows) / c->sharers, n_tiles = up_to(up_to((int)a->w.out, c->octets * 8), c->sharers);
-    return (most < n_tiles ? most : n_tiles) * c->sharers;
 }
 
 } // namespace
@@ -495,15 +339,14 @@ int head_stages(int n_rows, int octets) {
 struct head_cut head_cut_of(const struct dhead *a, int n_rows) {
     int sharers = n_rows > 64 ? 2 : 1;
     struct head_cut c = {0, head_blocks(sharers), 0, sharers};
-    int parts = c.n_blocks / token_tiles_of(n_rows) / sharers * sharers, octets = up_to((int)a->w.out, 8);
-    c.octets = up_to(octets, parts * up_to(octets, parts * groups_of(n_rows) * M_ROWS / 8));
+    c.octets = octets_of(a->w.out, n_rows, c.n_blocks, sharers);
     c.n_stages = head_stages(n_rows, c.octets);
     return c;
 }
 
 int head_parts(const struct dhead *a, int n_rows) {
     struct head_cut c = head_cut_of(a, n_rows);
-    return parts_of(a, n_rows, &c);
+    return parts_of(a->w.out, n_rows, &c);
 }
 
 bool head_takes(const struct dhead *a, struct dmat x, struct dmat logits, int n_rows) {
@@ -517,8 +360,8 @@ cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dhe
                             struct dbest *bests, const int32_t *done, const struct head_cut *cut) {
     CUtensorMap w_map, x_map;
     int box_tokens = tokens_of(n_rows) / cut->sharers;
-    if (!map_rows(&w_map, a->w.at, a->w.in, a->w.out, a->w.in, cut->octets * 8) ||
-        !map_rows(&x_map, x.at, x.width, n_rows, x.stride, box_tokens))
+    if (!map_rows(&w_map, a->w.at, a->w.in * 2, a->w.out, a->w.in * 2, cut->octets * 8) ||
+        !map_rows(&x_map, x.at, x.width * 2, n_rows, x.stride * 2, box_tokens))
         return cudaErrorInvalidValue;
     head_args args = {a->bias,
                       logits,
@@ -535,16 +378,10 @@ cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dhe
                       token_tiles_of(n_rows),
                       cut->sharers};
     kernel k = a->w.element == ELEMENT_F16 ? kernel_for<false>(n_rows) : kernel_for<true>(n_rows);
-    int shared = shared_bytes(n_rows, cut), n_blocks = parts_of(a, n_rows, cut) * args.token_tiles;
+    int shared = shared_bytes(n_rows, cut), n_blocks = parts_of(a->w.out, n_rows, cut) * args.token_tiles;
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = cut->sharers;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {dim3(n_blocks), dim3((groups_of(n_rows) + 1) * WARPGROUP), (size_t)shared, l->stream, attributes, 2};
-    return cudaLaunchKernelEx(&config, k, w_map, x_map, args);
+    return launch_cluster(k, dim3(n_blocks), cut->sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared, l->stream, w_map, x_map,
+                          args);
 }
 
 cudaError_t launch_head(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits, struct dbest *bests,

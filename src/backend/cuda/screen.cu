@@ -31,7 +31,6 @@
  * best than are worth it, or if something is not finite. Where 5 of the last 32 steps that were tried were left, 256 steps are not tried.
  *
  * Lists vary with timing in what they have beyond those that reach best_j; the token does not. Nothing depends on what else is in the step. */
-#include "backend/cuda/launching.cuh"
 #include "backend/cuda/screen_choice.cuh"
 
 namespace screen {
@@ -167,28 +166,7 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS) round_rows(device_plan plan,
 
 // ---- how it is cut ----------------------------------------------------------------------------------------------------
 
-enum { SHARED_MOST = 227 << 10, MAX_SHARERS = 2, MAX_BLOCKS = 160, ALIGNED = 256 };
-
-struct cut {
-    int octets;   // of rows of W in a tile
-    int n_blocks; // at once
-    int n_stages; // of the ring
-    int sharers;  // blocks of a cluster, which have the same tokens and each other rows of W
-};
-
-static int up_to(int n, int of) { return (n + of - 1) / of; }
-/* Tokens of a tile: of few rows as many as there are; of more, 192 or 256, whichever leaves less of the last tile empty. */
-static int tokens_of(int n_rows) {
-    static const int sizes[] = {8, 16, 32, 64, 128, 192, 256};
-    if (n_rows > 256)
-        return n_rows <= 384 ? 192 : 256;
-    int i = 0;
-    while (sizes[i] < n_rows)
-        i++;
-    return sizes[i];
-}
-static int groups_of(int n_rows) { return tokens_of(n_rows) <= 192 ? 3 : 2; }
-static int token_tiles_of(int n_rows) { return up_to(n_rows, tokens_of(n_rows)); }
+enum { MAX_BLOCKS = 160, ALIGNED = 256 };
 
 using product = void (*)(CUtensorMap, CUtensorMap, product_args);
 static product product_for(int n_rows) {
@@ -199,16 +177,10 @@ static product product_for(int n_rows) {
     case 64: return screen_product<64, 3>;
     case 128: return screen_product<128, 3>;
     case 192: return screen_product<192, 3>;
-    default: return screen_product<256, 2>; // all sums of 256 tokens fit the registers of two
+    default: return screen_product<256, 2>;
     }
 }
 
-/* The tensor core reads whole 64 rows of a tile: behind the last stage of W that is x, and where x is little, more. */
-static int shared_bytes(int n_rows, const cut *c) {
-    int w = c->octets * ATOM, ring = c->n_stages * (w + tokens_of(n_rows) * PIECE_BYTES);
-    int read = (c->n_stages - 1) * w + groups_of(n_rows) * M_ROWS * PIECE_BYTES;
-    return (ring > read ? ring : read) + ATOM;
-}
 static int static_bytes(int n_rows) {
     return tokens_of(n_rows) * 24 + groups_of(n_rows) * 4 * (int)sizeof(warp_queue) + LISTED * (int)sizeof(listed) + 512;
 }
@@ -220,11 +192,9 @@ static int blocks_of(int sharers) {
     return found[sharers] < MAX_BLOCKS ? found[sharers] : MAX_BLOCKS;
 }
 
-static cut cut_of(int64_t out, int n_rows) {
-    int sharers = n_rows > 64 ? 2 : 1;
-    cut c = {0, blocks_of(sharers), MAX_STAGES, sharers};
-    int parts = c.n_blocks / token_tiles_of(n_rows) / sharers * sharers, octets = up_to((int)out, 8);
-    c.octets = up_to(octets, parts * up_to(octets, parts * groups_of(n_rows) * M_ROWS / 8));
+static head_cut cut_of(int64_t out, int n_rows) {
+    int sharers = n_rows > 64 ? 2 : 1, n_blocks = blocks_of(sharers);
+    head_cut c = {octets_of(out, n_rows, n_blocks, sharers), n_blocks, MAX_STAGES, sharers};
     while (c.n_stages > 2 && shared_bytes(n_rows, &c) > SHARED_MOST - static_bytes(n_rows))
         c.n_stages--;
     return c;
@@ -264,30 +234,21 @@ static scratch scratch_at(placing &p, int64_t in, int n_rows) {
     return s;
 }
 
-static bool map_bytes(CUtensorMap *map, const void *at, int64_t in, int64_t n_rows, int64_t pitch, int box_rows) {
-    cuuint64_t size[2] = {(cuuint64_t)in, (cuuint64_t)n_rows}, strides[1] = {(cuuint64_t)pitch};
-    cuuint32_t box[2] = {PIECE_BYTES, (cuuint32_t)box_rows};
-    return encode_rows(map, at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-}
-
 static cudaError_t launch_product(const launch *l, int n_rows, const dscreen *s, const scratch &at) {
-    cut c = cut_of(s->w.out, n_rows);
+    head_cut c = cut_of(s->w.out, n_rows);
     CUtensorMap w_map, x_map;
-    if (!map_bytes(&w_map, s->copy, at.pitch, s->w.out, at.pitch, c.octets * 8) ||
-        !map_bytes(&x_map, at.p, at.pitch, n_rows, at.pitch, tokens_of(n_rows) / c.sharers))
+    if (!map_rows(&w_map, s->copy, at.pitch, s->w.out, at.pitch, c.octets * 8) ||
+        !map_rows(&x_map, at.p, at.pitch, n_rows, at.pitch, tokens_of(n_rows) / c.sharers))
         return cudaErrorInvalidValue;
-    int n_tiles = up_to((int)s->w.out, c.octets * 8), token_tiles = token_tiles_of(n_rows);
-    int most = c.n_blocks / token_tiles / c.sharers, wanted = up_to(n_tiles, c.sharers),
-        parts = (most < wanted ? most : wanted) * c.sharers;
+    int n_tiles = up_to((int)s->w.out, c.octets * 8), token_tiles = token_tiles_of(n_rows), parts = parts_of(s->w.out, n_rows, &c);
     int n_pieces = up_to((int)at.pitch, PIECE_BYTES);
     product_args args = {rows_of(s),    at.tokens, at.bests, at.n_found, at.found, at.is_wanted, n_pieces > 1, s->cap,   MOST_FOUND,
                          (int)s->w.out, n_rows,    n_pieces, c.octets,   n_tiles,  c.n_stages,   token_tiles,  c.sharers};
     product k = product_for(n_rows);
     int shared = shared_bytes(n_rows, &c);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    launch_cluster(k, dim3(parts * token_tiles), c.sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared, l->stream, w_map, x_map,
-                   args);
-    return cudaGetLastError();
+    return launch_cluster(k, dim3(parts * token_tiles), c.sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared, l->stream, w_map,
+                          x_map, args);
 }
 
 /* Of a block for a row: eight elements each, if that is enough. */

@@ -1,6 +1,6 @@
 /* screen_product.cuh - of screen.cu: the product of bytes, and which of its sums stand for rows that may win.
  *
- * Blocks, tiles, the ring and who shares x are those of head.cu; a stage has 128 elements of each row. What differs is the end of a tile:
+ * Blocks, tiles, the ring and who shares x are those of head.cu (head_ring.cuh); a stage has 128 elements of each row. What differs is the end of a tile:
  *
  *     A sum is of interest if row.step * (sum + spread) + row.size * slack >= best, best[token] being the best lower bound known so far,
  *     that is if sum >= best / row.step - slack * row.size / row.step - spread. So a sum costs two multiply-adds and a comparison, of integers: the
@@ -15,18 +15,15 @@
  * reach the final `best` are on them always. */
 #pragma once
 
+#include "backend/cuda/head_ring.cuh"
 #include "backend/cuda/screen_bound.cuh"
 #include "backend/cuda/wgmma_int8.cuh"
 
 namespace screen {
 
+static_assert((int)INT8_K == (int)STEP_BYTES, "");
+
 enum {
-    PIECE_BYTES = 128, // of each row in a stage
-    ATOM = 1024,
-    MAX_STAGES = 16,
-    WARPGROUP = 128,
-    M_ROWS = 64, // of W, that a warpgroup has of a tile
-    STEPS = PIECE_BYTES / INT8_K,
     LISTED = 1024, // candidates that a block keeps until its end
     QUEUED = 128,  // sums of a warp: those of sixteen rows and eight tokens
 };
@@ -52,131 +49,6 @@ struct product_args {
     int n_rows; // of W
     int n_tokens, n_pieces, octets, n_tiles, n_stages, token_tiles, sharers;
 };
-
-/* A place in the ring and which time round it is. */
-struct ring_place {
-    int slot, n_slots, parity;
-    __device__ void step() {
-        if (++slot == n_slots) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-struct shared_places { // addresses
-    uint32_t w, x, full, empty;
-};
-
-/* Which tiles are the block's: those of some tokens, in each n_parts-th tile of rows of W. Blocks that share tokens do as many. */
-struct share_of_block {
-    int rank, first_token, part, n_parts, n_passes;
-};
-
-/* Computed once: else where shared memory lies is asked for again in every stage. */
-__device__ inline uint32_t kept(uint32_t v) {
-    asm volatile("" : "+r"(v));
-    return v;
-}
-/* The same in all lanes, as the compiler sees it: what the tensor core is told must be. */
-__device__ inline uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
-
-// ---- filling the ring -----------------------------------------------------------------------------------------------
-
-/* One thread's: brings W and x into the ring. */
-template <int N> struct filler {
-    const product_args &a;
-    const shared_places &m;
-    const share_of_block &s;
-    const CUtensorMap *w_map, *x_map;
-    uint64_t once, often;
-    int n, n_early, w_bytes;
-    int tile, piece, x_piece;
-
-    __device__ filler(const product_args &a, const shared_places &m, const share_of_block &s, const CUtensorMap *w_map,
-                      const CUtensorMap *x_map)
-        : a(a), m(m), s(s), w_map(w_map), x_map(x_map), once(a.token_tiles > 1 ? policy_read_again() : policy_read_once()),
-          often(policy_read_often()), n(s.n_passes * a.n_pieces), n_early(min(n, a.n_stages)), w_bytes(a.octets * ATOM), tile(s.part),
-          piece(0), x_piece(0) {}
-
-    __device__ void put_w(int slot) {
-        uint32_t full = m.full + 8 * slot;
-        barrier_expect_more(full, w_bytes);
-        bulk_copy_box(m.w + slot * w_bytes, w_map, piece * PIECE_BYTES, tile * a.octets * 8, full, once);
-        if (++piece == a.n_pieces) {
-            piece = 0;
-            tile += s.n_parts;
-        }
-    }
-    /* Two that share copy half of it each, to both. */
-    __device__ void put_x(int slot) {
-        uint32_t full = m.full + 8 * slot, to = m.x + slot * N * PIECE_BYTES;
-        barrier_expect(full, N * PIECE_BYTES); // and arrives
-        if (a.sharers == 2)
-            bulk_copy_box_to(3, to + s.rank * (N / 2 * PIECE_BYTES), x_map, x_piece * PIECE_BYTES, s.first_token + s.rank * (N / 2), full,
-                             often);
-        else
-            bulk_copy_box(to, x_map, x_piece * PIECE_BYTES, s.first_token, full, often);
-        if (++x_piece == a.n_pieces)
-            x_piece = 0;
-    }
-    __device__ void begin() {
-        for (int i = 0; i < n_early; i++)
-            put_w(i);
-    }
-    /* Nothing is wanted: what is on its way comes first. */
-    __device__ void leave() {
-        for (int i = 0; i < n_early; i++)
-            barrier_arrive(m.full + 8 * i);
-        for (int i = 0; i < n_early; i++)
-            barrier_wait(m.full + 8 * i, 0);
-    }
-    __device__ void run() {
-        for (int i = 0; i < n_early; i++)
-            put_x(i);
-        ring_place at = {0, a.n_stages, 0};
-        for (int i = n_early; i < n; i++) {
-            barrier_wait(m.empty + 8 * at.slot, at.parity);
-            put_w(at.slot);
-            put_x(at.slot);
-            at.step();
-        }
-    }
-};
-
-// ---- multiplying ----------------------------------------------------------------------------------------------------
-
-/* A warpgroup's 64 rows of a tile by the tokens. empty_there: of the block whom this lane tells that a slot is free; 0: nobody. */
-template <int N>
-__device__ void multiply(const product_args &a, const shared_places &m, uint32_t empty_there, ring_place &at, bool tells,
-                         int (&sums)[N / 2]) {
-    int last = -1, group = threadIdx.x / WARPGROUP;
-    const uint64_t first_w = operand_rows(m.w + group * M_ROWS * PIECE_BYTES), first_x = operand_rows(m.x);
-    const uint64_t high = first_w & 0xffffffff00000000u;
-    const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x), w_step = a.octets * ATOM >> 4;
-    auto release = [&](int slot) {
-        if (slot >= 0 && empty_there)
-            barrier_arrive_at_rank(empty_there + 8 * slot);
-    };
-    for (int piece = 0; piece < a.n_pieces; piece++) {
-        uint32_t w = of_warp(w0 + at.slot * w_step), x = of_warp(x0 + at.slot * (N * PIECE_BYTES >> 4));
-        barrier_wait(m.full + 8 * at.slot, at.parity);
-        products_begin();
-#pragma unroll
-        for (int k = 0; k < STEPS; k++)
-            int8_product<N>::multiply(sums, high | (w + k * INT8_K_STEP), high | (x + k * INT8_K_STEP), piece > 0 || k > 0);
-        products_commit();
-        products_wait<1>(); // of the stage before
-        release(last);
-        if (tells && piece == 1)
-            threads_arrive(2, 2 * WARPGROUP);
-        last = at.slot;
-        at.step();
-    }
-    products_wait<0>();
-    registers_settle(sums);
-    release(last);
-}
 
 // ---- what may win ---------------------------------------------------------------------------------------------------
 
@@ -438,7 +310,7 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
     m.x = m.w + a.n_stages * a.octets * ATOM;
     m.full = kept(shared_address(full));
     m.empty = kept(shared_address(empty));
-    filler<N> ring(a, m, s, &w_map, &x_map);
+    filler<N, true, product_args> ring(a, m, s, &w_map, &x_map);
     bool copies = threadIdx.x == CONSUMERS, begun = false;
     if (copies) {
         bulk_map_prefetch(&w_map);
@@ -489,7 +361,10 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
             bool begins = GROUPS == 2 && a.by_turns && pass == 0, is_first = warp < WARPS / 2;
             if (begins && !is_first)
                 threads_sync(2, CONSUMERS); // the first warpgroup is a piece ahead
-            multiply<N>(a, m, empty_there, at, begins && is_first, sums);
+            multiply<int8_product<N>, N>(a, m, empty_there, at, sums, [&](int piece) {
+                if (begins && is_first && piece == 1)
+                    threads_arrive(2, 2 * WARPGROUP);
+            });
             lane_rows r(a, tile);
             if (pass == 0) {
                 begin_bests<N>(watched, r, sums);

@@ -26,11 +26,12 @@
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/ring.cuh"
 #include "backend/cuda/wgmma_e4m3.cuh"
 
 namespace {
 
-enum { PIECE_BYTES = 128, ATOM = 1024, WARPGROUP = 128, GROUPS = 2, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + 32 };
+enum { GROUPS = 2, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + 32 };
 enum { GROUP_TOKENS = 64, TOKENS = GROUPS * GROUP_TOKENS, X_BYTES = TOKENS * PIECE_BYTES, MOST_STAGES = 24, SHARED_MOST = 226 << 10 };
 enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH }; // of a warp: 16 tokens, 64 bytes of each
 
@@ -63,14 +64,6 @@ template <int N, int SPLIT> struct shape {
 };
 
 // ---- of a thread ------------------------------------------------------------------------------------------------------
-
-/* Computed once: else where shared memory lies is asked for again in every stage. */
-static __device__ uint32_t kept(uint32_t v) {
-    asm volatile("" : "+r"(v));
-    return v;
-}
-/* The same in all lanes, as the compiler sees it: what the tensor core is told must be. */
-static __device__ uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
 
 static __device__ float4 load_sums(uint32_t at) {
     float4 v;
@@ -350,15 +343,8 @@ cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dwe
         return cudaErrorInvalidValue;
     split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens};
     cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = i->cut.split;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     dim3 grid(up_to((int)w.out, i->cut.rows) * i->cut.split, tiles);
-    cudaLaunchConfig_t config = {grid, dim3(THREADS), (size_t)i->shared, stream, attributes, 2};
-    return cudaLaunchKernelEx(&config, i->run, w_map, x_map, args);
+    return launch_cluster(i->run, grid, i->cut.split, dim3(THREADS), i->shared, stream, w_map, x_map, args);
 }
 
 cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y) {

@@ -22,25 +22,15 @@
  * blocks double up), asking the L2 for the next weight when the own is on its way (bulk prefetches of pieces of rows take 20 ns
  * each, and what they gain the next product, this one loses). */
 #include "backend/cuda/launching.cuh"
+#include "backend/cuda/ring.cuh"
 #include "backend/cuda/tiles_ending.cuh"
 #include "backend/cuda/wgmma_e4m3.cuh"
 
-enum { STAGE_BYTES_OF_ROW = 128, MAX_STAGES = 16, WARPGROUP = 128, M_ROWS = 64, ATOM = 1024 };
+enum { MAX_STAGES = 16, M_ROWS = 64 };
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
 enum { MOST_GROUPS = 3 }; // warpgroups of a block, so that their sums fit those registers
-
-/* A place in the ring and which time round it is. */
-struct ring_place {
-    int slot, n_slots, parity;
-    __device__ void step() {
-        if (++slot == n_slots) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-};
 
 /* What the ring is, and which tiles and pieces of their rows are the block's. */
 struct share_of_block {
@@ -67,14 +57,14 @@ struct filler {
 
     __device__ void put_w(int slot) {
         barrier_expect(s.full + 8 * slot, s.w_bytes + s.x_bytes);
-        bulk_copy_box(s.w_stage(slot), w_map, piece * STAGE_BYTES_OF_ROW, 0, 0, tile * a.octets, s.full + 8 * slot, once);
+        bulk_copy_box(s.w_stage(slot), w_map, piece * PIECE_BYTES, 0, 0, tile * a.octets, s.full + 8 * slot, once);
         if (++piece == s.piece_end) {
             piece = s.piece_begin;
             tile += s.tile_step;
         }
     }
     __device__ void put_x(int slot) {
-        bulk_copy_box(s.x_stage(slot), x_map, x_piece * STAGE_BYTES_OF_ROW, 0, s.full + 8 * slot, often);
+        bulk_copy_box(s.x_stage(slot), x_map, x_piece * PIECE_BYTES, 0, s.full + 8 * slot, often);
         if (++x_piece == s.piece_end)
             x_piece = s.piece_begin;
     }
@@ -94,20 +84,10 @@ struct filler {
     }
 };
 
-/* In a register, where the compiler would find an address out again at every use, which is 50 clocks. */
-static __device__ uint32_t kept(uint32_t v) {
-    asm volatile("" : "+r"(v));
-    return v;
-}
-
-/* The same in all lanes, as the compiler sees it: what the tensor core is told must be the warp's, or every product waits for its operands'
- * way into uniform registers. */
-static __device__ uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
-
 /* A warpgroup's 64 rows of a tile by the tokens, over the block's pieces. */
 template <int N> static __device__ void multiply(const share_of_block &s, ring_place &at, float (&sums)[N / 2]) {
     int last = -1, group = threadIdx.x / WARPGROUP, n_slots = at.n_slots, slot = at.slot, parity = at.parity;
-    const uint64_t first_w = operand_rows(s.w + group * M_ROWS * STAGE_BYTES_OF_ROW), first_x = operand_rows(s.x);
+    const uint64_t first_w = operand_rows(s.w + group * M_ROWS * PIECE_BYTES), first_x = operand_rows(s.x);
     const uint64_t high = first_w & 0xffffffff00000000u;
     const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x), w_step = s.w_bytes >> 4, x_step = s.x_bytes >> 4;
     auto release = [&](int slot) {
@@ -119,7 +99,7 @@ template <int N> static __device__ void multiply(const share_of_block &s, ring_p
         barrier_wait(s.full + 8 * slot, parity);
         products_begin();
 #pragma unroll
-        for (int k = 0; k < STAGE_BYTES_OF_ROW / E4M3_K; k++)
+        for (int k = 0; k < PIECE_BYTES / E4M3_K; k++)
             e4m3_product<N>::multiply(sums, high | (w + k * E4M3_K_STEP), high | (x + k * E4M3_K_STEP), piece > s.piece_begin || k > 0);
         products_commit();
         products_wait<1>(); // of the stage before
@@ -190,7 +170,7 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
     int n_consumers = blockDim.x - 32, warp = threadIdx.x / 32;
     share_of_block s;
     s.w_bytes = a.octets * (E == PLAIN ? 1 : 2) * ATOM;
-    s.x_bytes = N * STAGE_BYTES_OF_ROW;
+    s.x_bytes = N * PIECE_BYTES;
     s.rank = blockIdx.x % a.split; // in the cluster
     s.first_tile = blockIdx.x / a.split;
     s.tile_step = gridDim.x / a.split;
@@ -277,14 +257,12 @@ static bool in_pairs(const struct dtiles *a) { return a->ending.kind != ENDING_P
 static int units_of(const struct dtiles *a) { return (int)(in_pairs(a) ? a->w.out / 2 : a->w.out); }
 static int most_octets(bool pairs) { return MOST_GROUPS * M_ROWS / (pairs ? 16 : 8); }
 static int groups_of(bool pairs, int octets) { return up_to(octets * (pairs ? 16 : 8), M_ROWS); }
-static int stage_bytes_of(bool pairs, int octets, int n_rows) {
-    return octets * (pairs ? 2 : 1) * ATOM + tokens_of(n_rows) * STAGE_BYTES_OF_ROW;
-}
+static int stage_bytes_of(bool pairs, int octets, int n_rows) { return octets * (pairs ? 2 : 1) * ATOM + tokens_of(n_rows) * PIECE_BYTES; }
 
 /* The tensor core reads whole 64 rows of a tile: behind the last stage of W that is x, and where x is little, more. */
 static size_t ring_bytes(bool pairs, int n_rows, const struct tiles_cut *c) {
     size_t w_bytes = (size_t)c->octets * (pairs ? 2 : 1) * ATOM, ring = (size_t)c->n_stages * stage_bytes_of(pairs, c->octets, n_rows);
-    size_t read = (c->n_stages - 1) * w_bytes + (size_t)groups_of(pairs, c->octets) * M_ROWS * STAGE_BYTES_OF_ROW;
+    size_t read = (c->n_stages - 1) * w_bytes + (size_t)groups_of(pairs, c->octets) * M_ROWS * PIECE_BYTES;
     return ring > read ? ring : read;
 }
 
@@ -346,7 +324,7 @@ static tiles_cut cut_in(const struct dtiles *a, int n_rows, int split, size_t ro
 }
 
 struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows) {
-    int octets = up_to(units_of(a), 8), split = 4, pieces = up_to((int)a->w.in, STAGE_BYTES_OF_ROW);
+    int octets = up_to(units_of(a), 8), split = 4, pieces = up_to((int)a->w.in, PIECE_BYTES);
     // Of short rows a tile for one warpgroup leaves x small, and nothing has to be joined.
     if (pieces <= 64 && up_to(octets, tiles_blocks(1)) <= M_ROWS / (in_pairs(a) ? 16 : 8))
         return cut_in(a, n_rows, 1, SHARED_MOST);
@@ -371,13 +349,13 @@ static bool map_weight(CUtensorMap *map, const struct dtiles *a, int octets) {
     cuuint64_t row = (cuuint64_t)a->w.in, n_halves = in_pairs(a) ? 2 : 1, apart = units_of(a);
     cuuint64_t size[4] = {row, 8, n_halves, (a->w.out - (n_halves - 1) * apart) / 8};
     cuuint64_t strides[3] = {row, row * apart, row * 8};
-    cuuint32_t box[4] = {STAGE_BYTES_OF_ROW, 8, (cuuint32_t)n_halves, (cuuint32_t)octets};
+    cuuint32_t box[4] = {PIECE_BYTES, 8, (cuuint32_t)n_halves, (cuuint32_t)octets};
     return encode_rows(map, a->w.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 static bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows) {
     cuuint64_t size[2] = {(cuuint64_t)x.width, (cuuint64_t)n_rows}, strides[1] = {(cuuint64_t)x.stride};
-    cuuint32_t box[2] = {STAGE_BYTES_OF_ROW, (cuuint32_t)tokens_of(n_rows)};
+    cuuint32_t box[2] = {PIECE_BYTES, (cuuint32_t)tokens_of(n_rows)};
     return encode_rows(map, x.at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
@@ -394,7 +372,7 @@ cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struc
                        a->ending,
                        n_units,
                        n_rows,
-                       up_to((int)a->w.in, STAGE_BYTES_OF_ROW),
+                       up_to((int)a->w.in, PIECE_BYTES),
                        cut->octets,
                        up_to(up_to(n_units, 8), cut->octets),
                        cut->n_stages,
@@ -403,16 +381,9 @@ cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struc
     kernel k = kernel_of(a, y.element, n_rows);
     size_t shared = shared_bytes(&a->ending, n_rows, cut);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = cut->split;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     int n_threads = groups_of(in_pairs(a), cut->octets) * WARPGROUP + 32;
     int wanted = args.n_tiles * cut->split, n_blocks = cut->n_blocks < wanted ? cut->n_blocks : wanted;
-    cudaLaunchConfig_t config = {dim3(n_blocks), dim3(n_threads), shared, stream, attributes, 2};
-    return cudaLaunchKernelEx(&config, k, w_map, x_map, args);
+    return launch_cluster(k, dim3(n_blocks), cut->split, dim3(n_threads), shared, stream, w_map, x_map, args);
 }
 
 cudaError_t launch_tiles_linear(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y) {

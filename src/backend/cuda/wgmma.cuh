@@ -33,6 +33,11 @@ template <int N> __device__ __forceinline__ void registers_settle(float (&d)[N])
     for (int i = 0; i < N; i++)
         asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int N> __device__ __forceinline__ void registers_settle(int (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+r"(d[i])::"memory");
+}
 
 template <int N, bool BF16> struct group_product;
 

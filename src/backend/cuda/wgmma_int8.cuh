@@ -48,10 +48,3 @@ INT8_PRODUCT(256, 32, "%128", "%129", "%130");
 #undef INT8_R_1
 #undef INT8_16
 #undef INT8_FOUR
-
-/* The compiler may not move reads or writes of these registers over this point. */
-template <int N> __device__ __forceinline__ void registers_settle(int (&d)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+r"(d[i])::"memory");
-}

@@ -254,15 +254,8 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     kernel together = a->act == 0 && !a->bias ? i->together_plain : i->together, run = cut->together ? together : i->by_turns;
     int shared = shared_bytes(cut), wanted = args.n_tiles * cut->sharers, n_blocks = cut->n_blocks < wanted ? cut->n_blocks : wanted;
     cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = cut->sharers;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     int n_threads = cut->together ? CONSUMERS + 32 : THREADS;
-    cudaLaunchConfig_t config = {dim3(n_blocks), dim3(n_threads), (size_t)shared, stream, attributes, 2};
-    return cudaLaunchKernelEx(&config, run, w_map, x_map, args);
+    return launch_cluster(run, dim3(n_blocks), cut->sharers, dim3(n_threads), shared, stream, w_map, x_map, args);
 }
 
 cudaError_t launch_wide_linear(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y) {

@@ -7,20 +7,12 @@
 #pragma once
 
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/ring.cuh"
 #include "backend/cuda/wgmma_e4m3.cuh"
 
 namespace {
 
-enum {
-    PIECE_BYTES = 128,
-    ATOM = 1024,
-    MAX_STAGES = 12,
-    WARPGROUP = 128,
-    GROUPS = 2,
-    PARTS = 2,
-    PART_TOKENS = 64,
-    TOKENS = PARTS * PART_TOKENS
-};
+enum { MAX_STAGES = 12, GROUPS = 2, PARTS = 2, PART_TOKENS = 64, TOKENS = PARTS * PART_TOKENS };
 enum { CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + WARPGROUP, WARPS = CONSUMERS / 32, X_BYTES = TOKENS * PIECE_BYTES };
 enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH }; // of a warp: 16 tokens, 64 bytes of each
 
@@ -37,22 +29,6 @@ struct wide_args {
 
 struct shared_places { // addresses
     uint32_t ring, staging, scales, full, empty;
-};
-
-/* A place in the ring and which time round it is. */
-struct ring_place {
-    int slot, n_slots, parity;
-    __device__ void step() {
-        if (++slot == n_slots) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
-    __device__ void skip(int n) {
-        slot += n;
-        parity ^= slot / n_slots & 1;
-        slot %= n_slots;
-    }
 };
 
 /* The tiles of a block, one after the other. Those of the same rows and all tokens lie together, so that W is read once; the blocks of a
@@ -72,15 +48,6 @@ struct tile_walk {
     __device__ int token_tile() const { return (at + turn) % abreast * sharers + rank; }
     __device__ int row_tile() const { return at / abreast; }
 };
-
-/* Computed once: else where shared memory lies is asked for again in every stage. */
-static __device__ uint32_t kept(uint32_t v) {
-    asm volatile("" : "+r"(v));
-    return v;
-}
-/* The same in all lanes, as the compiler sees it: what the tensor core is told must be, or every product waits for its operands' way into
- * uniform registers. */
-static __device__ uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
 
 // ---- copying --------------------------------------------------------------------------------------------------------
 
