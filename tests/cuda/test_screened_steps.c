@@ -200,6 +200,11 @@ static void a_head_that_is_not_finite_is_not_screened(void **state) {
     rig_open(&with, "500", false, false);
     rig_open(&without, "0", false, false);
     EXPECT(with.exe->screen.state == NULL);
+    char remark[200] = "";
+    struct device_memory memory;
+    backend_cuda.memory(with.exe, &memory);
+    EXPECT(backend_cuda.remark(with.exe, remark, sizeof remark) && strstr(remark, "not finite"));
+    EXPECT_EQ(memory.head_screen, 0);
     some_tokens(tokens);
     run(&with, 17, tokens, -1);
     run(&without, 17, tokens, -1);

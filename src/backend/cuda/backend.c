@@ -459,7 +459,9 @@ static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
     else if (b->screen.left_out)
         snprintf(out, n, "greedy steps read all of the head: its copy in 8 bits, %lld MiB, is a large part of what the weights leave free",
                  (long long)(b->screen.n_bytes >> 20));
-    return exe->n_untimed > 0 || b->screen.left_out;
+    else if (b->screen.not_finite)
+        snprintf(out, n, "greedy steps read all of the head: it holds what is not finite");
+    return exe->n_untimed > 0 || b->screen.left_out || b->screen.not_finite;
 }
 
 static enum status compile(struct executable *exe, struct error *err) {

@@ -84,6 +84,7 @@ struct backend {
         void *copy;
         int64_t n_bytes; // that it takes, or would
         bool left_out;   // there is not room enough for it
+        bool not_finite; // the head holds such elements, and its copy is of no use
     } screen;
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];

@@ -47,7 +47,7 @@ void cuda_memory(const struct executable *exe, struct device_memory *out) {
     size_t free_bytes = 0, total = 0;
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
         total = 0; // not known
-    int64_t screen = exe->backend->screen.copy ? exe->backend->screen.n_bytes : 0;
+    int64_t screen = exe->backend->screen.head ? exe->backend->screen.n_bytes : 0;
     *out = (struct device_memory){.weight_copies = exe->backend->weight_bytes - screen,
                                   .head_screen = screen,
                                   .step = exe->step_bytes + WORKSPACE_BYTES,

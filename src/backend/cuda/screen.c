@@ -43,7 +43,8 @@ int64_t screen_room(struct backend *b, const struct program *p) {
 static enum status keep_finite(struct backend *b, const unsigned long long *on_device, struct error *err) {
     unsigned long long n_not_finite;
     DEVICE_TRY(b, err, cudaMemcpy(&n_not_finite, on_device, sizeof n_not_finite, cudaMemcpyDeviceToHost), "copying a head to 8 bits");
-    if (n_not_finite > 0)
+    b->screen.not_finite = n_not_finite > 0;
+    if (b->screen.not_finite)
         b->screen.head = NULL;
     return OK;
 }
