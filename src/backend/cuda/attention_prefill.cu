@@ -100,8 +100,8 @@ template <class S> __device__ void begin_values(const memory<S> &m, const place 
     for (int k = 0; k < S::KEYS / 16; k++) {
         uint64_t some = operand_turned(values + k * 2048, S::PANEL);
         if constexpr (S::BF16)
-            group_product<S::CHANNELS, true>::of_registers(o.o, w.rest[k], some);
-        group_product<S::CHANNELS, S::BF16>::of_registers(o.o, w.pairs[k], some);
+            halves_product<S::CHANNELS, true>::add_turned(o.o, w.rest[k], some);
+        halves_product<S::CHANNELS, S::BF16>::add_turned(o.o, w.pairs[k], some);
     }
     products_commit();
 }

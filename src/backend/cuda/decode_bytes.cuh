@@ -5,7 +5,7 @@
 #pragma once
 
 #include "backend/cuda/decode_join.cuh"
-#include "backend/cuda/wgmma_bytes.cuh"
+#include "backend/cuda/wgmma_e4m3.cuh"
 
 namespace {
 
@@ -389,8 +389,8 @@ template <class S> __device__ void start_scores(const byte_memory<S> &m, const r
     for (int k = 0; k < S::DIM / 32; k++) {
         int panel = k * 32 / S::PANEL, step = k % (S::PANEL / 32) * 2;
         int side = S::SHORT && panel == 0 ? S::ROW * TILE : panel * TILE * S::PANEL;
-        byte_product<S::QUERY_ROWS>::of_shared(d, byte_rows_at<S::PANEL>(keys + (side / 16 + step)),
-                                               byte_rows_at<S::PANEL>(queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step)), k > 0);
+        e4m3_product<S::QUERY_ROWS>::multiply(d, byte_rows_at<S::PANEL>(keys + (side / 16 + step)),
+                                              byte_rows_at<S::PANEL>(queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step)), k > 0);
     }
     products_commit();
 }
@@ -473,8 +473,7 @@ __device__ void add_values(uint32_t weights, const uint32_t (&v)[N][S::M_TILES][
             for (int i = 0; i < S::AT_ONCE; i++)
 #pragma unroll
                 for (int h = 0; h < 2; h++)
-                    byte_product<S::P_ROWS>::of_registers(acc[j][i], v[j][i0 + i][h], byte_rows_at<TILE>(right + (j * S::P / 16 + 2 * h)),
-                                                          h);
+                    e4m3_product<S::P_ROWS>::multiply(acc[j][i], v[j][i0 + i][h], byte_rows_at<TILE>(right + (j * S::P / 16 + 2 * h)), h);
         products_commit();
         if (i0 == 0 && S::AHEAD) {
             meanwhile();

@@ -9,7 +9,7 @@
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/ring.cuh"
-#include "backend/cuda/wgmma_e4m3.cuh"
+#include "backend/cuda/wgmma.cuh"
 
 namespace {
 

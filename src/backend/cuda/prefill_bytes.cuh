@@ -263,7 +263,7 @@ template <class S> __device__ void add_values(const memory<S> &m, const source &
         products_begin();
 #pragma unroll
         for (int k = 0; k < 8; k++) // the smaller term first
-            e4m3_multiply(sum, v[i % 2][k % 4], weights + (k < 4 ? S::TERM >> 4 : 0) + 2 * (k % 4), k > 0);
+            e4m3_product<64>::multiply(sum, v[i % 2][k % 4], weights + (k < 4 ? S::TERM >> 4 : 0) + 2 * (k % 4), k > 0);
         products_commit();
         if (i + 1 < S::CHANNELS / 64)
             load_values(m, step, i + 1, v[(i + 1) % 2]);

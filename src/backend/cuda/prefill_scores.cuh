@@ -47,7 +47,7 @@ template <class S> __device__ void multiply_keys(uint64_t rows, uint64_t keys, b
     if constexpr (S::KEYS_AS_THEY_ARE)
         e4m3_product<S::KEYS>::multiply(s, rows, keys, add);
     else
-        group_product<S::KEYS, S::BF16>::of_shared(s, rows, keys, add);
+        halves_product<S::KEYS, S::BF16>::multiply(s, rows, keys, add);
 }
 
 /* Starts s = q k^T of the warpgroup's rows, before the rows' factors. Panels of 128 bytes are taken from the last to the first: so the smaller

@@ -11,6 +11,7 @@
 
 #include "backend/cuda/kv.cuh"
 #include "backend/cuda/wgmma_e4m3.cuh"
+#include "backend/cuda/wgmma_halves.cuh"
 
 namespace {
 
