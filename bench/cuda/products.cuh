@@ -123,7 +123,7 @@ static double time_steadily(const shape &s, const std::function<bool()> &put) {
 
 // ---- the library ----------------------------------------------------------------------------------------------------
 
-/* A product by cuBLASLt into 16 bits or float32, that of e4m3 with one scale for all. */
+/* A product by cuBLASLt into 16 bits or float32, that of e4m3 with one scale a side, or with one a row. */
 struct library_product {
     const shape &s;
     cublasLtMatmulDesc_t description = nullptr;
@@ -131,13 +131,16 @@ struct library_product {
     cublasLtMatmulHeuristicResult_t found[16];
     int n_found = 0;
 
-    library_product(const shape &s, int rows, cudaDataType_t made = CUDA_R_16F) : s(s) {
+    library_product(const shape &s, int rows, cudaDataType_t made, bool row_scales) : s(s) {
         cudaDataType_t type = s.weight == ELEMENT_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_16F;
         cublasOperation_t transposed = CUBLAS_OP_T;
         int8_t fast = 1;
         cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F);
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
         if (s.weight == ELEMENT_E4M3) {
+            auto mode = row_scales ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+            cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode);
+            cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode);
             cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
             cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &ones, sizeof ones);
             cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &ones, sizeof ones);
@@ -169,8 +172,8 @@ struct library_times {
     double us, steady_us; // negative: it has none
 };
 /* The fastest of its algorithms. */
-static library_times time_library(const shape &s, int rows, bool steadily, cudaDataType_t made = CUDA_R_16F) {
-    library_product p(s, rows, made);
+static library_times time_library(const shape &s, int rows, bool steadily, cudaDataType_t made = CUDA_R_16F, bool row_scales = false) {
+    library_product p(s, rows, made, row_scales);
     library_times best = {-1, -1};
     int which = 0;
     for (int i = 0; i < p.n_found; i++) {
