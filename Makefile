@@ -203,12 +203,13 @@ build/cuda/linear: bench/cuda/linear.cu bench/cuda/products.cuh build/cuda/backe
 build/cuda/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
-build/cuda/test_tiles: tests/cuda/test_tiles.cu tests/cuda/products.cuh src/backend/cuda/tiles.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
-	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
-build/cuda/test_wide: tests/cuda/test_wide.cu tests/cuda/products.cuh src/backend/cuda/wide.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
-	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
-build/cuda/test_split: tests/cuda/test_split.cu tests/cuda/products.cuh src/backend/cuda/split.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
-	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
+# Products alone, against double precision; in build/racecheck as racecheck has them.
+PRODUCT_TESTS := $(addprefix build/cuda/test_,tiles wide split)
+$(PRODUCT_TESTS) $(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): build/%: $(wildcard tests/cuda/*.cuh) src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC) -O3 $(if $(findstring racecheck,$@),-DGYRE_RACECHECK) -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ \
+	    tests/cuda/$(@F).cu
+$(foreach t,tiles wide split,$(eval build/cuda/test_$(t) build/racecheck/test_$(t): tests/cuda/test_$(t).cu src/backend/cuda/$(t).cu))
 build/cuda/test_screen: tests/cuda/test_screen.cu tests/cuda/products.cuh src/backend/cuda/screen.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh) build/cuda/backend/cuda/head.cu.o build/cuda/backend/cuda/sample.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^)
 build/cuda/bench_wide: bench/cuda/wide.cu bench/cuda/products.cuh src/backend/cuda/wide.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
@@ -221,7 +222,7 @@ build/cuda/bench_screen: bench/cuda/screen.cu bench/cuda/graph_time.cuh src/back
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
 build/cuda/bench_tiles: bench/cuda/tiles.cu bench/cuda/products.cuh src/backend/cuda/tiles.cu src/backend/cuda/kernels.h build/cuda/backend/cuda/norm.cu.o build/cuda/backend/cuda/quantise.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
-cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear build/cuda/test_tiles build/cuda/test_wide build/cuda/test_split build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/libtimeline.so
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear $(PRODUCT_TESTS) build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/libtimeline.so
 build/cuda/bench_nodes: bench/cuda/nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o

@@ -1,0 +1,230 @@
+/* product_cases.cuh - a case of the tests of products from e4m3 values (test_tiles.cu, test_wide.cu, test_split.cu): random operands, the same
+ * in double precision by a plain kernel, and what may be off.
+ *
+ * What must not be written is poisoned before and looked at after, what must not be read is NaN; the same product again must give the same
+ * bits. */
+#pragma once
+
+#include "products.cuh"
+
+#include <time.h>
+
+// ---- operands -------------------------------------------------------------------------------------------------------
+
+struct counts {
+    unsigned long long wrong, stray, differ, wrong_most;
+    double worst;
+};
+
+/* y [n, width] = x [n, in] W^T, W [out, in], with the bias; of pairs, gates before ups, width is half of out. */
+struct problem {
+    int out, in, n;
+    bool gated, bias;
+    int act;
+    element e; // of y
+    int width() const { return gated ? out / 2 : out; }
+};
+
+/* In memory, of the problem at hand: rows there are of x and y, a few more than there are tokens. */
+static struct {
+    unsigned char *w, *x;
+    float *w_scale, *x_scale, *bias;
+    void *y, *again;
+    double *products, *sizes;
+    uint32_t *most;
+    counts *c;
+    int x_stride, rows_there;
+    int64_t y_stride;
+} d;
+static cudaStream_t stream;
+static unsigned long long n_bad, n_cases;
+
+/* What is drawn is decided by the first argument, $GYRE_TEST_SEED or the clock. */
+static uint64_t seed_of(int argc, char **argv) {
+    const char *given = argc > 1 ? argv[1] : getenv("GYRE_TEST_SEED");
+    return given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
+}
+
+/* Room for the largest of each, in elements. */
+static void open_operands(uint64_t seed, size_t most_w, size_t most_x, size_t most_y, size_t most_sums) {
+    printf("seed %llu\n", (unsigned long long)seed);
+    MUST(cudaStreamCreate(&stream));
+    MUST(cudaMalloc(&d.w, most_w));
+    MUST(cudaMalloc(&d.x, most_x));
+    for (float **vector : {&d.w_scale, &d.x_scale, &d.bias})
+        MUST(cudaMalloc(vector, 1 << 20));
+    for (void **y : {&d.y, &d.again})
+        MUST(cudaMalloc(y, most_y * 4));
+    for (double **sums : {&d.products, &d.sizes})
+        MUST(cudaMalloc(sums, most_sums * 8));
+    MUST(cudaMalloc(&d.most, 4096));
+    MUST(cudaMalloc(&d.c, sizeof(counts)));
+}
+
+static size_t y_bytes(const problem &p) { return (size_t)d.rows_there * d.y_stride * (p.e == ELEMENT_F32 ? 4 : 2); }
+
+/* Scales of W and of x's rows are in [low, high) each. */
+struct range {
+    float low, high;
+};
+static void fill_operands(const problem &p, uint64_t seed, int rows_more, range of_w, range of_x) {
+    d.x_stride = p.in + 16 * (int)(seed % 3);
+    d.y_stride = p.width() + 8 * (int)(seed % 2);
+    d.rows_there = p.n + rows_more;
+    fill8<<<256, 256, 0, stream>>>(d.w, (size_t)p.out * p.in, seed);
+    MUST(cudaMemsetAsync(d.x, 0x7f, (size_t)d.rows_there * d.x_stride, stream)); // NaN beyond the rows
+    fill8<<<256, 256, 0, stream>>>(d.x, (size_t)(p.n - 1) * d.x_stride + p.in, seed + 1);
+    fill32<<<64, 256, 0, stream>>>(d.w_scale, p.out, seed + 2, of_w.low, of_w.high);
+    MUST(cudaMemsetAsync(d.x_scale, 0xff, d.rows_there * 4, stream));
+    fill32<<<64, 256, 0, stream>>>(d.x_scale, p.n, seed + 3, of_x.low, of_x.high);
+    fill32<<<64, 256, 0, stream>>>(d.bias, p.out, seed + 4, -1, 1);
+    MUST(cudaMemsetAsync(d.y, 0xff, y_bytes(p), stream));
+    MUST(cudaMemsetAsync(d.again, 0xff, y_bytes(p), stream));
+    MUST(cudaMemsetAsync(d.c, 0, sizeof *d.c, stream));
+    MUST(cudaMemsetAsync(d.most, 0, d.rows_there * 4, stream));
+    MUST(cudaStreamSynchronize(stream));
+}
+static dweight w_of(const problem &p) { return {d.w, p.out, p.in, ELEMENT_E4M3, d.w_scale}; }
+static dmat x_of(const problem &p) { return {d.x, d.x_stride, p.in, ELEMENT_E4M3, d.x_scale}; }
+static dmat y_of(const problem &p) {
+    dmat y = {d.y, d.y_stride, p.width(), p.e, nullptr};
+    y.most = p.gated ? d.most : nullptr;
+    return y;
+}
+
+/* The line of the case, which the caller and judge() go on with. */
+static void begin(const problem &p) {
+    n_cases++;
+    printf("out %d in %d tokens %d%s act %d%s element %d: ", p.out, p.in, p.n, p.gated ? " gated" : "", p.act, p.bias ? " bias" : "",
+           (int)p.e);
+}
+static void refuse() {
+    printf("REFUSED\n");
+    n_bad++;
+}
+
+/* put(y): launches the product into y. Once, and three times more where it is compared. */
+template <class F> static void run(const problem &p, const F &put) {
+    dmat y = y_of(p), again = y;
+    again.at = d.again;
+    fflush(stdout);
+    MUST(put(y));
+    for (int i = 0; i < 3; i++)
+        MUST(put(again));
+    MUST(cudaStreamSynchronize(stream));
+}
+
+// ---- in double precision --------------------------------------------------------------------------------------------
+
+/* products[token][row] and the root of the sum of their terms' squares. */
+static __global__ void reference(const unsigned char *w, const unsigned char *x, int64_t x_stride, const float *w_scale,
+                                 const float *x_scale, const float *bias, int out, int in, double *products, double *sizes) {
+    int row = blockIdx.x * blockDim.y + threadIdx.y, token = blockIdx.y;
+    if (row >= out)
+        return;
+    double sum = 0, size = 0;
+    for (int i = threadIdx.x; i < in; i += 32) {
+        double t = e4m3_value(w[(int64_t)row * in + i]) * e4m3_value(x[token * x_stride + i]);
+        sum += t, size += t * t;
+    }
+    for (int s = 16; s > 0; s /= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, s);
+        size += __shfl_xor_sync(0xffffffffu, size, s);
+    }
+    if (threadIdx.x == 0) {
+        double scale = (double)w_scale[row] * x_scale[token];
+        products[(int64_t)token * out + row] = sum * scale + (bias ? bias[row] : 0);
+        sizes[(int64_t)token * out + row] = sqrt(size) * scale;
+    }
+}
+
+static const float LIMIT = 1.5f; // of act 4
+static __device__ double activated(int act, double gate, double up) {
+    switch (act) {
+    case 0: return gate / (1 + exp(-gate)) * up;
+    case 1: return 0.5 * gate * (1 + tanh(0.7978845608028654 * (gate + 0.044715 * gate * gate * gate))) * up;
+    case 2: return 0.5 * gate * (1 + erf(gate * 0.7071067811865476)) * up;
+    case 3: return up / (1 + exp(-gate));
+    default: {
+        double g = fmin(gate, 1.5), u = fmin(fmax(up, -1.5), 1.5);
+        return (u + 1) * g / (1 + exp(-1.702 * g));
+    }
+    }
+}
+
+/* What y may be off. */
+struct bound {
+    double loss; // of the root of the terms' squares
+    float unit;  // what y's elements are times
+};
+
+static __global__ void compare(problem p, const double *products, const double *sizes, const void *y, const void *again, int rows_there,
+                               int64_t stride, int width, bound b, counts *c) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < rows_there * stride; i += (int64_t)gridDim.x * blockDim.x) {
+        int token = i / stride, col = i % stride;
+        uint32_t bits = p.e == ELEMENT_F32 ? static_cast<const uint32_t *>(y)[i] : static_cast<const uint16_t *>(y)[i] * 0x10001u;
+        uint32_t bits2 = p.e == ELEMENT_F32 ? static_cast<const uint32_t *>(again)[i] : static_cast<const uint16_t *>(again)[i] * 0x10001u;
+        if (bits != bits2)
+            atomicAdd(&c->differ, 1);
+        if (token >= p.n || col >= width) {
+            if (bits != 0xffffffffu)
+                atomicAdd(&c->stray, 1);
+            continue;
+        }
+        const double *sums = products + (int64_t)token * p.out + col, *of = sizes + (int64_t)token * p.out + col;
+        double expected = sums[0], most = b.loss * of[0];
+        if (p.gated) {
+            double gate = sums[0], up = sums[width], per_gate = fabs(up) + (p.act == 4), per_up = fabs(gate) + 0.3 + (p.act == 3);
+            expected = activated(p.act, gate, up);
+            most = b.loss * (1.2 * of[0] * per_gate + per_up * of[width]) + b.loss * b.loss * of[0] * of[width];
+        }
+        most += fabs(expected) * (p.e == ELEMENT_F32 ? 1e-6 : p.e == ELEMENT_F16 ? 5e-4 : 4e-3) + (b.unit == 1 ? 1e-6 : 6e-8 * b.unit);
+        double off = fabs((double)load(y, i, p.e) * b.unit - expected) / most;
+        if (!(off <= 1))
+            atomicAdd(&c->wrong, 1);
+        if (off > c->worst)
+            c->worst = off; // roughly
+    }
+}
+
+/* The largest size of each row of y as it was stored, against what was folded into most. */
+static __global__ void compare_most(const void *y, int width, int64_t stride, element e, const uint32_t *most, int n_tokens, counts *c) {
+    __shared__ float shared[32];
+    int token = blockIdx.x;
+    float size = 0;
+    for (int i = threadIdx.x; token < n_tokens && i < width; i += blockDim.x)
+        size = fmaxf(size, fabsf(load(y, token * stride + i, e)));
+    size = block_max(size, shared);
+    if (threadIdx.x == 0 && most[token] != __float_as_uint(size))
+        atomicAdd(&c->wrong_most, 1);
+}
+
+/* What the tensor core loses of a sum of e4m3 products, of which it keeps 14 bits or so: each of in / 32 steps loses some, and that adds up; seen are
+ * up to 2e-2 of the root of the terms' squares with 18,944 of them. A piece of 128 columns that is missing is more. */
+static inline double loss_of(int in) { return 2e-2 * fmax(1.0, sqrt(in / 4096.0)); }
+
+/* Compares what run() left. */
+static void judge(const problem &p, bound b) {
+    reference<<<dim3((p.out + 7) / 8, p.n), dim3(32, 8), 0, stream>>>(d.w, d.x, d.x_stride, d.w_scale, d.x_scale, p.bias ? d.bias : nullptr,
+                                                                      p.out, p.in, d.products, d.sizes);
+    compare<<<256, 256, 0, stream>>>(p, d.products, d.sizes, d.y, d.again, d.rows_there, d.y_stride, p.width(), b, d.c);
+    if (p.gated)
+        compare_most<<<d.rows_there, 256, 0, stream>>>(d.y, p.width(), d.y_stride, p.e, d.most, p.n, d.c);
+    counts got;
+    MUST(cudaMemcpyAsync(&got, d.c, sizeof got, cudaMemcpyDeviceToHost, stream));
+    MUST(cudaStreamSynchronize(stream));
+    bool fine = got.wrong == 0 && got.stray == 0 && got.differ == 0 && got.wrong_most == 0;
+    printf("worst %.3f of the bound%s", got.worst, fine ? "\n" : "");
+    if (!fine)
+        printf("; WRONG %llu, stray %llu, differ %llu, of rows' largest %llu\n", got.wrong, got.stray, got.differ, got.wrong_most);
+    n_bad += !fine;
+    fflush(stdout);
+}
+
+/* Few cases, none of them large: for sanitizers. */
+static inline bool is_brief() { return getenv("GYRE_TEST_BRIEF") != nullptr; }
+
+static int summary() {
+    printf(n_bad ? "%llu of %llu CASES FAILED\n" : "all fine\n", n_bad, n_cases);
+    return n_bad != 0;
+}
