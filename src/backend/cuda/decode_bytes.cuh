@@ -131,10 +131,7 @@ template <class S> struct byte_sums {
 
 /* Four floats as a term of e4m3; they become 16 times what it left. */
 __device__ uint32_t take_term(float4 &x) {
-    uint16_t low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(x.y), "f"(x.x));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(x.w), "f"(x.z));
-    uint32_t term = low | (uint32_t)high << 16, a, b;
+    uint32_t term = e4m3_of_floats(x.x, x.y) | (uint32_t)e4m3_of_floats(x.z, x.w) << 16, a, b;
     e4m3_to_pairs(term, a, b);
     float2 p = __half22float2(reinterpret_cast<__half2 &>(a)), q = __half22float2(reinterpret_cast<__half2 &>(b));
     x = {(x.x - p.x) * 16, (x.y - p.y) * 16, (x.z - q.x) * 16, (x.w - q.y) * 16};
@@ -143,11 +140,7 @@ __device__ uint32_t take_term(float4 &x) {
 
 /* Likewise two pairs of float16. */
 __device__ uint32_t take_term(__half2 &x, __half2 &y) {
-    uint16_t low, high;
-    uint32_t a = reinterpret_cast<uint32_t &>(x), b = reinterpret_cast<uint32_t &>(y);
-    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(low) : "r"(a));
-    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(high) : "r"(b));
-    uint32_t term = low | (uint32_t)high << 16;
+    uint32_t term = e4m3_of_pairs(reinterpret_cast<uint32_t &>(x), reinterpret_cast<uint32_t &>(y)), a, b;
     e4m3_to_pairs(term, a, b);
     __half2 unit = __float2half2_rn(16);
     x = __hmul2(__hsub2(x, reinterpret_cast<__half2 &>(a)), unit);

@@ -95,7 +95,29 @@ __device__ __forceinline__ float reciprocal_fast(float x) { // 1 unit in the las
     return y;
 }
 
-// ---- 8 bits to 16 -----------------------------------------------------------------------------------------------
+// ---- 8 bits and 16 ----------------------------------------------------------------------------------------------
+
+/* Two floats, or two pairs of float16, as e4m3, the first in the lowest byte: to nearest, what is too large as 448. */
+__device__ __forceinline__ uint16_t e4m3_of_floats(float low, float high) {
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
+    return two;
+}
+__device__ __forceinline__ uint16_t e4m3_of_pair(uint32_t pair) {
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(two) : "r"(pair));
+    return two;
+}
+__device__ __forceinline__ uint32_t e4m3_of_pairs(uint32_t low, uint32_t high) {
+    return e4m3_of_pair(low) | (uint32_t)e4m3_of_pair(high) << 16;
+}
+
+/* Two e4m3 as a pair of float16. */
+__device__ __forceinline__ uint32_t e4m3_to_pair(uint16_t two) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(two));
+    return pair;
+}
 
 /* The e4m3 in the low, then the high half of `fours` as pairs of float16. */
 __device__ __forceinline__ void e4m3_to_pairs(uint32_t fours, uint32_t &low, uint32_t &high) {

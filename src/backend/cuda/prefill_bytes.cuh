@@ -155,11 +155,7 @@ __device__ bool raise_own(const memory<S> &m, const some_keys &h, int step, cons
 
 /* Two pairs as an e4m3 each; they become what it left. */
 __device__ uint32_t take_e4m3(__half2 &x, __half2 &y) {
-    uint16_t low, high;
-    uint32_t a, b;
-    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(low) : "r"(reinterpret_cast<uint32_t &>(x)));
-    asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(high) : "r"(reinterpret_cast<uint32_t &>(y)));
-    uint32_t term = low | (uint32_t)high << 16;
+    uint32_t term = e4m3_of_pairs(reinterpret_cast<uint32_t &>(x), reinterpret_cast<uint32_t &>(y)), a, b;
     e4m3_to_pairs(term, a, b);
     x = __hsub2(x, reinterpret_cast<__half2 &>(a));
     y = __hsub2(y, reinterpret_cast<__half2 &>(b));

@@ -94,18 +94,6 @@ template <class S, element Q> __device__ void load_rows(const arguments &p, cons
     static_assert(S::ROWS * PIECES % (UNROLL * COMPUTE) == 0, "no thread is left over");
 }
 
-__device__ uint32_t e4m3_pair(float2 x) {
-    uint16_t pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(x.y), "f"(x.x));
-    return pair;
-}
-
-__device__ float2 e4m3_floats(uint32_t pair) {
-    uint32_t halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)pair));
-    return __half22float2(*reinterpret_cast<__half2 *>(&halves));
-}
-
 /* Of eight queries: the largest size, and as a larger and a smaller part what they are times a power of two. */
 template <element Q> struct split {
     static __device__ float largest(const eight_queries<Q> &x) {
@@ -119,9 +107,10 @@ template <element Q> struct split {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             float2 y = {x.pair(k).x * by, x.pair(k).y * by};
-            large[k] = e4m3_pair(y);
-            float2 z = e4m3_floats(large[k]);
-            small[k] = e4m3_pair({y.x - z.x, y.y - z.y});
+            large[k] = e4m3_of_floats(y.x, y.y);
+            uint32_t pair = e4m3_to_pair((uint16_t)large[k]);
+            float2 z = __half22float2(reinterpret_cast<__half2 &>(pair));
+            small[k] = e4m3_of_floats(y.x - z.x, y.y - z.y);
         }
     }
 };
@@ -139,14 +128,10 @@ template <> struct split<ELEMENT_F16> { // two at a time
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             __half2 y = __hmul2(half(x, k), factor);
-            uint32_t z;
-            uint16_t term;
-            asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(term) : "r"(reinterpret_cast<uint32_t &>(y)));
-            asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(z) : "h"(term));
-            large[k] = term;
+            large[k] = e4m3_of_pair(reinterpret_cast<uint32_t &>(y));
+            uint32_t z = e4m3_to_pair((uint16_t)large[k]);
             y = __hsub2(y, reinterpret_cast<__half2 &>(z));
-            asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(term) : "r"(reinterpret_cast<uint32_t &>(y)));
-            small[k] = term;
+            small[k] = e4m3_of_pair(reinterpret_cast<uint32_t &>(y));
         }
     }
 };

@@ -6,8 +6,8 @@
  * and what is rare is called. */
 #pragma once
 
-#include "backend/cuda/bulk.cuh"
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/mma.cuh"
 
 enum { MAX_WARPS = 8, CHUNK_BYTES = 64, PIECE = 16, X_SLOTS = 4, X_BY_THREADS = 4, MAX_CLUSTER = 8 };
 
@@ -72,17 +72,6 @@ static __device__ void named_barrier(int id, int n_threads) {
 static __device__ void close_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> static __device__ void wait_batches() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
-static __device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-static __device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // ---- formats of W ---------------------------------------------------------------------------------------------------
 // A lane's 16 bytes of a row as STEPS steps of the tensor core: lo and hi are a step's first two elements and its last two.
 // X_ASIDE: by how much the pitch of tokens of x passes a multiple of 128 bytes, which keeps the lanes of a load in different banks:
@@ -91,11 +80,7 @@ static __device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
 struct e4m3_weights {
     using product = __half;
     static constexpr int BYTES = 1, STEPS = 4, X_ASIDE = 16;
-    static __device__ void step(const uint32_t (&w)[4], int s, uint32_t &lo, uint32_t &hi) {
-        asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, l;\n\tcvt.rn.f16x2.e4m3x2 %1, h;\n\t}"
-            : "=r"(lo), "=r"(hi)
-            : "r"(w[s]));
-    }
+    static __device__ void step(const uint32_t (&w)[4], int s, uint32_t &lo, uint32_t &hi) { e4m3_to_pairs(w[s], lo, hi); }
 };
 
 template <class T> struct plain_weights {
@@ -348,6 +333,7 @@ template <class W, stream_end E, bool CLUSTERED> struct x_rows {
 /* A warp's sums of a pass. Two of each, by turns, so that neither waits for the other. */
 template <class W, int M_TILES> struct warp_sums {
     static constexpr int X_BYTES = CHUNK_BYTES / W::BYTES * 2;
+    static constexpr bool BF16 = std::is_same_v<typename W::product, __nv_bfloat16>;
     float of[2][M_TILES][4] = {};
 
     /* A chunk of every row by the same columns of the lane's token, which lie at x. */
@@ -365,8 +351,8 @@ template <class W, int M_TILES> struct warp_sums {
             uint4 b = *reinterpret_cast<const uint4 *>(x + s / 2 * PIECE);
 #pragma unroll
             for (int t = 0; t < M_TILES; t++) {
-                mma(of[0][t], m[0][t], b.x, b.y, typename W::product());
-                mma(of[1][t], m[1][t], b.z, b.w, typename W::product());
+                multiply_add<BF16>(of[0][t], m[0][t], b.x, b.y);
+                multiply_add<BF16>(of[1][t], m[1][t], b.z, b.w);
             }
         }
     }
