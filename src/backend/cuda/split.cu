@@ -232,25 +232,26 @@ template <int N, int SPLIT> struct block {
 
     // ---- who does what ----
 
-    __device__ void copy(const CUtensorMap *w_map, const CUtensorMap *x_map, int lane) const {
-        uint64_t policy = gridDim.y > 1 ? policy_read_again() : policy_read_once();
+    /* W is read by the blocks of all token tiles. */
+    __device__ uint64_t policy() const { return gridDim.y > 1 ? policy_read_again() : policy_read_once(); }
+
+    /* Before all threads meet: one thread makes the barriers ready, and has W come into all of its ring. */
+    __device__ void start(const CUtensorMap *w_map, int lane) const {
         if (lane == 0) {
             prepare();
-            begin(w_map, policy);
+            begin(w_map, policy());
         }
         __syncwarp();
-        __syncthreads(); // barriers are ready
-        cluster_is_here();
+    }
+    __device__ void copy(const CUtensorMap *w_map, const CUtensorMap *x_map, int lane) const {
         if (lane == 0)
-            feed(w_map, x_map, policy);
+            feed(w_map, x_map, policy());
         __syncwarp();
         cluster_are_here();
     }
     __device__ void compute(int warp, int lane) const {
         float sums[N / 2] = {}; // a part may have no terms
         int group = warp / 4;
-        __syncthreads();
-        cluster_is_here();
         wait_for_previous(); // who reads y has
         multiply(sums, group, threadIdx.x % WARPGROUP == 0);
         cluster_are_here(); // all have begun, and their barriers are ready
@@ -271,7 +272,12 @@ __global__ void __launch_bounds__(THREADS, 1)
     __shared__ uint64_t barriers[2 * shape<N, SPLIT>::W_STAGES + 1];
     block<N, SPLIT> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)), kept(shared_address(barriers)));
     int warp = (int)of_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
-    if (warp == CONSUMERS / 32)
+    bool copies = warp == CONSUMERS / 32;
+    if (copies)
+        b.start(&w_map, lane);
+    __syncthreads(); // barriers are ready
+    cluster_is_here();
+    if (copies)
         b.copy(&w_map, &x_map, lane);
     else
         b.compute(warp, lane);
