@@ -17,7 +17,7 @@ pack() {
     tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c |
         sed 's:tests/\(.*\)\.c$:\1:')
     release=build/release root=build/gpu/root
-    make cuda cuda-tests build/racecheck/libgyre-cuda.so $(for t in $tests; do echo "$release/tests/$t"; done)
+    make cuda cuda-tests build/racecheck/libgyre-cuda.so build/racecheck/test_tiles build/racecheck/test_wide build/racecheck/test_split $(for t in $tests; do echo "$release/tests/$t"; done)
     rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
     cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive $release/src/main/backends.o \
         $release/tests/op_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lpthread -lm
@@ -26,7 +26,7 @@ pack() {
     done
     cp $(find build/cuda -maxdepth 1 -name 'test_*' -type f -perm -u+x | grep -v -e test_ops -e test_goldens -e test_overlap -e test_sample) \
         $release/gyre $release/libgyre-cuda.so $root
-    cp build/racecheck/libgyre-cuda.so $root/racecheck
+    cp build/racecheck/libgyre-cuda.so build/racecheck/test_* $root/racecheck
     strip $(find $root -type f)
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
     ldd $release/gyre $release/tests/test_ops | awk '/=> \// {print $3}' | sort -u |
@@ -75,36 +75,40 @@ alone() {
 }
 
 # A step costs a sanitizer a tenth of a second, racecheck up to half of one, so of each program a sample: one case in PARTS, with few
-# steps (GYRE_TEST_BRIEF); but racecheck has all of attention's fast kernels, and products by each path. Their filters by kernel are of no
-# use: with any of them racecheck and synccheck end in a fault.
+# steps (GYRE_TEST_BRIEF); but racecheck has each case of attention's fast kernels in some dtype, and all have products alone. Their filters by
+# kernel are of no use: with any of them racecheck and synccheck end in a fault.
+under() { # TOOL COMMAND
+    echo "compute-sanitizer --launch-timeout 60 --tool $1 --error-exitcode 1 $2"
+}
 sample_of() { # TOOL PROGRAM:PARTS [VARIABLE=VALUE...]
     tool=$1 sample=$2
     shift 2
-    program=test_${sample%:*} parts=${sample#*:}
-    part=$(($(echo "$tool$sample${GYRE_TEST_SEED:-}" | cksum | cut -d' ' -f1) % parts + 1))
-    echo "GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts $* compute-sanitizer --launch-timeout 60 --tool $tool --error-exitcode 1 $there/$program"
+    parts=${sample#*:} part=$(($(echo "$tool$sample${GYRE_TEST_SEED:-}" | cksum | cut -d' ' -f1) % parts + 1))
+    echo "GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts $* $(under $tool $there/test_${sample%:*})"
 }
 samples() {
+    race="GYRE_PLUGINS=$there/racecheck"
+    for k in 1 2; do
+        echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/2)"
+    done
+    for sample in ops_layer:40 ops_rows:30 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
+        echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
+    done
+    echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_SCREEN=64)"
+    echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
+    echo "racecheck_rows_by_stream $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=stream GYRE_TEST_ONLY="*e4m3*")"
+    for path in tiles wide split; do
+        echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_$path)"
+        for tool in memcheck initcheck synccheck; do echo "${tool}_$path GYRE_TEST_BRIEF=1 $(under $tool $there/test_$path)"; done
+    done
     for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 sample_rows:1; do
         for tool in memcheck initcheck; do
             echo "${tool}_${sample%:*} $(sample_of $tool $sample)"
         done
         # Of the build for these tools: sixteen blocks of a cluster, which SAMPLE takes for a few rows, end in a fault of the tool.
-        echo "synccheck_${sample%:*} GYRE_PLUGINS=$there/racecheck $(sample_of synccheck $sample)"
+        echo "synccheck_${sample%:*} $(sample_of synccheck $sample "$race")"
     done
-    race="GYRE_PLUGINS=$there/racecheck"
     echo "memcheck_head_screened $(sample_of memcheck ops_head:6 GYRE_SCREEN=64)"
-    echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_SCREEN=64)"
-    for k in 1 2 3 4 5 6; do
-        echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/6)"
-    done
-    echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
-    for path in stream tiles wide; do
-        echo "racecheck_rows_by_$path $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=$path GYRE_TEST_ONLY="*e4m3*")"
-    done
-    for sample in ops_layer:40 ops_rows:30 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
-        echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
-    done
 }
 
 # --one NAME COMMAND...: its log, and a line of the table
