@@ -24,7 +24,7 @@
 static struct {
     struct flag_ids batch, prefill;
     int64_t input_len, output_len, n_iters, n_warmup, seed;
-    double warmup_s;
+    double warmup_s, temperature;
     const char *output_json;
     bool trace;
     struct engine_flags engine;
@@ -35,6 +35,7 @@ static const struct flag flags[] = {
     {"batch", 'b', FLAG_IDS, &opt.batch, "1,8,32", "Workload", "sequences that decode together, one after another; 1,8,32,128 unless said"},
     {"input-len", 0, FLAG_INT, &opt.input_len, "N", "Workload", "tokens of each prompt, random ones", .min = 1, .max = 1 << 24},
     {"output-len", 0, FLAG_INT, &opt.output_len, "N", "Workload", "tokens of each answer", .min = 2, .max = 1 << 24},
+    {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Workload", "draw answers at it; 0 unless said: the most probable tokens", .min = 0, .max = 100},
     {"prefill", 0, FLAG_IDS, &opt.prefill, "2048", "Workload", "time the first token of one prompt of so many tokens as well"},
     {"warmup-seconds", 0, FLAG_REAL, &opt.warmup_s, "S", "Workload", "warm up under load for so long, and for a tenth of that before each further size; 5 unless said", .min = 0, .max = 3600},
     {"num-iters-warmup", 0, FLAG_INT, &opt.n_warmup, "N", "Workload", "whole runs of each before those that count, in place of seconds if none are given", .min = 0, .max = 1 << 20},
@@ -65,12 +66,13 @@ static enum status submit(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n
     uint64_t id;
     int rc = 0;
     q.prompt = ids, q.n_prompt = n_prompt, q.max_tokens = n_output;
-    q.temperature = 0, q.top_p = 1, q.top_k = 0, q.min_p = 0, q.repetition_penalty = 1;
+    q.temperature = opt.temperature, q.top_p = 1, q.top_k = 0, q.min_p = 0, q.repetition_penalty = 1;
     q.presence_penalty = q.frequency_penalty = 0;
     q.ignore_eos = true;
     for (int64_t i = 0; i < n && rc == 0; i++) {
         for (int64_t k = 0; k < n_prompt; k++)
             ids[k] = (int32_t)(philox4x32((uint64_t)(opt.seed + round), (uint64_t)i, (uint64_t)k).v[0] % n_vocab);
+        q.seed = (uint64_t)(opt.seed + i);
         rc = gyre_submit(g, &q, &id, &e);
         if (requests)
             requests[i] = id;
@@ -399,7 +401,10 @@ static enum status trace_prefill(struct gyre *g, const struct device_limits *lim
 }
 
 static enum status bench_decodes(struct gyre *g, const struct device_limits *limits, json_t *rows, struct error *err) {
-    printf("decode    greedy, %lld tokens in, %lld out, median of %lld (least to most); the floor is of a step in the middle\n",
+    char how[40] = "greedy";
+    if (opt.temperature > 0)
+        snprintf(how, sizeof how, "temperature %g", opt.temperature);
+    printf("decode    %s, %lld tokens in, %lld out, median of %lld (least to most); the floor is of a step in the middle\n", how,
            (long long)opt.input_len, (long long)opt.output_len, (long long)opt.n_iters);
     printf("batch   tokens/s                        ms a step  floor ms of floor ladder ms of ladder weights    cache  TFLOP/s  first ms\n"
            "                                                                                              GB       GB\n");
