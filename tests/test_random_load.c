@@ -217,6 +217,14 @@ struct tally {
     int64_t n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused, n_refused, n_starved;
 };
 
+/* A batch of as many as may run finds memory for the first block of each, if there is any. */
+static void check_first_blocks(const struct gyre *g, int n) {
+    for (int i = 0; g->pool.commit && i < g->pool.n_groups; i++) {
+        const struct kv_group *group = &g->pool.groups[i];
+        EXPECT(!group->paged || needy.n_refused > 0 || group->blocks.n_blank >= MIN(n, group->blocks.n_blocks));
+    }
+}
+
 static void open_world(struct world *w) {
     static const int32_t eos[] = {EOS};
     static struct backend_ops toy;
@@ -244,6 +252,7 @@ static void open_world(struct world *w) {
     w->program = toy_program(&shape);
     struct engine_model model = {w->program, LONGEST, -1, eos, 1};
     EXPECT_OK(engine_open(&o, &model, &w->g, &err), err);
+    check_first_blocks(w->g, MIN(o.max_seqs, o.max_batched_tokens) + 1);
     w->max_len = (int)gyre_info(w->g)->max_model_len;
     oracle_open(&w->oracle, w->program);
 }

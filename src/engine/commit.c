@@ -1,6 +1,7 @@
 /* commit.c - memory of a device behind the cache's blocks, where the backend takes it by need (backend_ops.commit_cache).
  *
- *     open    the pool has no block, then those of one piece of each group
+ *     open    the pool has no block, then those of one piece of each group; then, if there is memory, one for each sequence that may run, of
+ *             at most FIRST_BYTES: the first batch would wait for them (a piece takes 0.1 to 3 ms, once in a while 30)
  *     step    while the device computes, a piece more where fewer blocks are blank than running sequences can want next
  *             a plan that wants more than that asks for it at once (sched/kv_pool.h)
  *     idle    after cache_idle_us without work all but the first piece goes back; remembered prompts go with it
@@ -11,7 +12,7 @@
 
 #include "base/clock.h"
 
-enum { ASK_AGAIN_US = 1000000 };
+enum { ASK_AGAIN_US = 1000000, FIRST_BYTES = 1 << 30 };
 
 int engine_commit(void *context, int group, int n) {
     struct gyre *g = context;
@@ -23,6 +24,12 @@ int engine_commit(void *context, int group, int n) {
     g->holds_spare = true;
     g->refused_us = st == ERR_MEMORY ? clock_us() : 0;
     return usable;
+}
+
+void engine_commit_first(struct gyre *g, int max_seqs) {
+    if (g->pool.commit)
+        kv_pool_commit_first(&g->pool, max_seqs + 1, FIRST_BYTES);
+    g->collected_us = clock_us(); // idle from now on
 }
 
 void engine_commit_ahead(struct gyre *g) {

@@ -147,10 +147,11 @@ void engine_free_delivered(struct gyre *g);
 /* Takes what the step that was just collected adds to the vectors that requests asked for (pooling.c). */
 void engine_pool_step(struct gyre *g, const struct step *step);
 
-/* commit.c: memory behind the cache's blocks. The pool's kv_commit, of a struct gyre; a little more of it, while a step runs; how long until
- * some may go back (-1: there is nothing to wait for); that, if the time has come and nothing runs; and the end of a request that nothing else
- * keeps from its cache than the device's memory. */
+/* commit.c: memory behind the cache's blocks. The pool's kv_commit, of a struct gyre; what the first batch will want, before there is one; a
+ * little more of it, while a step runs; how long until some may go back (-1: there is nothing to wait for); that, if the time has come and
+ * nothing runs; and the end of a request that nothing else keeps from its cache than the device's memory. */
 int engine_commit(void *context, int group, int n);
+void engine_commit_first(struct gyre *g, int max_seqs);
 void engine_commit_ahead(struct gyre *g);
 int64_t engine_rest_us(const struct gyre *g);
 void engine_rest(struct gyre *g);

@@ -107,6 +107,11 @@ void kv_pool_commit_ahead(struct kv_pool *pool, int n_blank) {
             commit(pool, g, (int64_t)pool->groups[g].blocks.n_usable + 1);
 }
 
+void kv_pool_commit_first(struct kv_pool *pool, int n_blank, int64_t most_bytes) {
+    for (int g = 0; g < pool->n_groups; g++)
+        want_blank(pool, g, MIN(n_blank, most_bytes / MAX(pool->groups[g].block_bytes, 1)));
+}
+
 static void forget_from(struct kv_pool *pool, int g, int32_t first) {
     struct block_list *l = &pool->groups[g].blocks;
     for (int32_t b = first; b < l->n_usable; b++)

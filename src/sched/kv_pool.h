@@ -86,6 +86,9 @@ bool kv_pool_could_hold(const struct kv_pool *pool, int64_t n_tokens);
  * that holds all keeps nothing back: nobody takes anything from anybody. */
 bool kv_pool_has_room(struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens, bool others_run);
 
+/* Asks for memory behind n_blank blocks of each group, or as many as most_bytes hold, before anybody runs. */
+void kv_pool_commit_first(struct kv_pool *pool, int n_blank, int64_t most_bytes);
+
 /* Asks for a little more memory in each group of which fewer than n_blank free blocks hold nothing, before somebody needs it; gives the
  * memory back behind the last block that is held (the first block stays), and forgets what was remembered there. */
 void kv_pool_commit_ahead(struct kv_pool *pool, int n_blank);
