@@ -1,7 +1,8 @@
 /* screen.cu - times screening (src/backend/cuda/screen.cu) beside head.cu and SAMPLE, which it stands for.
  *
- *     bench_screen [table|alike [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal values: all nodes, by turns with head.cu and SAMPLE, and nodes alone;
- *                                               alike: rows that have nine tenths in common, and so the same candidates
+ *     bench_screen [table|alike|outliers12|... [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal values: all nodes, by turns with head.cu and SAMPLE, and
+ *                                               nodes alone; alike: rows that have nine tenths in common, and so the same candidates; outliers: a channel
+ *                                               in 500 is so many times the others, first as it is, then with columns scaled by what steps have learned
  *
  * Every figure twice: of a short graph, and steady, after some tenths of a second of the same, when power has taken the clock down as it does in a step. */
 #include "backend/cuda/screen.cu"
@@ -16,6 +17,7 @@ static struct {
     dweight weight;
     dmat x_of;
     dscreen_state *state;
+    int32_t *asked;
 } d;
 enum { OUT = 152064, IN = 3584 };
 
@@ -32,7 +34,13 @@ static __global__ void fill_normal(__nv_bfloat16 *at, size_t n, float deviation,
     }
 }
 
-static void open_all(float common) {
+static __global__ void widen(__nv_bfloat16 *x, int n, float times) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n * IN; i += gridDim.x * blockDim.x)
+        if (screen::mixed(i % IN) % 500 == 0)
+            x[i] = __float2bfloat16(times * __bfloat162float(x[i]));
+}
+
+static void open_all(float common, float times) {
     TRY(cudaStreamCreate(&stream));
     d.weight = {nullptr, OUT, IN, ELEMENT_BF16, nullptr};
     TRY(cudaMalloc(&d.w, (size_t)OUT * IN * 2));
@@ -43,9 +51,11 @@ static void open_all(float common) {
     TRY(cudaMalloc(&d.bests, HEAD_MAX_ROWS * HEAD_BESTS * sizeof(dbest)));
     TRY(cudaMalloc(&d.state, sizeof *d.state));
     TRY(cudaMemset(d.state, 0, sizeof *d.state));
+    TRY(cudaMallocHost(&d.asked, sizeof *d.asked));
     fill_normal<<<4096, 256, 0, stream>>>((__nv_bfloat16 *)d.w, (size_t)OUT * IN, 0.02f, 1);
     fill_normal<<<512, 256, 0, stream>>>((__nv_bfloat16 *)d.x, (size_t)HEAD_MAX_ROWS * IN, 1, 2);
     mix_rows<<<512, 256, 0, stream>>>((__nv_bfloat16 *)d.x, HEAD_MAX_ROWS, common);
+    widen<<<512, 256, 0, stream>>>((__nv_bfloat16 *)d.x, HEAD_MAX_ROWS, times);
     d.weight.at = d.w;
     d.x_of = {d.x, IN, IN, ELEMENT_BF16};
     std::vector<drow> rows(HEAD_MAX_ROWS);
@@ -65,7 +75,7 @@ static void open_all(float common) {
     TRY(cudaMalloc((void **)&l.plan.counts, 3 * sizeof(int)));
 }
 
-static dscreen the_screen() { return {d.weight, 0, 0, d.copy, d.scratch, d.state}; }
+static dscreen the_screen() { return {d.weight, 0, 0, d.copy, d.scratch, d.state, d.asked}; }
 
 static bool put_head(int n, const int32_t *done = nullptr) {
     dhead h = {d.weight, nullptr, 0};
@@ -85,11 +95,28 @@ static screen::scratch the_scratch(int n) {
     return screen::scratch_at(p, IN, n);
 }
 static void put_rows(int n) {
-    launch_node(screen::round_rows<true>, dim3(n + 1), dim3(screen::row_threads(IN)), 0, stream, l.plan, d.x_of, the_scratch(n), d.state);
+    dscreen s = the_screen();
+    screen::copied w = {screen::columns_of(&s), screen::rows_of(&s), OUT};
+    launch_node(screen::round_rows<true>, dim3(n + 1), dim3(screen::row_threads(IN)), 0, stream, l.plan, d.x_of, w, the_scratch(n), d.state,
+                d.asked);
 }
 static bool put_product(int n) {
     dscreen s = the_screen();
     return screen::launch_product(&l, n, &s, the_scratch(n)) == cudaSuccess;
+}
+static double milliseconds(const std::function<void()> &put) {
+    static cudaEvent_t begin, end;
+    float ms;
+    if (!begin) {
+        TRY(cudaEventCreate(&begin));
+        TRY(cudaEventCreate(&end));
+    }
+    TRY(cudaEventRecord(begin, stream));
+    put();
+    TRY(cudaEventRecord(end, stream));
+    TRY(cudaEventSynchronize(end));
+    TRY(cudaEventElapsedTime(&ms, begin, end));
+    return ms;
 }
 static double short_us(const std::function<bool()> &put) {
     auto ten = [&] {
@@ -136,10 +163,32 @@ static void print_lists(int n) {
            most_exact);
 }
 
-static void table(int n) {
+static void set_rows(int n) {
     int counts[3] = {n, n, n};
     l.n_rows = n;
     TRY(cudaMemcpy((void *)l.plan.counts, counts, sizeof counts, cudaMemcpyHostToDevice));
+}
+
+/* Steps of n rows until they ask for a copy, and that. */
+static void learn(int n) {
+    set_rows(n);
+    dscreen s = the_screen();
+    dscreen_state state;
+    for (int i = 0; i < 40 && !*reinterpret_cast<volatile int32_t *>(d.asked); i++) {
+        put_screen(n);
+        TRY(cudaStreamSynchronize(stream));
+    }
+    if (!*d.asked)
+        return;
+    *d.asked = 0;
+    double ms = milliseconds([&] { launch_screen_again(stream, &s); });
+    TRY(cudaMemcpy(&state, d.state, sizeof state, cudaMemcpyDeviceToHost));
+    printf("steps of %d rows: %u left, %u done; asked for other scales, %u made in %.2f ms\n", n, state.n_left, state.n_done, state.n_again,
+           ms);
+}
+
+static void table(int n) {
+    set_rows(n);
     if (!put_head(n) || !put_screen(n)) // what is found out at the first launch is not captured
         printf("does not start: ");
     TRY(cudaStreamSynchronize(stream));
@@ -169,28 +218,17 @@ static void table(int n) {
 }
 
 int main(int argc, char **argv) {
-    open_all(argc > 1 && !strcmp(argv[1], "alike") ? 0.95f : 0);
+    float times = argc > 1 && !strncmp(argv[1], "outliers", 8) ? (float)atof(argv[1] + 8) : 1;
+    open_all(argc > 1 && !strcmp(argv[1], "alike") ? 0.95f : 0, times);
     TRY(cudaMemset(d.scratch, 0xff, screen_scratch_bytes(d.weight, HEAD_MAX_ROWS)));
     unsigned long long *bad;
     TRY(cudaMalloc(&bad, 8));
     dscreen s = the_screen();
-    cudaEvent_t begin, end;
-    float ms;
-    TRY(cudaEventCreate(&begin));
-    TRY(cudaEventCreate(&end));
-    for (int i = 0; i < 2; i++) {
-        TRY(cudaEventRecord(begin, stream));
-        launch_screen_copy(stream, &s, bad);
-        TRY(cudaEventRecord(end, stream));
-        TRY(cudaEventSynchronize(end));
-        TRY(cudaEventElapsedTime(&ms, begin, end));
-    }
-    printf("the copy: %.2f ms\n", ms);
+    milliseconds([&] { launch_screen_copy(stream, &s, bad); });
+    printf("the copy: %.2f ms\n", milliseconds([&] { launch_screen_copy(stream, &s, bad); }));
     if (argc > 1 && !strcmp(argv[1], "product")) {
         for (int n : rows_of(argc, argv, {64, 128, 256, 512})) {
-            int counts[3] = {n, n, n};
-            l.n_rows = n;
-            TRY(cudaMemcpy((void *)l.plan.counts, counts, sizeof counts, cudaMemcpyHostToDevice));
+            set_rows(n);
             put_rows(n), put_product(n);
             TRY(cudaStreamSynchronize(stream));
             double us = short_us([&] { return put_rows(n), put_product(n); }),
@@ -199,6 +237,9 @@ int main(int argc, char **argv) {
         }
         return 0;
     }
+    if (times != 1)
+        for (int n : {1, 64})
+            learn(n);
     for (int n : rows_of(argc, argv, {1, 8, 32, 64, 128, 192, 256, 512}))
         table(std::min(n, (int)HEAD_MAX_ROWS));
     return 0;

@@ -168,6 +168,33 @@ static void what_cannot_be_screened_is_left_and_after_some_of_it_not_tried(void 
     rig_release(&r);
 }
 
+/* Two channels are fifty times the others, so that few rows of the head can be left out before the copy's columns are scaled. */
+static void steps_of_outlying_channels_are_screened_after_some(void **state) {
+    (void)state;
+    struct rig with, without;
+    int32_t tokens[ROWS];
+    fill(&with);
+    for (int i = 0; i < N_INPUTS; i++)
+        with.inputs[i * IN + 7] *= 50, with.inputs[i * IN + 200] *= 50;
+    without = with;
+    rig_open(&with, "60", false, false);
+    rig_open(&without, "0", false, false);
+    for (int i = 0; i < 120; i++) {
+        int n = ROWS - below(10);
+        some_tokens(tokens);
+        run(&with, n, tokens, -1);
+        run(&without, n, tokens, -1);
+        expect_same(&with, &without, n);
+    }
+    struct dscreen_state s = state_of(&with);
+    EXPECT_EQ(s.n_again, 1);
+    EXPECT(s.n_left >= 5 && s.n_left < 20 && s.n_done > 60);
+    EXPECT(s.is_done);
+    rig_close(&with);
+    rig_close(&without);
+    rig_release(&with);
+}
+
 /* That of tests is set aside, and the head is small. */
 static void small_heads_have_no_copy(void **state) {
     (void)state;
@@ -218,6 +245,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_steps_are_screened_and_others_are_not),
         cmocka_unit_test(what_cannot_be_screened_is_left_and_after_some_of_it_not_tried),
+        cmocka_unit_test(steps_of_outlying_channels_are_screened_after_some),
         cmocka_unit_test(small_heads_have_no_copy),
         cmocka_unit_test(a_head_that_is_not_finite_is_not_screened),
     };

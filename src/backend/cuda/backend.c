@@ -439,6 +439,7 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFree(exe->bests);
     cudaFree(exe->screen.scratch);
     cudaFree(exe->screen.state);
+    cudaFreeHost(exe->screen.asked);
     plan_free(exe);
     cudaFreeHost(exe->hidden_host);
     free(exe->logits_host);

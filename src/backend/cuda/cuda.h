@@ -265,6 +265,7 @@ struct executable {
     struct {
         void *scratch; // NULL: the head is not screened
         struct dscreen_state *state;
+        int32_t *asked; // pinned: screen_again has something to do
     } screen;
 
     char *plan_device; // one block, read by every step
@@ -374,6 +375,7 @@ enum status screen_copy(struct backend *b, struct error *err); // once they are 
 enum status screen_alloc(struct executable *exe, struct error *err);
 const int32_t *screen_done(const struct executable *exe, int n_rows); // what says that a step needs nothing more; NULL: it is not tried
 enum status screen_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
+enum status screen_again(const struct executable *exe, struct error *err); // before a step: the copy anew, if steps have asked for it
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -329,6 +329,7 @@ struct dscreen_state {
     int32_t paused;          // steps that are not to be screened
     uint32_t n_done, n_left; // steps that were screened; of which too many rows of w could have won, or that had what is not finite
     uint32_t recent;         // of the last 32 steps that were tried a bit each: it was left
+    uint32_t n_again;        // copies that launch_screen_again has made
 };
 struct dscreen {
     struct dweight w; // the head, f16 or bf16, without bias
@@ -337,14 +338,17 @@ struct dscreen {
     void *copy;       // screen_copy_bytes, filled by launch_screen_copy
     void *scratch;    // screen_scratch_bytes; nothing in it lives from one step to the next
     struct dscreen_state *state;
+    int32_t *asked; // in pinned memory: becomes 1 when launch_screen_again may help, once a pause; NULL: nobody asks
 };
 /* Whether it can: x of w's element, its rows and w's at multiples of 16 bytes; no bias. */
 bool screen_takes(const struct dhead *a, struct dmat x, int n_rows);
 int64_t screen_copy_bytes(struct dweight w);                // beside the head's own: a little over half of that
 int64_t screen_scratch_bytes(struct dweight w, int n_rows); // for steps of up to so many rows
-/* When weights are there, once: writes s->copy from s->w. Adds how many rows of w have elements that are not finite to *n_not_finite, on the
+/* When weights are there, once: writes s->copy from s->w. state is not looked at. Adds how many rows of w have elements that are not finite to *n_not_finite, on the
  * device: a head that has such is not to be screened. */
 void launch_screen_copy(cudaStream_t stream, const struct dscreen *s, unsigned long long *n_not_finite);
+/* Between steps: the copy once more, its columns scaled by what steps have seen of x, where that makes the bound narrower; then steps are not paused any more. */
+void launch_screen_again(cudaStream_t stream, const struct dscreen *s);
 /* Nodes of a step, with state->is_done behind them the token of each row, as launch_sample leaves it (places.sampled, places.row_token). It is not where
  * a row of the step is not plain, where steps are paused, where too much is left to look at, or something is not finite: then the nodes behind
  * do what they always do. Where that was often, steps are paused. */

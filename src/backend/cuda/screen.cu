@@ -8,19 +8,25 @@
  *
  *     w_i.x_j - s_i t_j q_i.p_j = (w_i - s_i q_i).(t_j p_j) + w_i.(x_j - t_j p_j)
  *
- * Given p, the first is a sum of independent terms of mean zero, each in an interval of length s_i t_j |p_jk|; so is the second, in intervals of
- * t_j |w_ik|. Hoeffding's inequality, for sums of independent terms in intervals of lengths c_k: |sum| > lambda |c| with a probability of
- * at most 2 exp(-2 lambda^2). With lambda = 4.9 that is 2^-68: but for 2^-67 of all pairs of a row and a token
+ * Given p, the first is a sum of independent terms of mean zero, each in an interval of length s_i t_j |p_jk|; the second is one in intervals of t_j |w_ik|.
+ * By Hoeffding's lemma the mean of exp(h term), for a term in an interval of length c, is at most exp(h^2 c^2 / 8) for any h. So the mean of
+ * exp(h first - h^2 s_i^2 t_j^2 |p_j|^2 / 8) is at most 1 whatever p is, and with that the mean of
+ * exp(h (first + second) - h^2 t_j^2 (s_i^2 |p_j|^2 + |w_i|^2) / 8) is. A positive number is above exp(2 lambda^2) times its mean with a probability of at
+ * most exp(-2 lambda^2); so, with h = 4 lambda / (t_j m_ij), and h negative for the other side, but for 2 exp(-2 lambda^2) of all pairs
  *
- *     |w_i.x_j - s_i t_j q_i.p_j| <= e_ij = lambda (s_i t_j |p_j| + t_j |w_i|) + (in 2^-24 + 2^-18) |w_i| |x_j|
+ *     |w_i.x_j - s_i t_j q_i.p_j| <= e_ij = lambda t_j ((s_i^2 |p_j|^2 + |w_i|^2) / m_ij + m_ij) / 2 + (in 2^-24 + 2^-18) |w_i| |x_j|
  *
- * the last being what float32 sums may be off. This asks nothing of W and x: the chance is in our rounding alone, and so it does not matter how
- * values are distributed, only that nobody has chosen them by our random bits. Nothing that a model computes depends on those bits: its tokens
- * are those of the 16-bit head. A head of 152,064 rows misses a row's token once in 10^15 tokens, were the inequality an equation.
+ * for any m_ij that does not depend on how x_j and w_i were rounded. (It is least, lambda t_j sqrt(s_i^2 |p_j|^2 + |w_i|^2), where m_ij is that root;
+ * screen_bound.cuh says what m is.) With lambda = 4.9 that is 2^-68 of them. The last term is what float32 sums may be off. This asks nothing of W and
+ * x: the chance is in our rounding alone, and so it does not matter how values are distributed, only that nobody has chosen them by our random bits.
+ * Nothing that a model computes depends on those bits: its tokens are those of the 16-bit head. A head of 152,064 rows misses a row's token once in
+ * 10^15 tokens, were the inequality an equation.
  *
  * So best_j = max_i (s_i t_j q_i.p_j - e_ij) is not above the largest logit, and only rows with s_i t_j q_i.p_j + e_ij >= best_j can have it. Of 152,064 normal rows
- * those are about twelve. Their logits are made from W by products of the tensor core in head.cu's order, 16 terms at a time, and the largest
+ * those are about seven. Their logits are made from W by products of the tensor core in head.cu's order, 16 terms at a time, and the largest
  * wins, of equals the first.
+ *
+ * Outlying channels of x would widen the bound for all: W and x above are W and x with scaled columns, by what is learned of x (screen_columns.cuh).
  *
  * Nodes of a step, before head.cu and SAMPLE:
  *     rows       x becomes bytes, a block a token; one more block finds whether the step is to be screened
@@ -28,10 +34,12 @@
  *     choice     screen_choice.cuh: of a list those that reach the final best; their logits; the token
  *
  * A step is left to head.cu and SAMPLE, with state->is_done 0, if a row of it is not plain, if a token's list is too long, or has more rows that reach the
- * best than are worth it, or if something is not finite. Where 5 of the last 32 steps that were tried were left, 256 steps are not tried.
+ * best than are worth it, or if something is not finite. Where 5 of the last 32 steps that were tried were left, 256 steps are not tried, or fewer, if
+ * the columns have better scales by then.
  *
  * Lists vary with timing in what they have beyond those that reach best_j; the token does not. Nothing depends on what else is in the step. */
 #include "backend/cuda/screen_choice.cuh"
+#include "backend/cuda/screen_columns.cuh"
 
 namespace screen {
 
@@ -43,31 +51,26 @@ enum {
 
 // ---- bytes ----------------------------------------------------------------------------------------------------------
 
-/* Eight elements of 16 bits. */
-template <bool BF16> __device__ void eight_of(const void *at, float (&v)[8]) {
-    uint4 four = *static_cast<const uint4 *>(at);
-    const uint32_t pairs[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (BF16) {
-            v[2 * i] = __uint_as_float(pairs[i] << 16), v[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
-        } else {
-            float2 f = __half22float2(reinterpret_cast<const __half2 &>(pairs[i]));
-            v[2 * i] = f.x, v[2 * i + 1] = f.y;
-        }
-    }
-}
-
 struct measured {
     float most, squares; // largest size, sum of squares: not finite if an element is not
 };
 
+/* Eight elements from k on, times their columns' scales. */
+template <bool BF16, class SCALE> __device__ void scaled_eight(const void *at, const SCALE *scale, int k, float (&v)[8]) {
+    float scales[8];
+    eight_scales(scale + k, scales);
+    eight_of<BF16>(static_cast<const char *>(at) + 2 * (int64_t)k, v);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] *= scales[i];
+}
+
 /* Of n elements, known to all threads of the block, whose warps leave theirs in `shared`. */
-template <bool BF16> __device__ measured measure(const void *at, int n, measured *shared) {
+template <bool BF16, class SCALE> __device__ measured measure(const void *at, const SCALE *scale, int n, measured *shared) {
     measured m = {0, 0};
     for (int k = threadIdx.x * 8; k < n; k += blockDim.x * 8) {
         float v[8];
-        eight_of<BF16>(static_cast<const char *>(at) + 2 * (int64_t)k, v);
+        scaled_eight<BF16>(at, scale, k, v);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             m.most = fmaxf(m.most, fabsf(v[i]));
@@ -82,46 +85,76 @@ template <bool BF16> __device__ measured measure(const void *at, int n, measured
     return measured{warp_max(m.most), warp_sum(m.squares)};
 }
 
-/* n elements in steps, by the random bits of `stream` + place / 2, zeros behind them up to a multiple of 16. Returns this thread's sum of squares. */
-template <bool BF16> __device__ float round_row(const void *at, int n, float step, uint64_t stream, int8_t *to) {
+/* n elements in steps, by the random bits of `stream` + place / 2, zeros behind them up to a multiple of 16. Sums are the block's, as in measure. */
+template <bool BF16, class SCALE>
+__device__ squares round_row(const void *at, const SCALE *scale, int n, float step, uint64_t stream, int8_t *to, squares *shared) {
     float inverse = 1 / step;
-    int squares = 0, end = (n + 15) / 16 * 16;
+    squares s = {0, 0};
+    int end = (n + 15) / 16 * 16;
     for (int k = threadIdx.x * 8; k < end; k += blockDim.x * 8) {
         float v[8] = {};
         uint32_t bytes[2] = {};
         if (k < n)
-            eight_of<BF16>(static_cast<const char *>(at) + 2 * (int64_t)k, v);
+            scaled_eight<BF16>(at, scale, k, v);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             uint64_t bits = mixed(stream + (k + i) / 2);
+            float steps = v[i] * inverse;
             int b = k < n ? rounded(v[i], inverse, uniform((uint32_t)(i % 2 ? bits >> 32 : bits))) : 0;
-            squares += b * b;
+            s.values += steps * steps, s.bytes += (float)(b * b);
             bytes[i / 4] |= (uint32_t)(b & 255) << i % 4 * 8;
         }
         *reinterpret_cast<uint2 *>(to + k) = make_uint2(bytes[0], bytes[1]);
     }
-    return (float)squares;
+    s = squares{warp_sum(s.values), warp_sum(s.bytes)};
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = s;
+    __syncthreads(); // every warp's are there
+    s = threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : squares{0, 0};
+    return squares{warp_sum(s.values), warp_sum(s.bytes)};
+}
+
+/* Nobody writes these in a step: they come from memory before x is there. */
+__device__ inline void bring_near(const __nv_bfloat16 *at, int n) {
+    for (int k = threadIdx.x * 16; k < n; k += blockDim.x * 16)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(at + k));
+}
+
+/* What is known of W. */
+struct copied {
+    screen::columns columns;
+    const row *rows;
+    int64_t n_rows;
+};
+
+/* A usual (|w| / step)^2: of every so manieth row, by a warp. */
+__device__ inline float typical_row(const row *rows, int64_t out) {
+    row r = rows[threadIdx.x % 32 * out / 32];
+    return warp_sum(r.size / r.step) / 32;
 }
 
 template <bool BF16>
 __global__ void __launch_bounds__(MOST_ROW_THREADS)
-    copy_weight(const char *w, int in, int8_t *q, int64_t pitch, row *rows, unsigned long long *n_not_finite) {
+    copy_weight(const char *w, int in, columns c, int8_t *q, int64_t pitch, row *rows, unsigned long long *n_not_finite) {
     __shared__ measured shared[32];
+    __shared__ squares sums[32];
     int64_t i = blockIdx.x;
     const char *at = w + i * in * 2;
-    measured m = measure<BF16>(at, in, shared);
+    if (!*c.is_new)
+        return;
+    measured m = measure<BF16>(at, c.scale, in, shared);
     bool fine = m.squares < INFINITY;
-    float step = fine ? step_of(m.most) : 1; // else nobody uses it
-    round_row<BF16>(at, fine ? in : 0, step, STREAM_W + i * ((in + 1) / 2), q + i * pitch);
+    float step = fine ? step_of(m.most) : 1;
+    squares s = round_row<BF16>(at, c.scale, fine ? in : 0, step, STREAM_W + i * ((in + 1) / 2), q + i * pitch, sums);
     if (threadIdx.x == 0) {
-        rows[i] = row{step, sqrtf(m.squares) * UPWARDS};
-        if (!fine)
+        rows[i] = fine ? row_of(step, s) : row{1, INFINITY}; // it may always win, and nobody uses its bytes
+        if (!fine && n_not_finite)
             atomicAdd(n_not_finite, 1ull);
     }
 }
 
 /* Whether all rows of the step are plain, and steps are not paused; all threads of a block. */
-__device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_state *state) {
+__device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_state *state, int32_t *asked) {
     bool other = false;
     for (int r = threadIdx.x; r < step_rows(plan); r += blockDim.x)
         other |= !plan.rows[r].is_plain;
@@ -130,34 +163,37 @@ __device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_st
         return;
     bool paused = !other && state->paused > 0;
     if (paused)
-        state->paused--;
+        count_pause(state, asked);
     state->is_done = 0;
     *s.is_wanted = !other && !paused;
     *s.n_ended = 0;
 }
 
 template <bool BF16>
-__global__ void __launch_bounds__(MOST_ROW_THREADS) round_rows(device_plan plan, dmat x, scratch s, dscreen_state *state) {
+__global__ void __launch_bounds__(MOST_ROW_THREADS)
+    round_rows(device_plan plan, dmat x, copied w, scratch s, dscreen_state *state, int32_t *asked) {
     __shared__ measured shared[32];
-    __shared__ float sums[32];
+    __shared__ squares sums[32];
     int r = blockIdx.x;
     let_next_start();
+    bring_near(w.columns.inverse, x.width);
+    float typical = typical_row(w.rows, w.n_rows);
     wait_for_previous();
     if (r == (int)gridDim.x - 1) {
-        begin_step(plan, s, state);
+        begin_step(plan, s, state, asked);
         return;
     }
-    bool there = r < step_rows(plan);
+    bool there = r<step_rows(plan), is_watched = state->paused> PAUSE - WATCHED;
     const char *at = static_cast<const char *>(x.at) + r * x.stride * 2;
-    measured m = there ? measure<BF16>(at, x.width, shared) : measured{0, 0};
+    measured m = there ? measure<BF16>(at, w.columns.inverse, x.width, shared) : measured{0, 0};
     bool fine = there && m.squares < INFINITY;
-    float step = fine ? step_of(m.most) : 0,
-          squares = round_row<BF16>(at, fine ? x.width : 0, fine ? step : 1, STREAM_X, s.p + r * s.pitch);
-    squares = block_sum(squares, sums);
+    float step = fine ? step_of(m.most) : 1;
+    squares of_x = round_row<BF16>(at, w.columns.inverse, fine ? x.width : 0, step, STREAM_X, s.p + r * s.pitch, sums);
+    if (fine && is_watched)
+        watch_columns<BF16>(at, x.width, w.columns);
     if (threadIdx.x != 0)
         return;
-    s.tokens[r] =
-        token{step, LAMBDA * sqrtf(squares) * UPWARDS, fine ? LAMBDA + sum_error(x.width) * sqrtf(m.squares) * UPWARDS / step : 0};
+    s.tokens[r] = fine ? token_of(step, of_x, typical, x.width) : token{0, 0, 0};
     s.bests[r] = -INFINITY;
     s.keys[r] = 0;
     s.n_parts[r] = 0;
@@ -219,6 +255,17 @@ struct placing {
         return at;
     }
 };
+static columns columns_at(placing &p, int64_t in) {
+    columns c = {};
+    c.scale = p.take<float>(in), c.inverse = p.take<__nv_bfloat16>(in);
+    c.most_w = p.take<float>(in), c.most_x = p.take<float>(in);
+    c.is_new = p.take<int32_t>(1);
+    return c;
+}
+static columns columns_of(const dscreen *s) {
+    placing p = {reinterpret_cast<char *>(rows_of(s)) + aligned(s->w.out * (int64_t)sizeof(row)), 0};
+    return columns_at(p, s->w.in);
+}
 static scratch scratch_at(placing &p, int64_t in, int n_rows) {
     scratch s = {};
     s.pitch = pitch_of(in);
@@ -257,8 +304,15 @@ static int row_threads(int64_t in) {
     return n < MOST_ROW_THREADS ? (int)n : MOST_ROW_THREADS;
 }
 
+static void put_copy(cudaStream_t stream, const dscreen *s, const columns &c, unsigned long long *n_not_finite) {
+    auto kernel = s->w.element == ELEMENT_BF16 ? copy_weight<true> : copy_weight<false>;
+    kernel<<<dim3((unsigned)s->w.out), dim3(row_threads(s->w.in)), 0, stream>>>(
+        static_cast<const char *>(s->w.at), (int)s->w.in, c, static_cast<int8_t *>(s->copy), pitch_of(s->w.in), rows_of(s), n_not_finite);
+}
+
 template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows, const dscreen *s, dmat x, const scratch &at) {
-    launch_node(round_rows<BF16>, dim3(n_rows + 1), dim3(row_threads(x.width)), 0, l->stream, l->plan, x, at, s->state);
+    copied w = {columns_of(s), rows_of(s), s->w.out};
+    launch_node(round_rows<BF16>, dim3(n_rows + 1), dim3(row_threads(x.width)), 0, l->stream, l->plan, x, w, at, s->state, s->asked);
     cudaError_t code = launch_product(l, n_rows, s, at);
     if (code != cudaSuccess)
         return code;
@@ -280,7 +334,9 @@ bool screen_takes(const struct dhead *a, struct dmat x, int n_rows) {
 }
 
 int64_t screen_copy_bytes(struct dweight w) {
-    return screen::aligned(w.out * screen::pitch_of(w.in)) + screen::aligned(w.out * (int64_t)sizeof(screen::row));
+    screen::placing p = {};
+    screen::columns_at(p, w.in);
+    return screen::aligned(w.out * screen::pitch_of(w.in)) + screen::aligned(w.out * (int64_t)sizeof(screen::row)) + p.n_bytes;
 }
 
 int64_t screen_scratch_bytes(struct dweight w, int n_rows) {
@@ -290,10 +346,18 @@ int64_t screen_scratch_bytes(struct dweight w, int n_rows) {
 }
 
 void launch_screen_copy(cudaStream_t stream, const struct dscreen *s, unsigned long long *n_not_finite) {
-    auto kernel = s->w.element == ELEMENT_BF16 ? screen::copy_weight<true> : screen::copy_weight<false>;
-    kernel<<<dim3((unsigned)s->w.out), dim3(screen::row_threads(s->w.in)), 0, stream>>>(
-        static_cast<const char *>(s->w.at), (int)s->w.in, static_cast<int8_t *>(s->copy), screen::pitch_of(s->w.in), screen::rows_of(s),
-        n_not_finite);
+    screen::columns c = screen::columns_of(s);
+    auto measure = s->w.element == ELEMENT_BF16 ? screen::measure_columns<true> : screen::measure_columns<false>;
+    screen::begin_columns<<<dim3(up_to((int)s->w.in, screen::COLUMN_THREADS)), dim3(screen::COLUMN_THREADS), 0, stream>>>(c, (int)s->w.in);
+    measure<<<dim3(up_to((int)s->w.in, 256), screen::COLUMN_BLOCKS), dim3(screen::COLUMN_THREADS), 0, stream>>>(
+        static_cast<const char *>(s->w.at), s->w.out, (int)s->w.in, c);
+    screen::put_copy(stream, s, c, n_not_finite);
+}
+
+void launch_screen_again(cudaStream_t stream, const struct dscreen *s) {
+    screen::columns c = screen::columns_of(s);
+    screen::balance<<<dim3(1), dim3(screen::BALANCE_THREADS), 0, stream>>>(c, (int)s->w.in, s->state);
+    screen::put_copy(stream, s, c, nullptr);
 }
 
 cudaError_t launch_screen(const struct launch *l, int n_rows, const struct dscreen *s, struct dmat x) {

@@ -6,7 +6,7 @@
 namespace screen {
 
 /* Of Hoeffding's bound 4.9; a tenth for what float32 does to steps, quotients and norms, 1e-5 of a step an element, which sums to less than
- * sqrt(K) 1e-5 of the bound, and for thresholds that are rounded to integers: |p| and |q| are 126 at least, so that a tenth of them is 25. */
+ * sqrt(K) 1e-5 of the bound, and for thresholds that are rounded to integers: |p| and |q| are 126 at least, so that a tenth of the root is 17. */
 constexpr float LAMBDA = 5.0f;
 constexpr float LEAST_STEP = 1e-30f;           // so that its inverse is finite: rows and tokens of zeros
 constexpr float UPWARDS = 1.0f + 1.0f / 65536; // norms are summed in float32, in trees
@@ -32,12 +32,12 @@ __host__ __device__ inline float step_of(float most) {
     return step > LEAST_STEP ? step : LEAST_STEP;
 }
 
-/* Of float32 sums of K products in any order, and of the arithmetic of the bound, a part of |w| |x|. */
+/* Of float32 sums of K products in any order, of scaled columns and of the arithmetic of the bound, a part of |w| |x|. */
 __host__ __device__ inline float sum_error(int64_t k) { return (float)k * (1.0f / 16777216) + 1.0f / 262144; }
 
-/* What a row of W is known by. A row's values are its bytes times step. */
+/* What a row of W is known by: its values are its bytes times step. size: |w|^2 / step, not less. */
 struct row {
-    float step, size; // size: |w|, not less
+    float step, size;
 };
 
 /* What a token is known by, with logits in units of its step:
@@ -45,6 +45,22 @@ struct row {
 struct token {
     float step, spread, slack;
 };
+
+/* Sums of squares of a row's values in units of its step, and of its bytes. */
+struct squares {
+    float values, bytes;
+};
+
+__device__ inline row row_of(float step, squares s) { return row{step, step * s.values * UPWARDS}; }
+
+/* e_ij of screen.cu in units of t_j: lambda ((s^2 |p|^2 + |w|^2) / m + m) / 2 + part |w| |x|. With m = s times a number M of the token's, the first is
+ * lambda (s (|p|^2 / M + M) + (|w|^2 / s) / M) / 2, and since |w| <= (|w|^2 / (s M) + s M) / 2 all of it is s and |w|^2 / s times what is the token's.
+ * M^2 is |x|^2 and `typical`, a usual |w|^2 / s^2, before rounding: where |w| / s is twice that, or half, the bound is a tenth wider than it could be, or
+ * less. */
+__device__ inline token token_of(float step, squares x, float typical, int64_t k) {
+    float m = sqrtf(fmaxf(x.values + typical, 1)), part = sum_error(k) * sqrtf(x.values) * UPWARDS;
+    return token{step, (LAMBDA * (x.bytes / m + m) + part * m) / 2 * UPWARDS, (LAMBDA + part) / (2 * m) * UPWARDS};
+}
 
 /* The float at `at` becomes the larger. Neither is NaN. */
 __device__ inline void raise(float *at, float v) {

@@ -8,6 +8,7 @@
  * The last block of a token writes it, and the last of all tells whether all tokens are there. */
 #pragma once
 
+#include "backend/cuda/screen_columns.cuh"
 #include "backend/cuda/screen_product.cuh"
 #include "core/sample_weight.h"
 
@@ -24,7 +25,6 @@ enum {
     RINGS = 2,
     EXACT_STAGES = 3,
     TOO_OFTEN = 5, // of 32
-    PAUSE = 256,
 };
 
 /* What a step leaves between its nodes. */

@@ -249,6 +249,7 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, stru
     }
     slot->plan = plan;
     TRY(copy_cache(exe, plan, err));
+    TRY(screen_again(exe, err));
     TRY(plan_send(exe, slot, plan, err));
     struct launch l = launch_for(exe, plan);
     TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
