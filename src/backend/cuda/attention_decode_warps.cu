@@ -1,5 +1,5 @@
-/* attention_decode_warps.cu - ATTENTION for one query token a sequence over a cache of e4m3, where a multiprocessor has several pairs of a
- * sequence and a KV head: each warp takes pairs of its own.
+/* attention_decode_warps.cu - ATTENTION for one query token a sequence over a cache of e4m3, where most warps have a pair of a sequence and
+ * a KV head: each takes pairs of its own.
  *
  *     S [keys, columns] = K q^T,  P = 2^(S - m),  O^T [channels, columns] = V^T P^T
  *

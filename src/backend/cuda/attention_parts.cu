@@ -160,7 +160,7 @@ int attention_share(element cache, int head_dim, int n_seqs, int n_kv_heads) {
 int attention_warps() { return 8 * multiprocessors(); }
 
 bool attention_takes_warps(const launch *l, element cache, int head_dim, int per_kv, int n_kv_heads) {
-    bool one_each = l->n_tokens <= l->n_seqs, many = (int64_t)l->n_seqs * n_kv_heads > attention_warps();
+    bool one_each = l->n_tokens <= l->n_seqs, many = (int64_t)l->n_seqs * n_kv_heads > attention_warps() / 4 * 3;
     return cache == ELEMENT_E4M3 && head_dim == 128 && per_kv <= 8 && l->block_size >= 32 && one_each && many;
 }
 

@@ -456,8 +456,8 @@ void launch_attention_decode_bytes(const struct launch *l, const struct dattenti
 
 /* ---- attention_decode_warps.cu: of these 128 channels and up to 8 query heads to a KV head, where sequences have one token each ---- */
 int attention_warps(void); // that compute at once, each a pair of a part and a KV head
-/* Whether a step takes it: where there are more pairs of a sequence and a KV head than warps. With fewer it is no faster in a step of short
- * contexts, and of long ones slower: it asks for smaller pieces of memory than attention_decode_bytes.cu does. */
+/* Whether a step takes it: where most of the warps have a pair of a sequence and a KV head. With fewer pairs it is no faster in a step of
+ * short contexts, and of long ones slower: a warp alone takes longer for a pair than it takes to come. */
 bool attention_takes_warps(const struct launch *l, enum element cache, int head_dim, int per_kv, int n_kv_heads);
 /* Queries of half precision or float32. */
 void launch_attention_decode_warps(const struct launch *l, const struct dattention *a, const struct dparts *parts, bool prefetch,
