@@ -3,6 +3,7 @@
 #include "backend/cuda/split.cu"
 
 #include "product_cases.cuh"
+#include "rows_of_sizes.cuh"
 
 static void check(int out, int in, int n, int cut, uint64_t seed) {
     problem p = {out, in, n, false, false, 0, ELEMENT_F16};
@@ -14,8 +15,69 @@ static void check(int out, int in, int n, int cut, uint64_t seed) {
         refuse();
         return;
     }
-    run(p, [&](dmat y) { return launch_split_product_cut(stream, n, w_of(p), x_of(p), y, cut); });
+    run(p, [&](dmat y, dmat) { return launch_split_product_cut(stream, n, w_of(p), x_of(p), y, nullptr, cut); });
     judge(p, {loss_of(in), RAW_UNIT});
+}
+
+// ---- rows that are left to be made ----------------------------------------------------------------------------------
+
+/* The twin as it should be; or, to begin with, where the static scale fits, poison elsewhere and no scales. */
+static __global__ void write_twin(dmat value, dmat twin, bool begins) {
+    int row = blockIdx.x;
+    bool within = is_within(value.most[row], twin.static_scale);
+    float most = __uint_as_float(value.most[row]), factor = within ? 1 / twin.static_scale : e4m3_inverse(most);
+    for (int col = threadIdx.x; col < twin.width; col += blockDim.x)
+        static_cast<uint8_t *>(twin.at)[row * twin.stride + col] =
+            begins && !within ? TWIN_POISON : __nv_cvt_float_to_fp8(load(value, row, col) * factor, __NV_SATFINITE, __NV_E4M3);
+    if (threadIdx.x == 0)
+        twin.scale[row] = begins ? -1 : within ? twin.static_scale : e4m3_scale(most);
+}
+
+static __global__ void count_different(const void *a, const void *b, int64_t n_bytes, unsigned long long *n) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n_bytes; i += (int64_t)gridDim.x * blockDim.x)
+        if (static_cast<const uint8_t *>(a)[i] != static_cast<const uint8_t *>(b)[i])
+            atomicAdd(n, 1);
+}
+
+/* A product that settles the twin it reads leaves it as it should be, and is bit by bit that of it; three times, as blocks must meet again. */
+static void check_rest(int out, int in, int n, int cut, uint64_t seed) {
+    problem p = {out, in, n, false, false, 0, ELEMENT_F16};
+    fill_operands(p, seed, 16, {1, 1}, {1, 1});
+    static dmeeting *meetings;
+    if (!meetings) {
+        MUST(cudaMalloc(&meetings, REST_MEETINGS * sizeof *meetings));
+        MUST(cudaMemsetAsync(meetings, 0, REST_MEETINGS * sizeof *meetings, stream));
+    }
+    dmat value = {d.products, in + 8, in, seed % 2 ? ELEMENT_F16 : ELEMENT_BF16}, twin = x_of(p), settled = twin, y = y_of(p), again = y;
+    value.most = d.most;
+    twin.static_scale = settled.static_scale = ldexpf(1, (int)(seed % 10) - 6);
+    settled.at = d.sizes;
+    settled.scale = d.bias;
+    again.at = d.again;
+    fill_rows<<<n, 256, 0, stream>>>(value, seed, twin.static_scale, seed % 4 == 0);
+    write_twin<<<n, 256, 0, stream>>>(value, settled, false);
+    MUST(launch_split_product_cut(stream, n, w_of(p), settled, again, nullptr, cut));
+    n_cases++;
+    printf("out %d in %d rows %d, tiles of %d, terms in %d parts, rows are left: ", out, in, n, split_cut_at(cut).rows,
+           split_cut_at(cut).split);
+    fflush(stdout);
+    for (int i = 0; i < 3; i++) {
+        write_twin<<<n, 256, 0, stream>>>(value, twin, true);
+        drest rest = {value, meetings};
+        MUST(launch_split_product_cut(stream, n, w_of(p), twin, y, &rest, cut));
+        count_different<<<64, 256, 0, stream>>>(y.at, again.at, y_bytes(p), &d.c->wrong);
+        for (int row = 0; row < n; row++)
+            count_different<<<4, 256, 0, stream>>>(d.x + (int64_t)row * twin.stride,
+                                                   static_cast<uint8_t *>(settled.at) + row * settled.stride, in, &d.c->wrong_twin);
+        count_different<<<1, 256, 0, stream>>>(twin.scale, settled.scale, n * 4, &d.c->wrong_most);
+    }
+    counts got;
+    MUST(cudaMemcpyAsync(&got, d.c, sizeof got, cudaMemcpyDeviceToHost, stream));
+    MUST(cudaStreamSynchronize(stream));
+    bool fine = got.wrong == 0 && got.wrong_twin == 0 && got.wrong_most == 0;
+    printf("%llu bytes of y, %llu of the twin, %llu of scales are others%s\n", got.wrong, got.wrong_twin, got.wrong_most,
+           fine ? ", fine" : ": WRONG");
+    n_bad += !fine;
 }
 
 int main(int argc, char **argv) {
@@ -32,6 +94,11 @@ int main(int argc, char **argv) {
         }
         for (int i = 0; i < 12; i++)
             check(8 * (1 + random(i % 4 ? 100 : 600)), 16 * (1 + random(i % 3 ? 100 : 500)), 1 + random(i % 4 ? 300 : 550), cut, seed);
+    }
+    for (int i = 0; i < (is_brief() ? 6 : 60); i++) {
+        int cut = random(SPLIT_CUTS), n = 1 + random(is_brief() ? 150 : 512), in = 16 * (1 + random(is_brief() ? 40 : 600));
+        int tiles = 1 + random(blocks_of(&INSTANCES[cut]) / split_cut_at(cut).split / up_to(n, TOKENS));
+        check_rest(split_cut_at(cut).rows * tiles, in, n, cut, seed++);
     }
     if (is_brief())
         return summary();

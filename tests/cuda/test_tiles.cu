@@ -28,7 +28,10 @@ static void check(const problem &p, const tiles_cut *cut, uint64_t seed) {
         refuse();
         return;
     }
-    run(p, [&](dmat y) { return launch_tiles_linear_cut(stream, p.n, &a, x_of(p), y, &c); });
+    run(p, [&](dmat y, dmat twin) {
+        a.twin = twin;
+        return launch_tiles_linear_cut(stream, p.n, &a, x_of(p), y, &c);
+    });
     judge(p, {2e-2, 1});
 }
 

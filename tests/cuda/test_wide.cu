@@ -15,7 +15,10 @@ static void check(const problem &p, const wide_cut *cut, uint64_t seed) {
         refuse();
         return;
     }
-    run(p, [&](dmat y) { return launch_wide_linear_cut(stream, p.n, &a, x_of(p), y, &c); });
+    run(p, [&](dmat y, dmat twin) {
+        a.twin = twin;
+        return launch_wide_linear_cut(stream, p.n, &a, x_of(p), y, &c);
+    });
     judge(p, {loss_of(p.in), 1});
 }
 

@@ -417,6 +417,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         }
         TRY(compile_op(exe, &exe->ops[i], element, offset, err));
     }
+    TRY(static_scales_find(exe, err));
     TRY(paths_choose(exe, err));
     struct error unwritten; // then what was timed is timed again the next time: a start takes longer, and nothing else
     plan_cache_save(exe->backend->plans, &unwritten);
@@ -436,6 +437,7 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFree(exe->counters);
     cudaFree(exe->rope_memory);
     cudaFree(exe->mosts.at);
+    cudaFree(exe->meetings);
     cudaFree(exe->bests);
     cudaFree(exe->screen.scratch);
     cudaFree(exe->screen.state);

@@ -154,6 +154,9 @@ __device__ __forceinline__ uint64_t policy_read_often() {
 /* What this thread wrote to shared memory comes before bulk copies and tensor core products that others start once they know of it. */
 __device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+/* Likewise what it wrote anywhere. */
+__device__ __forceinline__ void fence_bulk_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // ---- clusters -------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ int cluster_rank() {

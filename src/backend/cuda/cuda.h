@@ -12,6 +12,7 @@
  *     paths.c     which kernel computes each LINEAR for each number of rows, found by timing layers
  *     padded.c    the numbers of rows that a step is padded to
  *     twins.c     which values have an e4m3 twin, and who writes it
+ *     static_scale.c  scales of twins that are known before the values are
  *     fold.c      ops that need no node of their own
  *     fuse.c      which LINEARs stream their weight, and which neighbours are one node
  *     head.c      the LINEAR that makes logits, whose largest SAMPLE may take from it
@@ -160,7 +161,14 @@ enum linear_path gemm_path(const struct gemm *g, int n_rows);           // the l
 void gemm_take(struct gemm *g, enum linear_path path, int n_rows);      // nothing beyond the rows it is for
 bool gemm_takes(const struct gemm *g, enum linear_path path, int rows); // whether that can be; of all but stream.cu's
 bool gemm_is_worth_timing(const struct gemm *g);                        // its weight is large
-enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err);
+/* What a LINEAR reads and writes. */
+struct linear_values {
+    struct dmat x, y;
+    struct drest rest; // of x, by PATH_SPLIT: what is left to be done
+    struct dmat twin;  // of y, by PATH_WIDE and PATH_TILES, with a static_scale; at NULL: none
+};
+enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, struct error *err);
+bool gemm_settles(const struct gemm *g, int n_rows); // whether it takes a rest.value
 
 /* ---- paths.c ----
  * Chooses the path of every LINEAR for every number of rows, as gemm_take has it. Before graphs are captured, when a step can run. */
@@ -175,12 +183,15 @@ int padded_rows_at(int i); // and back
  * A LINEAR whose weight is e4m3 reads, when the step is large, its input as e4m3 with a scale a row: the value's twin. Whoever makes
  * the value may write the twin in the same pass (twin_to_write), and need not write the value if nobody reads that
  * (value_is_read); where it does not write the twin, the first LINEAR that reads it puts launch_quantise before itself, which is a
- * shorter way if whoever made the value has left its rows' largest sizes behind (output_with_most). */
+ * shorter way if whoever made the value has left its rows' largest sizes behind (output_with_most), and shorter still if it has also written
+ * the twin by a scale that holds for most rows, which is then looked at alone (twin_foreseen, static_scale.c). */
 struct twin {
-    val of;               // the value, or columns of it
-    struct dmat q;        // e4m3, as many rows as the value
-    uint32_t *most;       // [rows]: dmat.most of the value
-    bool written, folded; // in the step that is being put on the stream: q, most
+    val of;                     // the value, or columns of it
+    struct dmat q;              // e4m3, as many rows as the value
+    uint32_t *most;             // [rows]: dmat.most of the value
+    struct dmeeting *of_tokens; // drest.of_tokens
+    // In the step that is being put on the stream: q, with a scale a row; q by q.static_scale; most.
+    bool written, foreseen, folded;
 };
 
 /* ---- fold.c ---- */
@@ -245,14 +256,15 @@ struct executable {
     struct compiled_op *ops; // [program.n_ops]
     struct twin *twins;      // [n_twins]
     int n_twins;
-    struct dmosts mosts;      // of the twins, zero when a step begins
-    void *memory;             // values
-    int64_t step_bytes;       // of all that a step uses on the device
-    struct trace_mark *marks; // [program.n_ops + 1] while a step is traced, else NULL
-    bool only_sized;          // nothing is allocated: step_bytes is what is wanted
-    void *scratch;            // of conversions and experts
-    char *counters;           // [program.n_ops][COUNTER_BYTES], of LINEARs
-    cudaGraphExec_t *graphs;  // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
+    struct dmosts mosts;       // of the twins, zero when a step begins
+    struct dmeeting *meetings; // likewise, [n_twins][REST_MEETINGS]
+    void *memory;              // values
+    int64_t step_bytes;        // of all that a step uses on the device
+    struct trace_mark *marks;  // [program.n_ops + 1] while a step is traced, else NULL
+    bool only_sized;           // nothing is allocated: step_bytes is what is wanted
+    void *scratch;             // of conversions and experts
+    char *counters;            // [program.n_ops][COUNTER_BYTES], of LINEARs
+    cudaGraphExec_t *graphs;   // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
     int n_graphs;
     int n_untimed;       // numbers of rows for which paths_choose had no time left
     struct drope *ropes; // [program.n_ropes]
@@ -290,7 +302,7 @@ void twins_plan(struct executable *exe);
 /* For program_plan_memory, beside the program's values as they live here. */
 struct value twin_as_value(const struct executable *exe, const struct value *values, const struct twin *t);
 void twin_place(struct executable *exe, struct twin *t, void *at);
-enum status twins_alloc(struct executable *exe, struct error *err); // their `most`
+enum status twins_alloc(struct executable *exe, struct error *err); // their `most` and `of_tokens`
 struct twin *twin_of(const struct executable *exe, val v);          // NULL: none
 
 /* The twin that a producer is to write beside out[k] in a step of so many rows; it counts as written. at NULL: nobody reads it. */
@@ -298,6 +310,8 @@ struct dmat twin_to_write(const struct executable *exe, const struct compiled_op
 /* out[k] of a step of so many rows, for a producer that folds its largest sizes if it is told where (dmat.most): it is where a twin is
  * wanted that the producer does not write. */
 struct dmat output_with_most(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+/* Behind output_with_most of out[k]: the twin that the producer is to write by its static_scale. at NULL: it has none. */
+struct dmat twin_foreseen(const struct compiled_op *c, int k);
 /* in[k] of a step of so many rows: raw products, if the LINEAR that makes them leaves them so. */
 struct dmat input_of(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
 /* Whether all that read the LINEAR's output take raw products. */
@@ -305,6 +319,9 @@ bool raw_will_be_read(const struct program *p, const struct op *linear);
 
 /* Whether anybody reads out[k] itself in a step of so many rows. */
 bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+
+/* ---- static_scale.c ---- */
+enum status static_scales_find(struct executable *exe, struct error *err); // once its ops are compiled
 
 /* ---- memory.c ---- */
 /* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much there is. */

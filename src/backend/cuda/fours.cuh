@@ -109,6 +109,12 @@ inline bool lies_in_eights(const dmat &m) { return !m.at || (m.width % 8 == 0 &&
 __device__ inline float e4m3_scale(float largest) { return fmaxf(largest, 1e-30f) * (1.0f / 448.0f); }
 __device__ inline float e4m3_inverse(float largest) { return __fdividef(448.0f, fmaxf(largest, 1e-30f)); }
 
+/* Whether a row with such a largest size may keep its static scale: neither clamped nor so small that subnormal elements lose much. What is not a
+ * number may not. */
+__device__ inline bool static_scale_fits(float largest, float static_scale) {
+    return largest == 0 || (largest >= STATIC_LEAST * static_scale && largest <= STATIC_MOST * static_scale);
+}
+
 __device__ inline uint32_t e4m3_of(float4 x) {
     uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(x.x, x.y), __NV_SATFINITE, __NV_E4M3);
     uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(x.z, x.w), __NV_SATFINITE, __NV_E4M3);

@@ -76,7 +76,7 @@ static struct dtiles tiles_of(const struct gemm *g) {
 }
 
 static struct dwide wide_of(const struct gemm *g) {
-    return (struct dwide){g->weight, bias_of(g), g->act ? (int)g->act->args.gated_act.act : 0};
+    return (struct dwide){.w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0};
 }
 
 enum linear_path gemm_library(const struct gemm *g) { return g->weight.element == ELEMENT_E4M3 ? PATH_TWIN : PATH_VALUE; }
@@ -164,24 +164,31 @@ cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, cons
                           o.workspace, a->workspace_bytes, g->backend->stream);
 }
 
-static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, struct dmat x, struct dmat y) {
+static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, const struct linear_values *v) {
     struct dtiles tiles = tiles_of(g);
     struct dwide wide = wide_of(g);
+    tiles.twin = wide.twin = v->twin;
+    tiles.rest = v->rest;
     switch (p->path) {
-    case PATH_TILES: return launch_tiles_linear(g->backend->stream, p->rows, &tiles, x, y);
-    case PATH_WIDE: return launch_wide_linear(g->backend->stream, p->rows, &wide, x, y);
-    default: return launch_split_product(g->backend->stream, p->rows, g->weight, x, y);
+    case PATH_TILES: return launch_tiles_linear(g->backend->stream, p->rows, &tiles, v->x, v->y);
+    case PATH_WIDE: return launch_wide_linear(g->backend->stream, p->rows, &wide, v->x, v->y);
+    default: return launch_split_product(g->backend->stream, p->rows, g->weight, v->x, v->y, &v->rest);
     }
 }
 
-enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err) {
+bool gemm_settles(const struct gemm *g, int n_rows) {
+    const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
+    return (p->path == PATH_TILES && !g->act) || (p->path == PATH_SPLIT && split_settles(g->weight, p->rows));
+}
+
+enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, struct error *err) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
     if (p->path == PATH_TILES || p->path == PATH_WIDE || p->path == PATH_SPLIT) {
-        DEVICE_TRY(g->backend, err, put_ours(g, p, x, y), "%s: the product of %d rows did not start", g->op->weights[0]->name, n_rows);
+        DEVICE_TRY(g->backend, err, put_ours(g, p, v), "%s: the product of %d rows did not start", g->op->weights[0]->name, n_rows);
         return OK;
     }
     bool counts = p->algorithm.workspace_bytes <= COUNTER_BYTES && g->counter;
-    struct operands o = {g->weight.at, x.at, y.at, counts ? g->counter : g->backend->workspace};
+    struct operands o = {g->weight.at, v->x.at, v->y.at, counts ? g->counter : g->backend->workspace};
     cublasStatus_t code = gemm_put(g, p, &p->algorithm, o);
     if (code != CUBLAS_STATUS_SUCCESS)
         return device_fault(g->backend, err, cudaErrorUnknown, "%s: the product of %d rows did not start: %s", g->op->weights[0]->name,

@@ -34,6 +34,7 @@ struct dmat {
     float *scale;                              // [rows] of ELEMENT_E4M3, else NULL
     const float *row_scale, *col_scale, *bias; // of raw products, else NULL; bias may be NULL
     uint32_t *most;                            // [rows] or NULL
+    float static_scale;                        // of ELEMENT_E4M3: launch_quantise_rest; 0: none
 };
 
 /* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent.
@@ -165,10 +166,38 @@ void launch_embed(const struct launch *l, struct dweight table, float scale, str
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
 
+/* ---- static_scale.cu: when a program is compiled; not a node of a step ---- */
+/* squares[j] = (variance of gate j) * (variance of what it lets through), for rows x = z * norm with z of variance 1 that agree with no row of w:
+ * those of (w norm + bias). w e4m3: gates, then what they let through; norm [w.in] floats, or 1 + norm; bias NULL: none. */
+struct dgated_sizes {
+    struct dweight w;
+    const float *norm, *bias;
+    bool plus_one;
+};
+void launch_gated_sizes(cudaStream_t stream, const struct dgated_sizes *g, float *squares);
+
 /* ---- quantise.cu ---- */
 /* y8 = x as e4m3 with a scale a row: the largest size / 448. What is not finite stays so. x of 16 or 32 bits; y8.width % 16 == 0.
  * x may have most: then it is read once, by as many blocks as there is room for. */
 void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8);
+
+/* Where whoever made x has also written its twin y8 by a scale known beforehand (dmat.static_scale, a power of two from 2^-15 to 2^15; rows at
+ * multiples of 8 bytes): e4m3(x / static_scale), clamped. A row whose largest size is from STATIC_LEAST to STATIC_MOST times that, or zero, is
+ * left as it is, and the scale is its own; any other becomes what launch_quantise makes of it. So a row depends on nothing but itself and
+ * static_scale. x of 16 bits, with most. */
+enum { STATIC_LEAST = 8, STATIC_MOST = 448 };
+void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8);
+
+/* The same by the product that reads the twin, before it does: its blocks share the rows that are to be made, and wait for one another, so all of
+ * them must have a place at once. */
+enum { REST_TOKENS = 128, REST_MEETINGS = 4 };
+struct dmeeting {
+    uint32_t n_come, n_held; // blocks that have come to the one that is on; how many were held
+};
+struct drest {
+    struct dmat value;          // whose twin x is, with most; at NULL: the twin is as it should be
+    struct dmeeting *of_tokens; // [REST_MEETINGS], of REST_TOKENS rows each at most; nobody else's at the same time, zero to begin with
+};
 
 /* What the library makes of e4m3 rows and e4m3 rows are raw products: sums of products of elements, in half precision and divided by
  * RAW_UNIT so that they fit: a product of rows that both have their largest size everywhere fits up to 5,300 columns, one of
@@ -222,6 +251,8 @@ struct dtiles {
     struct dweight w;  // e4m3
     const float *bias; // [w.out]; NULL: none
     struct dending ending;
+    struct dmat twin;  // of y, of GATED: written too, by its static_scale; at NULL: none
+    struct drest rest; // of x
 };
 /* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, units of 8, w and x at multiples of 16 bytes; y of 16
  * bits, or float32 if PLAIN. Of GATED y may have most. */
@@ -244,6 +275,7 @@ struct dwide {
     struct dweight w;  // e4m3: gates, then what they let through
     const float *bias; // [w.out]; NULL: none
     int act;           // core/ops.h activation: ACT_SILU or ACT_GELU_TANH
+    struct dmat twin;  // of y: written too, by its static_scale; at NULL: none
 };
 /* Whether it can compute y = act(gate) * up, y.width = w.out / 2: x e4m3 with a scale a row; w.in a multiple of 16, y.width of 8, w, x and y
  * and their rows at multiples of 16 bytes; y of 16 bits. y may have most. */
@@ -269,7 +301,10 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
 /* Whether it can compute y = x W^T / RAW_UNIT: x e4m3; w.in a multiple of 16, w.out of 8, w, x and y and their rows at multiples of 16 bytes; y of
  * half precision. Scales are not looked at. */
 bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
-cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y);
+/* rest: of x; NULL: none. */
+cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, const struct drest *rest);
+/* Whether rest.value may be given. */
+bool split_settles(struct dweight w, int n_rows);
 
 /* How it is cut into blocks. launch_split_product takes the one that split_cut_of names, or the first; tests and benchmarks try others. */
 enum { SPLIT_CUTS = 12 };
@@ -280,7 +315,8 @@ struct split_cut {
 struct split_cut split_cut_at(int i);
 /* The narrowest with which all blocks are at work at once, on most multiprocessors; negative: none, and the library is better. */
 int split_cut_of(struct dweight w, int n_rows);
-cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut);
+cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
+                                     const struct drest *rest, int cut);
 
 /* ---- head.cu: LINEAR of 16 bits whose rows are logits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows ---- */
 struct dhead {

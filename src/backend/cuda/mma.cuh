@@ -8,6 +8,7 @@
 #pragma once
 
 #include "backend/cuda/bulk.cuh"
+#include "backend/cuda/kernels.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -25,6 +26,11 @@ __device__ __forceinline__ bool threads_any(int barrier, int n_threads, bool x) 
 /* Words of shared memory, by their addresses there; 16 bytes are aligned. */
 __device__ __forceinline__ void store_shared(uint32_t at, uint32_t x) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+__device__ __forceinline__ uint32_t load_shared(uint32_t at) {
+    uint32_t x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
 }
 __device__ __forceinline__ uint4 load_shared_16(uint32_t at) {
     uint4 v;
@@ -110,6 +116,18 @@ __device__ __forceinline__ uint16_t e4m3_of_pair(uint32_t pair) {
 }
 __device__ __forceinline__ uint32_t e4m3_of_pairs(uint32_t low, uint32_t high) {
     return e4m3_of_pair(low) | (uint32_t)e4m3_of_pair(high) << 16;
+}
+
+/* A pair of 16 bits times a power of two. What is not a number stays so. */
+template <bool BF16> __device__ __forceinline__ uint16_t e4m3_of_scaled_pair(uint32_t pair, float factor) {
+    if (BF16)
+        return e4m3_of_floats(__uint_as_float(pair << 16) * factor, __uint_as_float(pair & 0xffff0000u) * factor);
+    __half2 scaled = __hmul2(reinterpret_cast<__half2 &>(pair), __float2half2_rn(factor));
+    return e4m3_of_pair(reinterpret_cast<uint32_t &>(scaled));
+}
+/* Whether a kernel can write this twin beside 16 bits: its factor, 1 / static_scale, is exact in half precision. */
+inline bool is_static_twin(const dmat &twin) {
+    return (uintptr_t)twin.at % 8 == 0 && twin.stride % 8 == 0 && twin.static_scale >= 0x1p-15f && twin.static_scale <= 0x1p15f;
 }
 
 /* Two e4m3 as a pair of float16. */

@@ -16,6 +16,9 @@
  * library's kernels cannot do, and where most of the gain comes from. The block takes less than half of a multiprocessor's registers, so that
  * small nodes before and behind it run beside it.
  *
+ * x may have been written by a static scale, which rows of other sizes must not keep (launch_quantise_rest): then blocks look at the rows' largest
+ * sizes before x is copied, and make the rows that it does not fit (twin_rest.cuh).
+ *
  * The end: each block finishes some columns. It gets the others' sums into memory that is for nothing else (nobody waits until rings are
  * free), adds them in the order of the blocks, so that results are the same every time, and writes by way of shared memory, 64 bytes of a
  * token at a time. All is unrolled: with loops and divisions it took 2.4 us in place of 1.
@@ -27,6 +30,7 @@
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/ring.cuh"
+#include "backend/cuda/twin_rest.cuh"
 #include "backend/cuda/wgmma_e4m3.cuh"
 
 namespace {
@@ -40,6 +44,7 @@ struct split_args {
     int64_t y_stride;
     int n_columns, n_tokens, n_pieces; // of y; of 128 columns of x
     int tile_tokens;                   // a multiple of 8
+    rest_args rest;
 };
 
 /* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of four sums. */
@@ -113,7 +118,6 @@ template <int N, int SPLIT> struct block {
     }
     __device__ void feed(const CUtensorMap *w_map, const CUtensorMap *x_map, uint64_t policy) const {
         uint64_t often = policy_read_often();
-        wait_for_previous();
 #pragma unroll 1
         for (int i = 0; i < n_pieces && i < S::X_STAGES; i++)
             put_x(x_map, i, i, i, often);
@@ -130,6 +134,11 @@ template <int N, int SPLIT> struct block {
         }
     }
 
+    // ---- rows of x that are left ----
+
+    __device__ rest_list look(int lane, bool tells) const {
+        return look_at_rows(a.rest, token_tile * a.tile_tokens, end_token(), lane, tells);
+    }
     // ---- products: a warpgroup's ----
 
     __device__ __forceinline__ void multiply(float (&sums)[N / 2], int group, bool tells) const {
@@ -244,6 +253,9 @@ template <int N, int SPLIT> struct block {
         __syncwarp();
     }
     __device__ void copy(const CUtensorMap *w_map, const CUtensorMap *x_map, int lane) const {
+        wait_for_previous();
+        if (a.rest.value.at && look(lane, row_tile == 0 && rank == 0).any())
+            copies_may_begin(CONSUMERS);
         if (lane == 0)
             feed(w_map, x_map, policy());
         __syncwarp();
@@ -253,6 +265,11 @@ template <int N, int SPLIT> struct block {
         float sums[N / 2] = {}; // a part may have no terms
         int group = warp / 4;
         wait_for_previous(); // who reads y has
+        if (a.rest.value.at) {
+            rest_list list = look(lane, false);
+            if (list.any())
+                settle_rows(a.rest, list, token_tile * a.tile_tokens, x + warp * REST_TOKENS * 4, CONSUMERS, a.rest.of_tokens + token_tile);
+        }
         multiply(sums, group, threadIdx.x % WARPGROUP == 0);
         cluster_are_here(); // all have begun, and their barriers are ready
         send<0>(sums);
@@ -330,6 +347,8 @@ int split_cut_of(struct dweight w, int n_rows) {
     return -1;
 }
 
+bool split_settles(struct dweight w, int n_rows) { return split_cut_of(w, n_rows) >= 0 && n_rows <= REST_MEETINGS * TOKENS; }
+
 bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 &&
                     (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0;
@@ -337,7 +356,8 @@ bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
            w.out % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= INT32_MAX / 16;
 }
 
-cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut) {
+cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
+                                     const struct drest *rest, int cut) {
     const instance *i = &INSTANCES[cut];
     int tiles = up_to(n_rows, TOKENS), tile_tokens = up_to(up_to(n_rows, tiles), 8) * 8;
     CUtensorMap w_map, x_map;
@@ -347,13 +367,16 @@ cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dwe
     if (!encode_rows(&w_map, w.at, 2, w_size, w_stride, w_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) ||
         !encode_rows(&x_map, x.at, 2, x_size, x_stride, x_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
         return cudaErrorInvalidValue;
-    split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens};
+    split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens, {}};
+    if (rest && rest->value.at)
+        args.rest = {rest->value, x, rest->of_tokens};
     cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
     dim3 grid(up_to((int)w.out, i->cut.rows) * i->cut.split, tiles);
     return launch_cluster(i->run, grid, i->cut.split, dim3(THREADS), i->shared, stream, w_map, x_map, args);
 }
 
-cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y) {
+cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
+                                 const struct drest *rest) {
     int cut = split_cut_of(w, n_rows);
-    return launch_split_product_cut(stream, n_rows, w, x, y, cut < 0 ? 0 : cut);
+    return launch_split_product_cut(stream, n_rows, w, x, y, rest, cut < 0 ? 0 : cut);
 }

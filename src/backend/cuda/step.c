@@ -44,27 +44,43 @@ static enum status copy_cache(struct executable *exe, const struct batch_plan *p
 
 // ---- the ops ----------------------------------------------------------------------------------------------------
 
-/* Where a kernel of ours writes. Those that can fold the rows' largest sizes as well if a LINEAR is going to ask for them. */
-static struct dmat output_of(const struct executable *exe, const struct compiled_op *c, int n_rows) {
+/* What a kernel of ours writes. Those that can fold the rows' largest sizes as well if a LINEAR is going to ask for them. */
+static void written_by_ours(const struct executable *exe, const struct compiled_op *c, int n_rows, struct linear_values *v) {
     const struct compiled_op *maker = linear_maker(c, n_rows);
     enum linear_path path = linear_path(c, n_rows);
-    bool folds = path == PATH_WIDE || (path == PATH_TILES && maker->op->code == OP_GATED_ACT);
-    return folds ? output_with_most(exe, maker, 0, n_rows) : maker->out[0];
+    v->y = maker->out[0];
+    if (path != PATH_WIDE && (path != PATH_TILES || maker->op->code != OP_GATED_ACT))
+        return;
+    v->y = output_with_most(exe, maker, 0, n_rows);
+    v->twin = twin_foreseen(maker, 0);
+}
+
+/* The twin of x, which the product settles itself, or a node before it. */
+static void read_twin(const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x, struct linear_values *v) {
+    struct twin *t = c->in_twin;
+    x.most = t->folded ? t->most : NULL;
+    v->x = t->q;
+    if (!t->written && t->foreseen && gemm_settles(c->gemm, n_rows))
+        v->rest = (struct drest){x, t->of_tokens};
+    else if (!t->written && t->foreseen)
+        launch_quantise_rest(l, n_rows, x, t->q);
+    else if (!t->written)
+        launch_quantise(l, n_rows, x, t->q);
+    t->written = true;
 }
 
 static enum status run_linear(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows,
                               struct error *err) {
     struct dmat x = l->in_order && c->in_order.at ? c->in_order : c->in[0];
     enum linear_path path = linear_path(c, n_rows);
+    struct linear_values v = {0};
     if (reads_twin(path)) {
-        x.most = c->in_twin->folded ? c->in_twin->most : NULL;
-        if (!c->in_twin->written)
-            launch_quantise(l, n_rows, x, c->in_twin->q);
-        c->in_twin->written = true;
+        read_twin(c, l, n_rows, x, &v);
+        v.y = c->raw;
         if (is_ours(path))
-            return gemm_run(c->gemm, n_rows, c->in_twin->q, output_of(exe, c, n_rows), err);
-        TRY(gemm_run(c->gemm, n_rows, c->in_twin->q, c->raw, err));
-        if (!c->raw_is_read)
+            written_by_ours(exe, c, n_rows, &v);
+        TRY(gemm_run(c->gemm, n_rows, &v, err));
+        if (!is_ours(path) && !c->raw_is_read)
             launch_rescale(l, n_rows, c->raw, c->out[0]);
         return OK;
     }
@@ -75,7 +91,7 @@ static enum status run_linear(const struct executable *exe, const struct compile
     if (path == PATH_HEAD)
         return head_run(exe, c, l, x, err);
     if (path != PATH_STREAM)
-        return gemm_run(c->gemm, n_rows, x, c->out[0], err);
+        return gemm_run(c->gemm, n_rows, &(struct linear_values){.x = x, .y = c->out[0]}, err);
     stream_run(exe, c, l, n_rows, x);
     return OK;
 }
@@ -223,7 +239,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
 
 enum status step_launch_ops(struct executable *exe, const struct launch *l, int first, int end, struct error *err) {
     for (int i = 0; i < exe->n_twins; i++)
-        exe->twins[i].written = exe->twins[i].folded = false;
+        exe->twins[i].written = exe->twins[i].foreseen = exe->twins[i].folded = false;
     for (int i = first; i < end; i++) {
         TRY(trace_mark(exe, i, err));
         TRY(run_op(exe, &exe->ops[i], l, err));

@@ -17,6 +17,8 @@
  *
  * Weights are never written, so the ring is full of them before the wait for the node before; x follows into the same stages.
  *
+ * Beside y, of pairs, it may write y's e4m3 twin by a scale known beforehand (dmat.static_scale).
+ *
  * Bytes: W once; x once a tile, from the L2. What was tried and lost, on an H200: x copied once for several tiles (multicast; x is not
  * what limits), two blocks of consecutive nodes on a multiprocessor (a ring under 100 KB loses more than an early start gains, and
  * blocks double up), asking the L2 for the next weight when the own is on its way (bulk prefetches of pieces of rows take 20 ns
@@ -68,10 +70,11 @@ struct filler {
         if (++x_piece == s.piece_end)
             x_piece = s.piece_begin;
     }
-    __device__ void fill() {
+    __device__ void begin() {
         for (int i = 0; i < n_early; i++)
             put_w(i);
-        wait_for_previous();
+    }
+    __device__ void fill() {
         for (int i = 0; i < n_early; i++)
             put_x(i);
         ring_place at = {0, a.n_stages, 0};
@@ -202,6 +205,12 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
 
     if (warp == n_consumers / 32) {
         if (threadIdx.x % 32 == 0)
+            ring_filler.begin();
+        __syncwarp();
+        wait_for_previous();
+        if (E == PLAIN && a.rest.value.at && look_at_rows(a.rest, 0, a.n_tokens, threadIdx.x % 32, blockIdx.x == 0).any())
+            copies_may_begin(n_consumers);
+        if (threadIdx.x % 32 == 0)
             ring_filler.fill();
         __syncwarp();
         if (a.split > 1)
@@ -212,7 +221,12 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
     wait_for_previous();
     float mine = 0; // comes while products are made
     if (threadIdx.x < a.n_tokens)
-        mine = a.x_scale[threadIdx.x];
+        mine = E == PLAIN && a.rest.value.at ? scale_of_row(a.rest, threadIdx.x) : a.x_scale[threadIdx.x];
+    if (E == PLAIN && a.rest.value.at) {
+        rest_list list = look_at_rows(a.rest, 0, a.n_tokens, threadIdx.x % 32, false);
+        if (list.any())
+            settle_rows(a.rest, list, 0, s.x + warp * TILES_MAX_ROWS * 4, n_consumers, a.rest.of_tokens);
+    }
     ring_place at = {0, a.n_stages, 0};
     float sums[N / 2], most[N / 8] = {};
     for (int pass = 0; pass < s.n_passes; pass++) {
@@ -362,7 +376,8 @@ static bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows) {
 cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y,
                                     const struct tiles_cut *cut) {
     CUtensorMap w_map, x_map;
-    if (!map_weight(&w_map, a, cut->octets) || !map_tokens(&x_map, x, n_rows))
+    bool twins = !a->twin.at || (in_pairs(a) && is_static_twin(a->twin)), rests = !a->rest.value.at || !in_pairs(a);
+    if (!twins || !rests || !map_weight(&w_map, a, cut->octets) || !map_tokens(&x_map, x, n_rows))
         return cudaErrorInvalidValue;
     int n_units = units_of(a);
     tiles_args args = {a->w.scale,
@@ -377,7 +392,10 @@ cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struc
                        up_to(up_to(n_units, 8), cut->octets),
                        cut->n_stages,
                        cut->split,
-                       (int)ring_bytes(in_pairs(a), n_rows, cut)};
+                       (int)ring_bytes(in_pairs(a), n_rows, cut),
+                       a->twin,
+                       1 / a->twin.static_scale,
+                       {a->rest.value, x, a->rest.of_tokens}};
     kernel k = kernel_of(a, y.element, n_rows);
     size_t shared = shared_bytes(&a->ending, n_rows, cut);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);

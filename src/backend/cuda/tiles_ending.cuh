@@ -9,6 +9,7 @@
 #include "backend/cuda/bulk.cuh"
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/twin_rest.cuh"
 
 struct tiles_args {
     const float *w_scale, *bias, *x_scale;
@@ -16,6 +17,9 @@ struct tiles_args {
     dending ending;
     int n_units; // columns of y, or pairs of rows
     int n_tokens, n_pieces, octets, n_tiles, n_stages, split, ring_bytes;
+    dmat twin;         // at NULL: none
+    float twin_factor; // 1 / static_scale
+    rest_args rest;    // of PLAIN
 };
 
 /* The endings as kernels have them: activations that models of size have are written out. */
@@ -47,6 +51,7 @@ template <variant E> static __device__ float ended_pair(const tiles_args &a, flo
 template <class Y> struct halves;
 template <> struct halves<__half> {
     using pair = __half2;
+    static constexpr bool BF16 = false;
     static __device__ pair of(float low, float high) { // as to_half, but what is not a number stays so
         pair v = __floats2half2_rn(low, high), most = __float2half2_rn(65504.0f);
         return __hmax2_nan(__hmin2_nan(v, most), __hneg2(most));
@@ -55,6 +60,7 @@ template <> struct halves<__half> {
 };
 template <> struct halves<__nv_bfloat16> {
     using pair = __nv_bfloat162;
+    static constexpr bool BF16 = true;
     static __device__ pair of(float low, float high) { return __floats2bfloat162_rn(low, high); }
     static __device__ float2 floats(pair v) { return __bfloat1622float2(v); }
 };
@@ -85,8 +91,9 @@ template <class Y> static __device__ uint32_t turned_halves(float v0, float v1) 
     return turn_matrix(reinterpret_cast<uint32_t &>(pair));
 }
 
-/* Into y, and each row's largest size, as it was rounded, into `most`, of the token that the lane then has. */
-template <class Y> static __device__ void write_eight(const tiles_args &a, int octet, int first_token, float v0, float v1, float &most) {
+/* Into y and its twin, and each row's largest size, as it was rounded, into `most`, of the token that the lane then has. */
+template <class Y, bool GATED>
+static __device__ void write_eight(const tiles_args &a, int octet, int first_token, float v0, float v1, float &most) {
     int lane = threadIdx.x % 32;
     if constexpr (sizeof(Y) == 4) {
         int token = first_token + lane % 4 * 2;
@@ -100,8 +107,12 @@ template <class Y> static __device__ void write_eight(const tiles_args &a, int o
         uint32_t turned = turned_halves<Y>(v0, v1);
         float2 v = halves<Y>::floats(reinterpret_cast<typename halves<Y>::pair &>(turned));
         most = larger(most, larger(fabsf(v.x), fabsf(v.y)));
+        int column = octet * 8 + lane % 4 * 2;
         if (token < a.n_tokens)
-            *reinterpret_cast<uint32_t *>(static_cast<Y *>(a.y.at) + token * a.y.stride + octet * 8 + lane % 4 * 2) = turned;
+            *reinterpret_cast<uint32_t *>(static_cast<Y *>(a.y.at) + token * a.y.stride + column) = turned;
+        if (GATED && a.twin.at && token < a.n_tokens)
+            *reinterpret_cast<uint16_t *>(static_cast<uint8_t *>(a.twin.at) + token * a.twin.stride + column) =
+                e4m3_of_scaled_pair<halves<Y>::BF16>(turned, a.twin_factor);
     }
 }
 
@@ -116,11 +127,11 @@ static __device__ void finish(const tiles_args &a, const row_pair &r, const floa
     float high[2] = {sums.z * (r.scale[1] * x0) + r.bias[1], sums.w * (r.scale[1] * x1) + r.bias[1]};
     if (E == PLAIN) {
         if (r.octet[0] >= 0)
-            write_eight<Y>(a, r.octet[0], first_token, low[0], low[1], most);
+            write_eight<Y, false>(a, r.octet[0], first_token, low[0], low[1], most);
         if (r.octet[1] >= 0)
-            write_eight<Y>(a, r.octet[1], first_token, high[0], high[1], most);
+            write_eight<Y, false>(a, r.octet[1], first_token, high[0], high[1], most);
     } else if (r.octet[0] >= 0) {
-        write_eight<Y>(a, r.octet[0], first_token, ended_pair<E>(a, low[0], high[0]), ended_pair<E>(a, low[1], high[1]), most);
+        write_eight<Y, true>(a, r.octet[0], first_token, ended_pair<E>(a, low[0], high[0]), ended_pair<E>(a, low[1], high[1]), most);
     }
 }
 

@@ -97,10 +97,16 @@ enum status twins_alloc(struct executable *exe, struct error *err) {
     int64_t rows = padded_rows(exe->bucket.max_tokens);
     exe->mosts = (struct dmosts){.pitch = rows, .n = exe->n_twins};
     TRY(device_alloc(exe, &exe->mosts.at, exe->n_twins * rows * (int64_t)sizeof *exe->mosts.at, "largest sizes", err));
+    size_t meeting_bytes = (size_t)exe->n_twins * REST_MEETINGS * sizeof *exe->meetings;
+    TRY(device_alloc(exe, &exe->meetings, (int64_t)meeting_bytes, "meetings of blocks", err));
     if (exe->only_sized)
         return OK;
-    for (int i = 0; i < exe->n_twins; i++)
+    for (int i = 0; i < exe->n_twins; i++) {
         exe->twins[i].most = exe->mosts.at + i * rows;
+        exe->twins[i].of_tokens = exe->meetings + i * REST_MEETINGS;
+    }
+    DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->meetings, 0, meeting_bytes, exe->backend->stream), "clearing %zu bytes",
+               meeting_bytes);
     size_t n_bytes = (size_t)(exe->n_twins * rows) * sizeof *exe->mosts.at;
     DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->mosts.at, 0, n_bytes, exe->backend->stream), "clearing %zu bytes", n_bytes);
     return OK;
@@ -135,6 +141,14 @@ struct dmat output_with_most(const struct executable *exe, const struct compiled
         y.most = t->most;
     }
     return y;
+}
+
+struct dmat twin_foreseen(const struct compiled_op *c, int k) {
+    struct twin *t = c->out_twin[k];
+    if (!t || !t->folded || t->q.static_scale == 0)
+        return (struct dmat){0};
+    t->foreseen = true;
+    return t->q;
 }
 
 bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {

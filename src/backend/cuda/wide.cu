@@ -15,6 +15,9 @@
  *     cluster two blocks that share W: the same rows and each other tokens, where tokens make an even number of tiles. One copies the gates
  *             and the other the ups, to both (multicast), so that a stage of W leaves the L2 once for both.
  *
+ * Beside y it may write y's e4m3 twin by a scale known beforehand, of the 16 bits as they leave (dmat.static_scale): then nothing but a look at the
+ * rows' largest sizes stands between it and the product behind.
+ *
  * Results do not depend on timing. Weights are never written, so a block alone has the ring full of them before the wait for the node before;
  * tokens follow into the same stages.
  *
@@ -42,14 +45,6 @@ static __device__ void prepare_barriers(const wide_args &a, const shared_places 
     fence_bulk();
 }
 
-/* All threads: the barriers are ready, those of blocks that share copies too. */
-static __device__ void begin_together(int sharers) {
-    __syncthreads();
-    if (sharers > 1)
-        cluster_sync();
-    let_next_start();
-}
-
 static __device__ shared_places places_of(const wide_args &a, unsigned char *unaligned, uint64_t *barriers, int w_bytes) {
     shared_places m;
     m.ring = kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1));
@@ -60,30 +55,35 @@ static __device__ shared_places places_of(const wide_args &a, unsigned char *una
     return m;
 }
 
-/* Of a warp behind the consumers': its first thread copies. */
-static __device__ void copy_all(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank,
-                                int w_bytes, int n_arrivals) {
-    producer by(a, w_map, x_map, m, rank, w_bytes);
-    bool copies = threadIdx.x == CONSUMERS;
-    if (copies) {
+static __device__ bool copies() { return threadIdx.x == CONSUMERS; } // the first thread behind the consumers
+
+/* Of all threads: behind it barriers are ready, those of blocks that share copies too. */
+static __device__ void begin_together(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m,
+                                      int n_arrivals) {
+    if (copies()) {
         bulk_map_prefetch(w_map);
         bulk_map_prefetch(x_map);
         prepare_barriers(a, m, n_arrivals);
     }
-    if (copies && a.sharers == 1)
+    __syncthreads();
+    if (a.sharers > 1)
+        cluster_sync();
+    let_next_start();
+}
+
+/* Of a warp behind the consumers'. */
+static __device__ void copy_all(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank,
+                                int w_bytes) {
+    if (copies()) {
+        producer by(a, w_map, x_map, m, rank, w_bytes);
         by.begin();
-    __syncwarp();
-    begin_together(a.sharers);
-    if (copies && a.sharers > 1)
-        by.begin();
-    if (copies)
         by.run();
+    }
     __syncwarp();
 }
 
 template <int N, bool TOGETHER, bool PLAIN>
 static __device__ void multiply_all(const wide_args &a, const shared_places &m, int rank, int w_bytes, int warp) {
-    begin_together(a.sharers);
     consumer<N, TOGETHER, PLAIN> c = {a, m, rank, w_bytes + X_BYTES, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}, {}};
     c.run();
     __syncwarp();
@@ -98,9 +98,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     __shared__ uint64_t barriers[2 * MAX_STAGES];
     int w_bytes = a.octets * 2 * ATOM, warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers > 1 ? cluster_rank() : 0;
     shared_places m = places_of(a, unaligned, barriers, w_bytes);
+    begin_together(a, &w_map, &x_map, m, 1);
     if (warp >= WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        copy_all(a, &w_map, &x_map, m, rank, w_bytes, 1);
+        copy_all(a, &w_map, &x_map, m, rank, w_bytes);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         multiply_all<N, false, false>(a, m, rank, w_bytes, warp);
@@ -117,8 +118,9 @@ __global__ void __maxnreg__(104) wide_together(const __grid_constant__ CUtensorM
     __shared__ uint64_t barriers[2 * MAX_STAGES];
     int w_bytes = a.octets * 2 * ATOM, warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers > 1 ? cluster_rank() : 0;
     shared_places m = places_of(a, unaligned, barriers, w_bytes);
+    begin_together(a, &w_map, &x_map, m, GROUPS);
     if (warp >= WARPS)
-        copy_all(a, &w_map, &x_map, m, rank, w_bytes, GROUPS);
+        copy_all(a, &w_map, &x_map, m, rank, w_bytes);
     else
         multiply_all<N, true, PLAIN>(a, m, rank, w_bytes, warp);
     if (a.sharers > 1)
@@ -230,7 +232,7 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
                                    const struct wide_cut *cut) {
     const float LOG2_E = 1.4426950408889634f, GELU = 2 * 0.7978845608028654f * LOG2_E;
     CUtensorMap w_map, x_map;
-    if (!map_weight(&w_map, a, cut) || !map_tokens(&x_map, x, n_rows))
+    if ((a->twin.at && !is_static_twin(a->twin)) || !map_weight(&w_map, a, cut) || !map_tokens(&x_map, x, n_rows))
         return cudaErrorInvalidValue;
     wide_args args = {};
     args.w_scale = a->w.scale;
@@ -250,6 +252,9 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     args.bend = a->act == 0 ? LOG2_E : GELU;
     args.twist = a->act == 0 ? 0 : GELU * 0.044715f;
     args.y_element = y.element;
+    args.twin = static_cast<uint8_t *>(a->twin.at);
+    args.twin_stride = a->twin.stride;
+    args.twin_factor = 1 / a->twin.static_scale;
     const instance *i = instance_of(cut->octets);
     kernel together = a->act == 0 && !a->bias ? i->together_plain : i->together, run = cut->together ? together : i->by_turns;
     int shared = shared_bytes(cut), wanted = args.n_tiles * cut->sharers, n_blocks = cut->n_blocks < wanted ? cut->n_blocks : wanted;

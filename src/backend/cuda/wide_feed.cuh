@@ -25,6 +25,9 @@ struct wide_args {
     int n_tokens, n_pieces, octets, token_tiles, n_tiles, n_stages, sharers;
     float bend, twist; // of the activation
     element y_element;
+    uint8_t *twin; // NULL: none
+    int64_t twin_stride;
+    float twin_factor; // 1 / static_scale
 };
 
 struct shared_places { // addresses

@@ -31,6 +31,16 @@ template <bool BF16> static __device__ uint32_t larger_sizes(uint32_t sizes, uin
     return larger;
 }
 
+/* Eight of the element, times a power of two, as e4m3. */
+template <bool BF16> static __device__ uint2 to_e4m3(uint4 eight, float factor) {
+    const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+    uint32_t codes[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        codes[i] = e4m3_of_scaled_pair<BF16>(pairs[i], factor);
+    return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
+}
+
 /* gate * up / (1 + e^-(gate * (bend + twist * gate^2))): SiLU, and GELU by tanh. bend and twist count in powers of two. */
 static __device__ float gated(const wide_args &a, float gate, float up) {
     float power = exp2_fast(-gate * (a.bend + a.twist * gate * gate));
@@ -183,8 +193,11 @@ template <int N, bool TOGETHER, bool PLAIN> struct consumer {
             for (int i = 0; i < 2; i++) {
                 int token = i * 8 + lane / 4, octet = base + lane % 4, column = (row_tile * OCTETS + octet) * 8;
                 if (octet < OCTETS && column < a.n_columns && first_token + token < a.n_tokens) {
-                    int64_t at = (first_token + token) * a.y_stride + column;
-                    *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) + at * 2) = load_shared_16(staging + token * PITCH + lane % 4 * 16);
+                    int64_t at = (first_token + token) * a.y_stride + column, twin_at = (first_token + token) * a.twin_stride + column;
+                    uint4 eight = load_shared_16(staging + token * PITCH + lane % 4 * 16);
+                    *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) + at * 2) = eight;
+                    if (a.twin)
+                        *reinterpret_cast<uint2 *>(a.twin + twin_at) = to_e4m3<BF16>(eight, a.twin_factor);
                 }
             }
             __syncwarp();
@@ -220,6 +233,7 @@ template <int N, bool TOGETHER, bool PLAIN> struct consumer {
         uint32_t from = staging + lane / 4 * PITCH + lane % 4 * 16, most[2] = {0, 0};
         int first = first_token + lane / 4, column = (row_tile * OCTETS + lane % 4) * 8, n_columns = a.n_columns - column;
         char *y = static_cast<char *>(a.y) + (first * a.y_stride + column) * 2;
+        uint8_t *twin = a.twin + first * a.twin_stride + column;
 #pragma unroll
         for (int base = 0; base < OCTETS; base += AT_ONCE) {
             uint32_t words[AT_ONCE][2] = {};
@@ -237,8 +251,12 @@ template <int N, bool TOGETHER, bool PLAIN> struct consumer {
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                if (base + lane % 4 < OCTETS && base * 8 < n_columns && first + i * 8 < a.n_tokens)
-                    *reinterpret_cast<uint4 *>(y + i * 16 * a.y_stride + base * 16) = load_shared_16(from + i * 8 * PITCH);
+                if (base + lane % 4 < OCTETS && base * 8 < n_columns && first + i * 8 < a.n_tokens) {
+                    uint4 eight = load_shared_16(from + i * 8 * PITCH);
+                    *reinterpret_cast<uint4 *>(y + i * 16 * a.y_stride + base * 16) = eight;
+                    if (a.twin)
+                        *reinterpret_cast<uint2 *>(twin + i * 8 * a.twin_stride + base * 8) = to_e4m3<BF16>(eight, a.twin_factor);
+                }
             __syncwarp();
         }
         if (a.most)

@@ -1,0 +1,83 @@
+/* test_quantise.cu - rows that are there by a scale known beforehand, or not (launch_quantise_rest of src/backend/cuda/quantise.cu).
+ *
+ * Rows that the scale fits must keep what is there, poison here; all others must be bit by bit what launch_quantise makes of them. */
+#include "backend/cuda/quantise.cu"
+
+#include "rows_of_sizes.cuh"
+
+#include <time.h>
+
+enum { MOST_ROWS = 1100, MOST_WIDTH = 4096, POISON = 0xee };
+
+struct counts {
+    unsigned long long code, scale, stray, rows; // rows: of those that had to be made
+};
+
+static __global__ void compare(dmat x, dmat got, dmat want, int n_rows, int rows_there, counts *c) {
+    int row = blockIdx.x;
+    bool within = row < n_rows && is_within(x.most[row], got.static_scale);
+    const uint8_t *is = static_cast<const uint8_t *>(got.at) + row * got.stride,
+                  *made = static_cast<const uint8_t *>(want.at) + row * want.stride;
+    for (int col = threadIdx.x; col < got.stride; col += blockDim.x) {
+        bool inside = row < n_rows && col < got.width;
+        if (is[col] != (inside && !within ? made[col] : POISON))
+            atomicAdd(inside ? &c->code : &c->stray, 1);
+    }
+    if (threadIdx.x > 0)
+        return;
+    uint32_t scale = __float_as_uint(got.scale[row]);
+    uint32_t expected = row >= n_rows ? 0xeeeeeeeeu : __float_as_uint(within ? got.static_scale : want.scale[row]);
+    if (scale != expected)
+        atomicAdd(&c->scale, 1);
+    if (row < n_rows && !within)
+        atomicAdd(&c->rows, 1);
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 ? strtoull(argv[1], nullptr, 10) : (uint64_t)time(nullptr);
+    printf("seed %llu\n", (unsigned long long)seed);
+    launch l = {};
+    MUST(cudaStreamCreate(&l.stream));
+    void *values;
+    uint8_t *codes;
+    float *scales;
+    uint32_t *most;
+    counts *c;
+    MUST(cudaMalloc(&values, (size_t)MOST_ROWS * (MOST_WIDTH + 16) * 4));
+    MUST(cudaMalloc(&codes, (size_t)MOST_ROWS * (MOST_WIDTH + 32) * 2));
+    MUST(cudaMalloc(&scales, MOST_ROWS * 8));
+    MUST(cudaMalloc(&most, MOST_ROWS * 4));
+    MUST(cudaMalloc(&c, sizeof *c));
+    unsigned long long n_bad = 0, n_made = 0;
+    auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
+    for (int i = 0; i < 120; i++) {
+        int n_rows = i % 10 == 0 ? 1000 : 1 + random(600), there = n_rows + 8, width = 16 * (1 + random(MOST_WIDTH / 16));
+        element e = (element)random(3);
+        dmat x = {values, width + 8 * random(3), width, e}, got = {codes, width + 16 * random(3), width, ELEMENT_E4M3, scales};
+        x.most = most;
+        got.static_scale = ldexpf(1, random(12) - 8);
+        dmat want = got;
+        want.at = codes + (size_t)MOST_ROWS * (MOST_WIDTH + 32);
+        want.scale = scales + MOST_ROWS;
+        MUST(cudaMemsetAsync(codes, POISON, (size_t)MOST_ROWS * (MOST_WIDTH + 32) * 2, l.stream));
+        MUST(cudaMemsetAsync(scales, POISON, MOST_ROWS * 8, l.stream));
+        MUST(cudaMemsetAsync(most, 0, MOST_ROWS * 4, l.stream));
+        MUST(cudaMemsetAsync(c, 0, sizeof *c, l.stream));
+        fill_rows<<<there, 256, 0, l.stream>>>(x, seed, got.static_scale, i % 4 == 1);
+        launch_quantise(&l, n_rows, x, want);
+        launch_quantise_rest(&l, n_rows, x, got);
+        compare<<<there, 256, 0, l.stream>>>(x, got, want, n_rows, there, c);
+        counts found;
+        MUST(cudaMemcpyAsync(&found, c, sizeof found, cudaMemcpyDeviceToHost, l.stream));
+        MUST(cudaStreamSynchronize(l.stream));
+        bool fine = found.code == 0 && found.scale == 0 && found.stray == 0 && (i % 4 != 1 || found.rows == 0);
+        if (!fine)
+            printf("%d rows of %d, element %d, static scale %g: %llu codes, %llu scales, %llu strays; %llu rows made\n", n_rows, width,
+                   (int)e, (double)got.static_scale, found.code, found.scale, found.stray, found.rows);
+        n_bad += !fine;
+        n_made += found.rows;
+    }
+    n_bad += n_made < 1000; // or nothing was tested
+    printf(n_bad ? "%llu CASES FAILED\n" : "all fine\n", n_bad);
+    return n_bad != 0;
+}
