@@ -1,6 +1,6 @@
 /* commit.c - memory of a device behind the cache's blocks, where the backend takes it by need (backend_ops.commit_cache).
  *
- *     open    the pool has no block, then those of one piece of each group; then, if there is memory, one for each sequence that may run, of
+ *     open    the pool has no block, then those of one piece of each group; then, if there is memory, two for each sequence that may run, of
  *             at most FIRST_BYTES: the first batch would wait for them (a piece takes 0.1 to 3 ms, once in a while 30)
  *     step    while the device computes, a piece more where fewer blocks are blank than running sequences can want next
  *             a plan that wants more than that asks for it at once (sched/kv_pool.h)
@@ -28,7 +28,7 @@ int engine_commit(void *context, int group, int n) {
 
 void engine_commit_first(struct gyre *g, int max_seqs) {
     if (g->pool.commit)
-        kv_pool_commit_first(&g->pool, max_seqs + 1, FIRST_BYTES);
+        kv_pool_commit_first(&g->pool, 2 * (max_seqs + 1), FIRST_BYTES); // and as many as engine_commit_ahead wants behind those
     g->collected_us = clock_us(); // idle from now on
 }
 

@@ -73,6 +73,19 @@ cudaError_t graph_gather_fills(cudaGraph_t graph, void *at, size_t n_bytes) {
 
 // ---- capturing --------------------------------------------------------------------------------------------------
 
+/* The nodes of a step. */
+static enum status record(struct executable *exe, const struct launch *l, enum cudaStreamCaptureMode mode, cudaGraph_t *out,
+                          struct error *err) {
+    struct backend *b = exe->backend;
+    DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, mode), "a graph for %d rows", l->n_tokens);
+    enum status st = step_launch(exe, l, err);
+    cudaError_t code = cudaStreamEndCapture(b->stream, out);
+    if (st != OK)
+        return st;
+    DEVICE_TRY(b, err, code, "a graph for %d rows", l->n_tokens);
+    return OK;
+}
+
 /* Once outside of a graph before: what a kernel's first launch loads must not be loaded while capturing. The plan on the device is
  * that of a step without rows. */
 static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *out, struct error *err) {
@@ -80,18 +93,25 @@ static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *ou
     struct launch l = launch_of(exe, rows);
     cudaGraph_t graph;
     TRY(step_launch(exe, &l, err));
-    DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "a graph for %d rows", rows);
-    enum status st = step_launch(exe, &l, err);
-    cudaError_t code = cudaStreamEndCapture(b->stream, &graph);
-    if (st != OK)
-        return st;
-    DEVICE_TRY(b, err, code, "a graph for %d rows", rows);
-    code = graph_gather_fills(graph, exe->counters, (size_t)exe->program->n_ops * COUNTER_BYTES);
+    TRY(record(exe, &l, cudaStreamCaptureModeThreadLocal, &graph, err));
+    cudaError_t code = graph_gather_fills(graph, exe->counters, (size_t)exe->program->n_ops * COUNTER_BYTES);
     if (code == cudaSuccess)
         code = cudaGraphInstantiate(out, graph, 0);
     cudaGraphDestroy(graph);
     DEVICE_TRY(b, err, code, "a graph for %d rows", rows);
     DEVICE_TRY(b, err, cudaGraphUpload(*out, b->stream), "a graph for %d rows", rows);
+    return OK;
+}
+
+/* Steps of prompts are no graphs, but recording one loads the kernels that it would launch, as this mode lets it, without computing: the first
+ * prompts need not wait for them (where plans are kept the library's have not run yet). */
+static enum status load_prompts(struct executable *exe, struct error *err) {
+    for (int i = exe->n_graphs; padded_rows_at(i) <= exe->bucket.max_tokens; i++) {
+        struct launch l = {exe->backend->stream, padded_rows_at(i), 1, 1, exe->plan_view, exe->backend->block_size, false};
+        cudaGraph_t graph;
+        TRY(record(exe, &l, cudaStreamCaptureModeRelaxed, &graph, err));
+        cudaGraphDestroy(graph);
+    }
     return OK;
 }
 
@@ -104,6 +124,7 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
     DEVICE_TRY(b, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, b->stream), "an empty plan");
     for (exe->n_graphs = 0; exe->n_graphs < n; exe->n_graphs++)
         TRY(capture(exe, padded_rows_at(exe->n_graphs), &exe->graphs[exe->n_graphs], err));
+    TRY(load_prompts(exe, err));
     DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "%s: steps without rows", exe->program->name);
     return OK;
 }
