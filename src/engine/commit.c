@@ -27,8 +27,8 @@ int engine_commit(void *context, int group, int n) {
 }
 
 void engine_commit_first(struct gyre *g, int max_seqs) {
-    if (g->pool.commit)
-        kv_pool_commit_first(&g->pool, 2 * (max_seqs + 1), FIRST_BYTES); // and as many as engine_commit_ahead wants behind those
+    if (g->pool.commit) // as many as engine_commit_ahead wants behind those of a full batch, too
+        kv_pool_commit_first(&g->pool, 2 * (max_seqs + 1), FIRST_BYTES);
     g->collected_us = clock_us(); // idle from now on
 }
 
