@@ -125,22 +125,19 @@ static __global__ void check_bound(const int8_t *q, const screen::row *rows, scr
     atomicMax(&counts->most, (unsigned long long)__double_as_longlong(ratio));
 }
 
-/* Logits of rows of W, one warp's, against those of head.cu. */
-template <bool BF16, int CHUNK>
-static __global__ void compare_bits(screen::ending e, int out, const float *logits, unsigned long long *differ) {
+/* Logits of rows of W, a block's, against those of head.cu. */
+template <bool BF16> static __global__ void compare_bits(screen::ending e, int out, const float *logits, unsigned long long *differ) {
     extern __shared__ __align__(128) unsigned char ring[];
-    __shared__ uint64_t full[screen::EXACT_STAGES];
-    __shared__ int32_t ids[64];
-    int token = blockIdx.y, n = min(out, 1 + (int)(hash(blockIdx.x) % 64));
-    for (int i = threadIdx.x; i < n; i += 32)
+    __shared__ screen::ring_barriers barriers;
+    __shared__ int32_t ids[100];
+    int token = blockIdx.y, n = min(out, 1 + (int)(hash(blockIdx.x) % 100));
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
         ids[i] = hash(i + 1000 * (blockIdx.x + 100 * token)) % out;
     if (threadIdx.x == 0)
-        for (int i = 0; i < screen::EXACT_STAGES; i++)
-            barrier_init(shared_address(&full[i]), 1);
-    barrier_init_done();
-    __syncwarp();
-    screen::exact_logits<BF16, CHUNK>(e, static_cast<const char *>(e.x.at) + token * e.x.stride * 2, ids, n, 0, 1, shared_address(ring),
-                                      shared_address(full))
+        barriers.init();
+    __syncthreads(); // ids and barriers
+    screen::exact_logits<BF16>(e, static_cast<const char *>(e.x.at) + token * e.x.stride * 2, ids, n, shared_address(ring),
+                               shared_address(barriers.full), shared_address(barriers.empty))
         .each([&](float logit, int id) {
             if (__float_as_uint(logit) != __float_as_uint(logits[(int64_t)token * out + id]))
                 atomicAdd(differ, 1);
@@ -361,13 +358,11 @@ static bool check_learning(const problem &p, const results &got) {
 
 static bool check_bits(const problem &p) {
     MUST(cudaMemset(d.counts, 0, 16));
-    auto kernel = p.n % 2 ? p.e == ELEMENT_BF16 ? compare_bits<true, screen::LONG_CHUNK> : compare_bits<false, screen::LONG_CHUNK>
-                  : p.e == ELEMENT_BF16 ? compare_bits<true, screen::SHORT_CHUNK>
-                                        : compare_bits<false, screen::SHORT_CHUNK>;
-    int shared = screen::choice_shared_bytes();
+    auto kernel = p.e == ELEMENT_BF16 ? compare_bits<true> : compare_bits<false>;
+    int shared = screen::exact_logits<true>::RING;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     screen::ending e = {{}, {}, p.x(), static_cast<char *>(d.w), p.in, 0, p.cap, nullptr};
-    kernel<<<dim3(64, std::min(p.n, 16)), 32, shared, stream>>>(e, p.out, d.logits, d.counts);
+    kernel<<<dim3(64, std::min(p.n, 16)), screen::CHOICE_THREADS, shared, stream>>>(e, p.out, d.logits, d.counts);
     unsigned long long c[2];
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(c, d.counts, 16, cudaMemcpyDeviceToHost));

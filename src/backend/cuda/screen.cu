@@ -318,7 +318,7 @@ template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows
         return code;
     int most_exact = s->budget > 0 && s->budget < MOST_EXACT ? s->budget : MOST_EXACT;
     ending e = {l->plan, at, x, static_cast<const char *>(s->w.at), (int)s->w.in, most_exact, s->cap, s->state};
-    int shared = choice_shared_bytes(), parts = CHOICE_BLOCKS / n_rows < MOST_PARTS ? CHOICE_BLOCKS / n_rows : MOST_PARTS;
+    int shared = exact_logits<BF16>::RING, parts = CHOICE_BLOCKS / n_rows < MOST_PARTS ? CHOICE_BLOCKS / n_rows : MOST_PARTS;
     cudaFuncSetAttribute(choose<BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     launch_node(choose<BF16>, dim3(parts, n_rows), dim3(CHOICE_THREADS), shared, l->stream, e);
     return cudaGetLastError();

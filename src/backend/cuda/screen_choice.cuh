@@ -1,8 +1,8 @@
 /* screen_choice.cuh - of screen.cu: which token of a list it is.
  *
- * Some blocks a token, each with every so manieth of its list: of those that reach the final best bound a warp makes the logits, sixteen rows of W at a
- * time, of which pieces come by bulk copies ahead. Most tokens have less than sixteen, and what they wait for is some latencies of memory and a chain of
- * in / 16 products. The tensor core adds 16 terms to a sum at once, and here the same terms in the same order as in head.cu,
+ * Some blocks a token, each with every so manieth of its list: of those that reach the final best bound two warps make the logits, sixteen rows of W each
+ * at a time, of which pieces come by bulk copies that the two others ask for. Most tokens have less than sixteen, and what they wait for is some latencies
+ * of memory and a chain of in / 16 products. The tensor core adds 16 terms to a sum at once, and here the same terms in the same order as in head.cu,
  * so logits are those of head.cu, bit for bit (tests/cuda/test_screen.cu compares them).
  *
  * The last block of a token writes it, and the last of all tells whether all tokens are there. */
@@ -20,10 +20,10 @@ enum {
     CHOICE_THREADS = 128,
     CHOICE_WARPS = CHOICE_THREADS / 32,
     EXACT_ROWS = 16,
-    LONG_CHUNK = 512,  // of a row, in a stage
-    SHORT_CHUNK = 224, // likewise, if two warps have a ring each
-    RINGS = 2,
+    EXACT_CHUNK = 512, // of a row, in a stage
     EXACT_STAGES = 3,
+    MULTIPLIERS = 2, // warps with sixteen rows each; the others copy
+    COPIERS = CHOICE_WARPS - MULTIPLIERS,
     TOO_OFTEN = 5, // of 32
 };
 
@@ -51,75 +51,119 @@ struct ending {
     dscreen_state *state;
 };
 
-/* Logits of a token for every `step`-th sixteen of some rows of W, one warp's work: by way of shared memory, bulk copies of CHUNK columns ahead, and
- * products of 16 terms at a time in order, as head.cu has them. Within sixteen the order is free, so a lane's terms are four behind one another. */
-template <bool BF16, int CHUNK> struct exact_logits {
-    static constexpr int PITCH = CHUNK * 2 + 32, STAGE = (EXACT_ROWS + 1) * PITCH; // four rows lie in different banks; the last row is x
-    static constexpr int RING = EXACT_STAGES * STAGE;
+/* Logits of a token for some rows of W, a block's work: by way of shared memory, bulk copies of some columns ahead, by warps that do nothing else, and
+ * products of 16 terms at a time in order, as head.cu has them, each of which waits for the one before. Within sixteen the order is free. */
+template <bool BF16> struct exact_logits {
+    /* A stage has the columns of 16 rows, or half as many of 32, and behind them those of x. Eight rows lie in different banks. */
+    static constexpr int STAGE = (EXACT_ROWS + 1) * (EXACT_CHUNK * 2 + 16), RING = EXACT_STAGES * STAGE + 16; // of x 16 bytes more are read
+    static constexpr int AT_ONCE = 64;                                                                        // columns
+    static_assert((2 * EXACT_ROWS + 1) * (EXACT_CHUNK + 16) <= STAGE && MULTIPLIERS == 2, "");
+    struct operands {
+        uint32_t w[AT_ONCE / 16][4], x[AT_ONCE / 32][4];
+    };
     const ending &e;
     const char *x;
     const int32_t *ids;
-    int n_ids, first, step, n_chunks, n_turns, lane;
-    uint32_t ring, full; // in shared memory
+    int n_ids, warp, lane;
+    uint32_t ring, full, empty; // in shared memory
 
-    __device__ exact_logits(const ending &e, const char *x, const int32_t *ids, int n_ids, int first, int step, uint32_t ring,
-                            uint32_t full)
-        : e(e), x(x), ids(ids), n_ids(n_ids), first(first), step(step), n_chunks((e.in + CHUNK - 1) / CHUNK), lane(threadIdx.x % 32),
-          ring(ring), full(full) {
-        int sixteens = (n_ids + EXACT_ROWS - 1) / EXACT_ROWS;
-        n_turns = (sixteens - first + step - 1) / step * n_chunks; // none if there are no more than `first`
-    }
+    __device__ exact_logits(const ending &e, const char *x, const int32_t *ids, int n_ids, uint32_t ring, uint32_t full, uint32_t empty)
+        : e(e), x(x), ids(ids), n_ids(n_ids), warp(threadIdx.x / 32), lane(threadIdx.x % 32), ring(ring), full(full), empty(empty) {}
 
-    __device__ int row_of(int turn) const { return (first + turn / n_chunks * step) * EXACT_ROWS; }
-    __device__ void put(int turn) const {
-        int row = row_of(turn), k = turn % n_chunks * CHUNK, n = min(n_ids - row, (int)EXACT_ROWS), stage = turn % EXACT_STAGES;
-        int n_bytes = min(e.in - k, CHUNK) * 2;
-        uint32_t barrier = full + stage * 8, to = ring + stage * STAGE + lane * PITCH;
-        if (lane == 0)
-            barrier_expect(barrier, n_bytes * (n + 1));
-        __syncwarp();
-        if (lane < n)
-            bulk_copy(to, e.w + ((int64_t)ids[row + lane] * e.in + k) * 2, n_bytes, barrier);
-        else if (lane == EXACT_ROWS)
-            bulk_copy(to, x + k * 2, n_bytes, barrier);
-    }
-    __device__ uint2 four(uint32_t at, int k, int n) const { // behind the end there is zero
-        uint2 v;
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at + k * 2) : "memory");
-        return k < n ? v : uint2{0, 0};
-    }
-    __device__ void multiply(int turn, float (&c)[4]) const {
-        uint32_t stage = ring + turn % EXACT_STAGES * STAGE, low = stage + lane / 4 * PITCH, high = low + 8 * PITCH,
-                 of_x = stage + EXACT_ROWS * PITCH;
-        int n = min(e.in - turn % n_chunks * CHUNK, CHUNK);
-#pragma unroll 8
-        for (int k = lane % 4 * 4; k < n + lane % 4 * 4; k += 16) {
-            uint2 a0 = four(low, k, n), a1 = four(high, k, n), b = four(of_x, k, n);
-            const uint32_t a[4] = {a0.x, a1.x, a0.y, a1.y};
-            multiply_add<BF16>(c, a, b.x, b.y);
-        }
-    }
-    /* take(logit, id): of each row, by one lane. */
-    template <class F> __device__ void each(F take) const {
-        for (int turn = 0; turn < min(n_turns, (int)EXACT_STAGES); turn++)
-            put(turn);
-        float c[4];
-        for (int turn = 0; turn < n_turns; turn++) {
-            if (turn % n_chunks == 0)
-                c[0] = c[1] = c[2] = c[3] = 0;
-            barrier_wait(full + turn % EXACT_STAGES * 8, turn / EXACT_STAGES % 2);
-            multiply(turn, c);
-            __syncwarp(); // all have read the stage
-            if (turn + EXACT_STAGES < n_turns)
-                put(turn + EXACT_STAGES);
-            int i = row_of(turn) + lane / 4;
-            if (turn % n_chunks == n_chunks - 1 && lane % 4 == 0) {
-                if (i < n_ids)
-                    take(e.cap > 0 ? e.cap * tanhf(c[0] / e.cap) : c[0], ids[i]);
-                if (i + 8 < n_ids)
-                    take(e.cap > 0 ? e.cap * tanhf(c[2] / e.cap) : c[2], ids[i + 8]);
+    __device__ static int columns(int n_rows) { return n_rows > EXACT_ROWS ? EXACT_CHUNK / 2 : EXACT_CHUNK; }
+    __device__ static int pitch(int n_rows) { return columns(n_rows) * 2 + 16; }
+
+    __device__ void copy() const {
+        ring_place at = {0, EXACT_STAGES, 0};
+        int mine = lane * COPIERS + warp - MULTIPLIERS;
+        for (int first = 0; first < n_ids; first += MULTIPLIERS * EXACT_ROWS) {
+            int n = min(n_ids - first, MULTIPLIERS * EXACT_ROWS), step = columns(n), x_row = n > EXACT_ROWS ? 2 * EXACT_ROWS : EXACT_ROWS;
+            const char *from = mine < n ? e.w + (int64_t)ids[first + mine] * e.in * 2 : x;
+            for (int k = 0; k < e.in; k += step, at.step()) {
+                int n_bytes = min(e.in - k, step) * 2;
+                uint32_t barrier = full + at.slot * 8;
+                barrier_wait(empty + at.slot * 8, at.parity ^ 1);
+                if (mine == 0)
+                    barrier_expect(barrier, n_bytes * (n + 1));
+                if (mine < n || mine == x_row)
+                    bulk_copy(ring + at.slot * STAGE + mine * pitch(n), from + k * 2, n_bytes, barrier);
+                __syncwarp();
             }
         }
+    }
+    __device__ void load(operands &o, uint32_t w, uint32_t of_x) const {
+#pragma unroll
+        for (int i = 0; i < AT_ONCE / 32; i++) {
+            load_matrices(o.x[i], of_x + i * 64);
+            load_matrices(o.w[2 * i], w + i * 64);
+            load_matrices(o.w[2 * i + 1], w + i * 64 + 32);
+        }
+    }
+    /* n columns from there on. */
+    __device__ void multiply(uint32_t w, uint32_t of_x, int n, float (&c)[4]) const {
+        operands o[2];
+        int n_full = n / AT_ONCE;
+        load(o[0], w, of_x);
+#pragma unroll
+        for (int i = 0; i < EXACT_CHUNK / AT_ONCE; i++)
+            if (i < n_full) {
+                if (i + 1 < EXACT_CHUNK / AT_ONCE)
+                    load(o[(i + 1) % 2], w + (i + 1) * AT_ONCE * 2, of_x + (i + 1) * AT_ONCE * 2);
+#pragma unroll
+                for (int k = 0; k < AT_ONCE / 16; k++)
+                    multiply_add<BF16>(c, o[i % 2].w[k], o[i % 2].x[k / 2][k % 2 * 2], o[i % 2].x[k / 2][k % 2 * 2 + 1]);
+            }
+        for (int k = n_full * AT_ONCE; k < n; k += 16) {
+            uint32_t some[4], of[4];
+            load_matrices(some, w + k * 2);
+            load_matrices(of, of_x + k * 2);
+            if (n - k < 16) // eight: behind the end there is zero
+                some[2] = some[3] = of[1] = 0;
+            multiply_add<BF16>(c, some, of[0], of[1]);
+        }
+    }
+    template <class F> __device__ void take_logits(int first, const float (&c)[4], F take) const {
+        int i = first + warp * EXACT_ROWS + lane / 4;
+        if (lane % 4 != 0)
+            return;
+        if (i < n_ids)
+            take(e.cap > 0 ? e.cap * tanhf(c[0] / e.cap) : c[0], ids[i]);
+        if (i + 8 < n_ids)
+            take(e.cap > 0 ? e.cap * tanhf(c[2] / e.cap) : c[2], ids[i + 8]);
+    }
+    /* All warps of the block; those that multiply take part in every stage. take(logit, id): of each row, by one lane. */
+    template <class F> __device__ void each(F take) const {
+        ring_place at = {0, EXACT_STAGES, 0};
+        if (warp >= MULTIPLIERS)
+            copy();
+        for (int first = 0; warp < MULTIPLIERS && first < n_ids; first += MULTIPLIERS * EXACT_ROWS) {
+            int n = min(n_ids - first, MULTIPLIERS * EXACT_ROWS), step = columns(n);
+            uint32_t w = (warp * EXACT_ROWS + lane % 16) * pitch(n) + lane / 16 * 16,
+                     of_x = (n > EXACT_ROWS ? 2 * EXACT_ROWS : EXACT_ROWS) * pitch(n) + lane / 8 * 16;
+            float c[4] = {};
+            for (int k = 0; k < e.in; k += step, at.step()) {
+                uint32_t stage = ring + at.slot * STAGE;
+                barrier_wait(full + at.slot * 8, at.parity);
+                if (warp * EXACT_ROWS < n)
+                    multiply(stage + w, stage + of_x, min(e.in - k, step), c);
+                __syncwarp(); // all have read the stage
+                barrier_arrive_warp(empty + at.slot * 8, lane);
+            }
+            take_logits(first, c, take);
+        }
+        __syncwarp();
+    }
+};
+
+/* Of the ring. */
+struct ring_barriers {
+    uint64_t full[EXACT_STAGES], empty[EXACT_STAGES];
+    __device__ void init() {
+        for (int i = 0; i < EXACT_STAGES; i++) {
+            barrier_init(shared_address(&full[i]), 1);
+            barrier_init(shared_address(&empty[i]), MULTIPLIERS * WARP_ARRIVALS);
+        }
+        barrier_init_done();
     }
 };
 
@@ -164,21 +208,17 @@ __device__ inline void gather(const token_list &list, chosen &c) {
     __syncthreads(); // the list is there, and all are counted
 }
 
-/* The largest of the block's logits: by one warp, or if they are many by two, whose stages are shorter. */
-template <bool BF16> __device__ unsigned long long largest(const ending &e, const char *x, chosen &c, uint32_t ring, uint32_t full) {
+/* The largest of the block's logits. */
+template <bool BF16>
+__device__ unsigned long long largest(const ending &e, const char *x, chosen &c, uint32_t ring, ring_barriers &barriers) {
     int warp = threadIdx.x / 32;
     unsigned long long key = 0;
     bool bad = false;
-    auto take = [&](float logit, int id) {
-        bad |= !(fabsf(logit) < INFINITY);
-        key = max(key, key_of(logit + 0.0f, id)); // -0 is 0
-    };
-    if (c.n_here <= EXACT_ROWS && warp == 0)
-        exact_logits<BF16, LONG_CHUNK>(e, x, c.ids, c.n_here, 0, 1, ring, full).each(take);
-    else if (c.n_here > EXACT_ROWS && warp < RINGS)
-        exact_logits<BF16, SHORT_CHUNK>(e, x, c.ids, c.n_here, warp, RINGS, ring + warp * exact_logits<BF16, SHORT_CHUNK>::RING,
-                                        full + warp * EXACT_STAGES * 8)
-            .each(take);
+    exact_logits<BF16>(e, x, c.ids, c.n_here, ring, shared_address(barriers.full), shared_address(barriers.empty))
+        .each([&](float logit, int id) {
+            bad |= !(fabsf(logit) < INFINITY);
+            key = max(key, key_of(logit + 0.0f, id)); // -0 is 0
+        });
     for (int step = 16; step > 0; step /= 2)
         key = max(key, __shfl_xor_sync(0xffffffffu, key, step));
     if (threadIdx.x % 32 == 0)
@@ -236,15 +276,13 @@ __device__ inline void end_part(const ending &e, int r, bool there, unsigned lon
 
 template <bool BF16> __global__ void __launch_bounds__(CHOICE_THREADS) choose(ending e) {
     extern __shared__ __align__(128) unsigned char ring[];
-    __shared__ uint64_t full[RINGS * EXACT_STAGES];
+    __shared__ ring_barriers barriers;
     __shared__ chosen c;
     let_next_start();
     if (threadIdx.x == 0) {
         c.n_here = c.n_all = 0;
         c.bad = false;
-        for (int i = 0; i < RINGS * EXACT_STAGES; i++)
-            barrier_init(shared_address(&full[i]), 1);
-        barrier_init_done();
+        barriers.init();
     }
     __syncthreads(); // counts and barriers
     wait_for_previous();
@@ -259,14 +297,9 @@ template <bool BF16> __global__ void __launch_bounds__(CHOICE_THREADS) choose(en
         bad = c.n_all > e.most_exact || list.n > MOST_FOUND;
     }
     if (there && !bad)
-        key = largest<BF16>(e, static_cast<const char *>(e.x.at) + r * e.x.stride * 2, c, shared_address(ring), shared_address(full));
+        key = largest<BF16>(e, static_cast<const char *>(e.x.at) + r * e.x.stride * 2, c, shared_address(ring), barriers);
     if (threadIdx.x == 0)
         end_part(e, r, there, key, bad || c.bad);
-}
-
-constexpr int choice_shared_bytes() {
-    int by_one = exact_logits<false, LONG_CHUNK>::RING, by_all = RINGS * exact_logits<false, SHORT_CHUNK>::RING;
-    return by_one > by_all ? by_one : by_all;
 }
 
 } // namespace screen
