@@ -47,6 +47,7 @@ enum {
     MOST_ROW_THREADS = 1024,
     CHOICE_BLOCKS = 512, // as many as run at once, and at most MOST_PARTS a token
     MOST_PARTS = 16,
+    LOOKS_AHEAD = 4, // pieces before a tile's end
 };
 
 // ---- bytes ----------------------------------------------------------------------------------------------------------
@@ -217,8 +218,10 @@ static product product_for(int n_rows) {
     }
 }
 
+/* Of `watch`. */
 static int static_bytes(int n_rows) {
-    return tokens_of(n_rows) * 24 + groups_of(n_rows) * 4 * (int)sizeof(warp_queue) + LISTED * (int)sizeof(listed) + 512;
+    int n = tokens_of(n_rows), of_warp = (int)sizeof(notes) + (n < 16 ? 16 : n) * 4;
+    return n * 16 + groups_of(n_rows) * 4 * of_warp + LISTED * (int)sizeof(listed) + 512;
 }
 
 static int blocks_of(int sharers) {
@@ -289,8 +292,27 @@ static cudaError_t launch_product(const launch *l, int n_rows, const dscreen *s,
         return cudaErrorInvalidValue;
     int n_tiles = up_to((int)s->w.out, c.octets * 8), token_tiles = token_tiles_of(n_rows), parts = parts_of(s->w.out, n_rows, &c);
     int n_pieces = up_to((int)at.pitch, PIECE_BYTES);
-    product_args args = {rows_of(s),    at.tokens, at.bests, at.n_found, at.found, at.is_wanted, n_pieces > 1, s->cap,   MOST_FOUND,
-                         (int)s->w.out, n_rows,    n_pieces, c.octets,   n_tiles,  c.n_stages,   token_tiles,  c.sharers};
+    int most_sum = 127 * 127 * (int)at.pitch; // and twice that is less than 2^31
+    product_args args = {rows_of(s),
+                         at.tokens,
+                         at.bests,
+                         at.n_found,
+                         at.found,
+                         at.is_wanted,
+                         n_pieces > 1,
+                         s->cap,
+                         0x1.fffp30f - most_sum,
+                         0x1.fffp30f - 2.0f * most_sum,
+                         n_pieces > LOOKS_AHEAD ? n_pieces - LOOKS_AHEAD : 0,
+                         MOST_FOUND,
+                         (int)s->w.out,
+                         n_rows,
+                         n_pieces,
+                         c.octets,
+                         n_tiles,
+                         c.n_stages,
+                         token_tiles,
+                         c.sharers};
     product k = product_for(n_rows);
     int shared = shared_bytes(n_rows, &c);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
@@ -330,7 +352,7 @@ bool screen_takes(const struct dhead *a, struct dmat x, int n_rows) {
     bool halves = a->w.element == ELEMENT_F16 || a->w.element == ELEMENT_BF16;
     bool in_place = a->w.in % 8 == 0 && x.stride % 8 == 0 && (uintptr_t)a->w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0;
     return halves && !a->bias && x.element == a->w.element && in_place && n_rows >= 1 && n_rows <= HEAD_MAX_ROWS && a->w.out >= 1 &&
-           a->w.out <= INT32_MAX / 4 && a->w.in >= 8 && a->w.in <= 131072; // sums of 127 * 127 in 31 bits
+           a->w.out < 1 << 24 && a->w.in >= 8 && a->w.in <= 65536; // twice sums of 127 * 127 in 31 bits
 }
 
 int64_t screen_copy_bytes(struct dweight w) {

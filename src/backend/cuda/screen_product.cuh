@@ -2,11 +2,12 @@
  *
  * Blocks, tiles, the ring and who shares x are those of head.cu (head_ring.cuh); a stage has 128 elements of each row. What differs is the end of a tile:
  *
- *     A sum is of interest if row.step * (sum + spread) + row.size * slack >= best, best[token] being the best lower bound known so far,
- *     that is if sum >= best / row.step - slack * row.size / row.step - spread. So a sum costs two multiply-adds and a comparison, of integers: the
- *     right side is computed times 2^-149, where the bits of a float are its integer, rounded; above 2^24 they are less than that, and below 0
- *     less than any sum, so that too much passes rather than too little. Nothing is reduced over lanes. Those that pass are queued by their warp, and looked at when all have been compared: then their own lower
- *     bound may raise `best`, and they go on the block's list. If the queue is full, the tokens that are left are compared once more behind that.
+ *     A sum is of interest if row.step * (sum + spread) + row.size * slack >= best, best[token] being the best lower bound known so far, that is if
+ *     sum >= best / row.step - slack * row.size / row.step - spread. While the tensor core has the tile, a warp writes down for each token the least
+ *     of these of its 16 rows, an integer, and by how much those of a row are larger whatever the token: so a sum costs an addition and a maximum, one
+ *     instruction. Where a maximum says that some pass, the lane writes its sums down, and during the next tile's products its warp looks at them one by one:
+ *     then their own lower bound may raise `best`, and they go on the block's list. So the tensor core waits for little at the end of a tile. What is seldom
+ *     run there is short, as it comes from far away. (One compare and one way on the list for each register took 3,000 clocks a tile with a hit, as most are.)
  *
  * Where two warpgroups fill the tensor core, the second begins a piece later, so that one multiplies while the other compares.
  *
@@ -25,11 +26,10 @@ static_assert((int)INT8_K == (int)STEP_BYTES, "");
 
 enum {
     LISTED = 1024, // candidates that a block keeps until its end
-    QUEUED = 128,  // sums of a warp: those of sixteen rows and eight tokens
+    MOST_TRIES = 8,
+    NOTED = 8, // times that a lane of a warp has some that may win, of a tile
+    NOTE = 32, // its sums then: of two rows, and at most sixteen tokens
 };
-
-/* Thresholds are in units of 2^-149. */
-constexpr float BEST_UNIT = 0x1p-74f, ROW_UNIT = 0x1p-75f;
 
 struct candidate {
     int32_t row;
@@ -45,6 +45,8 @@ struct product_args {
     const int32_t *is_wanted;
     bool by_turns; // the second warpgroup begins a piece after the first, if there are two
     float cap;
+    float most_needed, most_beyond; // of thresholds: with a sum they stay in 31 bits
+    int looks_at;                   // the piece during which thresholds are made
     int most_found;
     int n_rows; // of W
     int n_tokens, n_pieces, octets, n_tiles, n_stages, token_tiles, sharers;
@@ -53,33 +55,29 @@ struct product_args {
 // ---- what may win ---------------------------------------------------------------------------------------------------
 
 struct listed {
-    int32_t row, token; // of the block's
+    uint32_t place; // row, token of the block's
     float upper;
+    static __device__ constexpr uint32_t place_of(int row, int token) { return (uint32_t)token << 24 | row; }
+    __device__ int row() const { return place & 0xffffff; }
+    __device__ int token() const { return place >> 24; }
 };
-struct queued {
-    int32_t sum;
-    uint32_t place; // row of the warp's, token of the block's
-    static __device__ constexpr uint32_t place_of(int row, int token) { return (uint32_t)token << 8 | row; }
-    __device__ int row() const { return place & 255; }
-    __device__ int token() const { return place >> 8; }
-};
-struct warp_queue {
-    int n, full_at; // full_at: the first eight tokens that it had no room for
-    queued list[QUEUED];
+struct notes {
+    int sums[NOTED][NOTE];
+    uint32_t from[NOTED]; // the lane, and its first eight tokens
 };
 
 template <int N, int WARPS> struct watch {
-    float best[N], spread[N], slack[N], step[N]; // of the tokens, one behind the other; best times BEST_UNIT
-    float spread_bits[N], slack_bits[N];         // as thresholds are made of them
+    float best[N], spread[N], slack[N], step[N]; // of the tokens
     int n_listed;
-    warp_queue queues[WARPS];
+    __align__(16) int reach[WARPS][N < 16 ? 16 : N]; // with it a sum of the warp's that may win is not below 0; by place_of_reach
+    __align__(16) notes noted[WARPS];
     listed list[LISTED];
 };
 
-/* The lane's two rows of a tile, 8 apart. by: 1 / step, NaN of a row that is not there, which reaches no threshold. */
+/* The lane's two rows of a tile, 8 apart. step: NaN of a row that is not there. */
 struct lane_rows {
-    int first;                               // of the warp
-    float step[2], size[2], by[2], ratio[2]; // the last two times ROW_UNIT
+    int first; // of the warp
+    float step[2], size[2];
     __device__ lane_rows(const product_args &a, int tile) {
         int of_tile = threadIdx.x / 32 * 16, mine = of_tile + threadIdx.x % 32 / 4;
         first = tile * a.octets * 8 + of_tile;
@@ -89,7 +87,6 @@ struct lane_rows {
             bool there = mine + 8 * i < a.octets * 8 && at < a.n_rows;
             row r = there ? a.rows[at] : row{NAN, 0};
             step[i] = r.step, size[i] = r.size;
-            by[i] = __fdividef(1, r.step) * ROW_UNIT, ratio[i] = r.size * by[i];
         }
     }
 };
@@ -100,27 +97,32 @@ __device__ inline void push(const product_args &a, int token, int row, float upp
         a.found[(int64_t)token * a.most_found + at] = candidate{row, upper};
 }
 
-/* Sums that have passed: all lanes, a sum each. */
-template <class W>
-__device__ void look_closer(const product_args &a, const share_of_block &s, W &w, const lane_rows &r, const warp_queue &q) {
-    int n = min(q.n, (int)QUEUED);
-    for (int i = threadIdx.x % 32; i < (n + 31) / 32 * 32; i += 32) {
-        queued c = i < n ? q.list[i] : queued{0, 0};
-        int from = c.row() % 8 * 4, token = c.token();
-        float step_low = __shfl_sync(0xffffffffu, r.step[0], from), step_high = __shfl_sync(0xffffffffu, r.step[1], from);
-        float size_low = __shfl_sync(0xffffffffu, r.size[0], from), size_high = __shfl_sync(0xffffffffu, r.size[1], from);
-        float step = c.row() < 8 ? step_low : step_high, off = (c.row() < 8 ? size_low : size_high) * w.slack[token];
-        float upper = fmaf(step, (float)c.sum + w.spread[token], off), lower = fmaf(step, (float)c.sum - w.spread[token], -off);
-        if (i >= n || !(upper * BEST_UNIT >= w.best[token]))
+/* The first n notes of a warp, of that tile: all lanes, a sum each. What may win goes on the list, and may raise what is best. */
+template <int N, class W>
+__device__ __forceinline__ void look_closer(const product_args &a, const share_of_block &s, W &w, int tile, int n) {
+    int i = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __syncwarp(); // the notes are there
+#pragma unroll 1
+    for (int note = 0; note < n; note++) {
+        uint32_t from = w.noted[warp].from[note];
+        int of_tile = warp * 16 + from % 32 / 4 + i / 2 % 2 * 8, at = tile * a.octets * 8 + of_tile;
+        int token = (from / 32 + i / 4) * 8 + from % 4 * 2 + i % 2;
+        if (i >= N / 2 || of_tile >= a.octets * 8 || at >= a.n_rows)
             continue;
-        if (lower * BEST_UNIT > w.best[token])
-            raise(&w.best[token], before_cap(lower, w.step[token], a.cap) * BEST_UNIT);
-        int at = atomicAdd(&w.n_listed, 1);
-        if (at < LISTED)
-            w.list[at] = listed{r.first + c.row(), token, upper};
+        row r = a.rows[at];
+        float sum = (float)w.noted[warp].sums[note][i], off = r.size * w.slack[token];
+        float upper = fmaf(r.step, sum + w.spread[token], off), lower = fmaf(r.step, sum - w.spread[token], -off);
+        if (!(upper >= w.best[token]))
+            continue;
+        if (lower > w.best[token])
+            raise(&w.best[token], before_cap(lower, w.step[token], a.cap));
+        int place = atomicAdd(&w.n_listed, 1);
+        if (place < LISTED)
+            w.list[place] = listed{listed::place_of(at, token), upper};
         else
-            push(a, s.first_token + token, r.first + c.row(), upper);
+            push(a, s.first_token + token, at, upper);
     }
+    __syncwarp(); // all have read them
 }
 
 /* Lanes that differ in bits of STEP and above join the largest they have of C tokens; each keeps fewer tokens, from `first` on. */
@@ -140,100 +142,134 @@ template <int C, int STEP, int MOST> __device__ __forceinline__ void join_lanes(
         join_lanes<HALF, STEP * 2>(most, first);
 }
 
-/* The best lower bounds of the warp's 16 rows of the first tile. */
-template <int N, class W> __device__ void begin_bests(W &w, const lane_rows &r, const int (&sums)[N / 2]) {
-    constexpr int AT_ONCE = N / 4 < 16 ? N / 4 : 16, LEFT = AT_ONCE >= 8 ? AT_ONCE / 8 : 1; // tokens of a lane
-#pragma unroll
+/* The best lower bounds of the warp's 16 rows of the first tile, by a loop in whose turns the sums move on: unrolled it is waited for. */
+template <int N, class W> __device__ __forceinline__ void begin_bests(W &w, const lane_rows &r, int (&sums)[N / 2]) {
+    constexpr int AT_ONCE = N / 4 < 8 ? N / 4 : 8, STEP = AT_ONCE * 2; // tokens of a lane; sums
+#pragma unroll 1
     for (int part = 0; part < N / 4; part += AT_ONCE) {
         float most[AT_ONCE];
         int first = part;
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            int k = part + i, token = k / 2 * 8 + k % 2 + threadIdx.x % 4 * 2;
-            float low = fmaf(r.step[0], (float)sums[k / 2 * 4 + k % 2] - w.spread[token], -r.size[0] * w.slack[token]);
-            float high = fmaf(r.step[1], (float)sums[k / 2 * 4 + 2 + k % 2] - w.spread[token], -r.size[1] * w.slack[token]);
+            int token = (part + i) / 2 * 8 + i % 2 + threadIdx.x % 4 * 2;
+            float low = fmaf(r.step[0], (float)sums[i / 2 * 4 + i % 2] - w.spread[token], -r.size[0] * w.slack[token]);
+            float high = fmaf(r.step[1], (float)sums[i / 2 * 4 + 2 + i % 2] - w.spread[token], -r.size[1] * w.slack[token]);
             most[i] = fmaxf(-INFINITY, fmaxf(low, high)); // not NaN
         }
         join_lanes<AT_ONCE, 4>(most, first);
+        raise(&w.best[first / 2 * 8 + first % 2 + threadIdx.x % 4 * 2], most[0]);
+        int passed[STEP];
 #pragma unroll
-        for (int i = 0; i < LEFT; i++) {
-            int k = first + i;
-            raise(&w.best[k / 2 * 8 + k % 2 + threadIdx.x % 4 * 2], most[i] * BEST_UNIT);
-        }
+        for (int i = 0; i < STEP; i++)
+            passed[i] = sums[i];
+#pragma unroll
+        for (int i = 0; i < N / 2 - STEP; i++)
+            sums[i] = sums[i + STEP];
+#pragma unroll
+        for (int i = 0; i < STEP; i++)
+            sums[N / 2 - STEP + i] = passed[i];
     }
 }
 
-/* Sums of the lane's two rows and two tokens, those that pass. place: of the first. */
-__device__ __forceinline__ void enqueue(warp_queue &q, int j, uint32_t place, const bool (&passes)[4], const int *sums) {
-    int n = passes[0] + passes[1] + passes[2] + passes[3], at = atomicAdd(&q.n, n);
-    if (at + n > QUEUED)
-        atomicMin(&q.full_at, j);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (passes[i]) {
-            if (at < QUEUED)
-                q.list[at] = queued{sums[i], place + queued::place_of(i / 2 * 8, i % 2)};
-            at++;
-        }
-}
-
-/* Of shared memory, read where it is used. */
-__device__ __forceinline__ float2 load_two(uint32_t at) {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+/* Where the lane with columns 2q, 2q + 1 finds four of reach: those of two eights of tokens. */
+__device__ constexpr int place_of_reach(int token) { return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2; }
+__device__ __forceinline__ int4 reach_of_16(uint32_t at) {
+    int4 v;
+    asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
     return v;
 }
 
-/* Which of the lane's four sums of eight tokens reach what is best. tokens: the lane's in watch. */
-template <int N> __device__ __forceinline__ void compare_four(uint32_t tokens, const lane_rows &r, const int *sums, bool (&passes)[4]) {
-    float2 best = load_two(tokens), spread = load_two(tokens + N * 16), slack = load_two(tokens + N * 20);
+/* A warp's thresholds of its coming sums: of a token the least of its 16 rows, and how much larger that of the lane's two rows is at least. Of a row
+ * that is not there no sum passes. What float32 rounds here is less than a tenth of the bound (LAMBDA). */
+template <int N, class W> __device__ __forceinline__ void set_reach(const product_args &a, W &w, const lane_rows &r, int (&beyond)[2]) {
+    constexpr uint32_t INFINITE = 0x7f800000; // positive floats are ordered as their bits
+    uint32_t least_by = INFINITE, most_by = 0, most_ratio = 0, least_best = INFINITE, least_slack = INFINITE;
+    float by[2], ratio[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        passes[2 * i] = sums[2 * i] >= __float_as_int(fmaf(r.by[i], best.x, fmaf(-r.ratio[i], slack.x, -spread.x)));
-        passes[2 * i + 1] = sums[2 * i + 1] >= __float_as_int(fmaf(r.by[i], best.y, fmaf(-r.ratio[i], slack.y, -spread.y)));
+        by[i] = __fdividef(1, r.step[i]), ratio[i] = r.size[i] * by[i];
+        if (r.step[i] > 0) {
+            least_by = min(least_by, __float_as_uint(by[i]));
+            most_by = max(most_by, __float_as_uint(by[i]));
+            most_ratio = max(most_ratio, __float_as_uint(ratio[i]));
+        }
     }
+    least_by = __reduce_min_sync(0xffffffffu, least_by);
+    most_by = __reduce_max_sync(0xffffffffu, most_by);
+    most_ratio = __reduce_max_sync(0xffffffffu, most_ratio);
+    float low = __uint_as_float(least_by), high = __uint_as_float(most_by), off = __uint_as_float(most_ratio);
+    int *reach = w.reach[threadIdx.x / 32];
+#pragma unroll 1
+    for (int t = threadIdx.x % 32; t < N; t += 32) {
+        float best = w.best[t], needed = fmaf(best, best >= 0 ? low : high, fmaf(-off, w.slack[t], -w.spread[t]));
+        reach[place_of_reach(t)] = -__float2int_rd(fminf(fmaxf(needed, -a.most_needed), a.most_needed));
+        if (best < INFINITY) {
+            least_best = min(least_best, __float_as_uint(fmaxf(best, 0)));
+            least_slack = min(least_slack, __float_as_uint(w.slack[t]));
+        }
+    }
+    float least = __uint_as_float(__reduce_min_sync(0xffffffffu, least_best)),
+          slack = __uint_as_float(__reduce_min_sync(0xffffffffu, least_slack));
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float more = fminf(fmaf(least, by[i] - low, slack * (off - ratio[i])), a.most_beyond); // the latter, if no token is there
+        beyond[i] = r.step[i] > 0 ? __float2int_rd(fmaxf(more, 0)) : INT32_MAX;
+    }
+    __syncwarp(); // all of reach is there
 }
 
-/* In two steps, for some tokens after the other: whether any sum passes, which mostly none does, and which, of code that is seldom fetched. */
+/* What of a tile may win is noted, by lane and 64 tokens; n: notes so far. There is room for what a tile has mostly; else they are looked at here. */
 template <int N, class W>
-__device__ void find_candidates(const product_args &a, const share_of_block &s, W &w, const lane_rows &r, const int (&sums)[N / 2]) {
-    constexpr int EIGHTS = N / 8, AT_ONCE = EIGHTS < 8 ? EIGHTS : 8;
-    warp_queue &q = w.queues[threadIdx.x / 32];
+__device__ __forceinline__ void note_candidates(const product_args &a, const share_of_block &s, W &w, int tile, const int (&beyond)[2],
+                                                const int (&sums)[N / 2], int &n) {
+    constexpr int EIGHTS = N / 8, AT_ONCE = EIGHTS < 8 ? EIGHTS : 8, SOME = AT_ONCE < 2 ? 1 : 2;
+    static_assert(AT_ONCE * 4 <= NOTE, "");
     int lane = threadIdx.x % 32;
-    uint32_t tokens = kept(shared_address(w.best + lane % 4 * 2)), place = queued::place_of(lane / 4, lane % 4 * 2);
-    for (int first = 0; first < EIGHTS;) {
-        if (lane == 0)
-            q.n = 0, q.full_at = EIGHTS;
-        __syncwarp();
-        bool any_queued = false;
+    notes &to = w.noted[threadIdx.x / 32];
+    uint32_t reach = kept(shared_address(w.reach[threadIdx.x / 32] + lane % 4 * 4));
 #pragma unroll
-        for (int part = 0; part < EIGHTS; part += AT_ONCE) {
-            bool any[4] = {}, passes[4];
+    for (int part = 0; part < EIGHTS; part += AT_ONCE) {
+        int most[4] = {INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN};
 #pragma unroll
-            for (int j = part; j < part + AT_ONCE; j++) {
-                compare_four<N>(tokens + j * 32, r, sums + 4 * j, passes);
+        for (int j = part; j < part + AT_ONCE; j += SOME) {
+            int4 add = reach_of_16(reach + j * 32);
+            const int of[4] = {add.x, add.y, add.z, add.w};
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    any[i] |= passes[i];
-            }
-            if (!__any_sync(0xffffffffu, (any[0] | any[1] | any[2] | any[3]) && first < part + AT_ONCE))
-                continue;
-            any_queued = true;
-#pragma unroll
-            for (int j = part; j < part + AT_ONCE; j++) {
-                compare_four<N>(tokens + j * 32, r, sums + 4 * j, passes);
-                if (j >= first && (passes[0] | passes[1] | passes[2] | passes[3]))
-                    enqueue(q, j, place + queued::place_of(0, j * 8), passes, sums + 4 * j);
-            }
+            for (int i = 0; i < 4 * SOME; i++)
+                most[i % 4] = __viaddmax_s32(sums[4 * j + i], of[i / 4 * 2 + i % 2], most[i % 4]);
         }
-        first = EIGHTS;
-        if (any_queued) {
-            __syncwarp(); // the queue is there
-            first = q.full_at;
-            look_closer(a, s, w, r, q);
-            __syncwarp(); // all have read the queue
+        bool mine = max(most[0], most[1]) >= beyond[0] || max(most[2], most[3]) >= beyond[1];
+        uint32_t lanes = __ballot_sync(0xffffffffu, mine);
+#pragma unroll 1
+        while (lanes) {
+            if (n == NOTED) {
+                look_closer<N>(a, s, w, tile, n);
+                n = 0;
+            }
+            int place = n + __popc(lanes & ((1u << lane) - 1));
+            if (mine && place < NOTED) {
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++)
+                    *reinterpret_cast<int4 *>(to.sums[place] + 4 * j) =
+                        make_int4(sums[4 * (part + j)], sums[4 * (part + j) + 1], sums[4 * (part + j) + 2], sums[4 * (part + j) + 3]);
+                to.from[place] = part * 32 + lane;
+                mine = false;
+            }
+            n = min(n + __popc(lanes), (int)NOTED);
+            lanes = __ballot_sync(0xffffffffu, mine);
         }
     }
+    __syncwarp(); // all have read reach
+}
+
+/* How many of the threads come with `x`; threads_sync too. */
+__device__ __forceinline__ int threads_count(int barrier, int n_threads, bool x) {
+    int n;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nbar.red.popc.u32 %0, %1, %2, p;\n}"
+                 : "=r"(n)
+                 : "r"(barrier), "r"(n_threads), "r"((int)x)
+                 : "memory");
+    return n;
 }
 
 /* What others know of a token comes to this block, and the other way round. `coming`: what was read some time ago. */
@@ -242,24 +278,28 @@ template <int N, class W> __device__ void exchange(const product_args &a, const 
     if (t >= N || s.first_token + t >= a.n_tokens)
         return;
     float *there = a.bests + s.first_token + t;
-    if (coming * BEST_UNIT > w.best[t])
-        raise(&w.best[t], coming * BEST_UNIT);
-    else if (w.best[t] > coming * BEST_UNIT)
-        raise(there, w.best[t] * (1 / BEST_UNIT));
+    if (coming > w.best[t])
+        raise(&w.best[t], coming);
+    else if (w.best[t] > coming)
+        raise(there, w.best[t]);
     coming = *reinterpret_cast<volatile float *>(there);
 }
 
-/* The block's first tile has raised its bests: those of other blocks, which are about as far, join before any sum is compared with them. */
+/* The block's first tile has raised its bests: those of other blocks join before any sum is compared with them. A block that is ahead of most would note
+ * too much: it waits until nearly all tokens, if they are many, have a better one elsewhere, but not for long. */
 template <int N, class W>
 __device__ void meet_others(const product_args &a, const share_of_block &s, W &w, int n_consumers, float &coming) {
     int t = threadIdx.x;
     threads_sync(1, n_consumers); // all warps' are there
     if (t < N && a.cap > 0)
-        w.best[t] = before_cap(w.best[t] * (1 / BEST_UNIT), w.step[t], a.cap) * BEST_UNIT;
-    for (int i = 0; i < 3; i++) {
+        w.best[t] = before_cap(w.best[t], w.step[t], a.cap);
+    float own = t < N ? w.best[t] : INFINITY;
+    int n_waiting = threads_count(1, n_consumers, own < INFINITY), n_tries = n_waiting >= 64 && s.n_parts > 16 ? MOST_TRIES : 2;
+    for (int i = 0, n_better = 0; i < n_tries && n_better < n_waiting - n_waiting / 32; i++) {
         exchange<N>(a, s, w, coming);
-        asm volatile("" ::"f"(coming) : "memory");
+        n_better = threads_count(1, n_consumers, own < INFINITY && coming > own);
     }
+    exchange<N>(a, s, w, coming);
     threads_sync(1, n_consumers); // what others have is there
 }
 
@@ -271,7 +311,6 @@ template <int N, class W> __device__ void watch_tokens(const product_args &a, co
         token k = there ? a.tokens[s.first_token + t] : token{1, 0, 0};
         w.best[t] = there && k.step > 0 ? -INFINITY : INFINITY; // of a token without a step nothing is looked at
         w.spread[t] = k.spread, w.slack[t] = k.slack, w.step[t] = k.step;
-        w.spread_bits[t] = k.spread * 0x1p-100f * 0x1p-49f, w.slack_bits[t] = k.slack * BEST_UNIT;
     }
     if (threadIdx.x == 0)
         w.n_listed = 0;
@@ -283,13 +322,10 @@ template <int N, class W>
 __device__ void tell_candidates(const product_args &a, const share_of_block &s, W &w, int n_consumers, float coming) {
     int t = threadIdx.x;
     exchange<N>(a, s, w, coming);
-    threads_sync(1, n_consumers); // all have told the others and listed theirs
-    if (t < N && s.first_token + t < a.n_tokens && coming * BEST_UNIT > w.best[t])
-        w.best[t] = coming * BEST_UNIT;
-    threads_sync(1, n_consumers);
+    threads_sync(1, n_consumers); // all have listed theirs
     for (int i = t; i < min(w.n_listed, (int)LISTED); i += n_consumers)
-        if (w.list[i].upper * BEST_UNIT >= w.best[w.list[i].token])
-            push(a, s.first_token + w.list[i].token, w.list[i].row, w.list[i].upper);
+        if (w.list[i].upper >= w.best[w.list[i].token()])
+            push(a, s.first_token + w.list[i].token(), w.list[i].row(), w.list[i].upper);
 }
 
 /* Registers that the copying warpgroup leaves go to the others' sums (setmaxnreg). */
@@ -355,24 +391,37 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
             0; // a product of the tensor core ends for all four warps of a group: the first one tells each block that copies
         if (warp % 4 == 0 && (int)threadIdx.x % 32 < a.sharers)
             empty_there = address_at_rank(m.empty, threadIdx.x % 32);
-        int sums[N / 2];
+        int sums[N / 2], n_noted = 0;
         float coming = -INFINITY;
+        int last = 0;
         for (int pass = 0, tile = s.part; pass < s.n_passes; pass++, tile += s.n_parts) {
             bool begins = GROUPS == 2 && a.by_turns && pass == 0, is_first = warp < WARPS / 2;
             if (begins && !is_first)
                 threads_sync(2, CONSUMERS); // the first warpgroup is a piece ahead
+            lane_rows r(a, tile);
+            int beyond[2];
             multiply<int8_product<N>, N>(a, m, empty_there, at, sums, [&](int piece) {
                 if (begins && is_first && piece == 1)
                     threads_arrive(2, 2 * WARPGROUP);
+                if (pass > 0 && piece == a.looks_at / 2) {
+                    look_closer<N>(a, s, watched, tile - s.n_parts, n_noted);
+                    n_noted = 0;
+                    exchange<N>(a, s, watched, coming);
+                }
+                if (pass > 0 && piece == a.looks_at) {
+                    exchange<N>(a, s, watched, coming);
+                    set_reach<N>(a, watched, r, beyond);
+                }
             });
-            lane_rows r(a, tile);
             if (pass == 0) {
                 begin_bests<N>(watched, r, sums);
                 meet_others<N>(a, s, watched, CONSUMERS, coming);
+                set_reach<N>(a, watched, r, beyond);
             }
-            exchange<N>(a, s, watched, coming);
-            find_candidates<N>(a, s, watched, r, sums);
+            note_candidates<N>(a, s, watched, tile, beyond, sums, n_noted);
+            last = tile;
         }
+        look_closer<N>(a, s, watched, last, n_noted);
         if (s.n_passes > 0)
             tell_candidates<N>(a, s, watched, CONSUMERS, coming);
         __syncwarp();
