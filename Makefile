@@ -244,7 +244,7 @@ $(BUILD)/libgyre-cuda.so: $(CUDA_OBJ) $(BUILD)/libgyre.a tools/plugin.map
 cuda: $(BUILD)/libgyre-cuda.so $(BUILD)/gyre
 
 # The same for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (bulk.cuh).
-RACE_CODE := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE 'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/(act|decode|prefill|stream|tiles|wide)_' src/backend/cuda/*.cu))
+RACE_CODE := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE 'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/(act|decode|prefill|screen|stream|tiles|wide)_' src/backend/cuda/*.cu))
 RACE_OBJ  := $(filter-out $(patsubst build/racecheck/%,build/cuda/%,$(RACE_CODE)) build/cuda/kernels.o,$(CUDA_OBJ)) $(RACE_CODE)
 build/racecheck/%.cu.o: src/%.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
