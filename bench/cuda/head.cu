@@ -17,7 +17,7 @@ static float *logits;
 static void open_rows() {
     l.stream = stream;
     TRY(cudaMalloc(&rows, HEAD_MAX_ROWS * sizeof(drow)));
-    TRY(cudaMalloc((void **)&l.plan.counts, 3 * sizeof(int)));
+    TRY(cudaMalloc((void **)&l.plan.counts, 4 * sizeof(int)));
     TRY(cudaMalloc(&bests, HEAD_MAX_ROWS * HEAD_BESTS * sizeof(dbest)));
     TRY(cudaMalloc(&logits, (size_t)HEAD_MAX_ROWS * MAX_WIDTH * sizeof(float)));
     l.plan.rows = rows;
@@ -27,7 +27,7 @@ static void ask_for_rows(int n, bool written) {
     std::vector<drow> at(n);
     for (drow &r : at)
         r.is_plain = !written;
-    int counts[3] = {n, n, n};
+    int counts[4] = {n, n, n, written ? n : 0};
     TRY(cudaMemcpy(rows, at.data(), n * sizeof(drow), cudaMemcpyHostToDevice));
     TRY(cudaMemcpy((void *)l.plan.counts, counts, sizeof counts, cudaMemcpyHostToDevice));
 }

@@ -72,7 +72,7 @@ static void open_all(float common, float times) {
     l.stream = stream;
     l.plan.rows = device_rows;
     l.plan.places = device_places;
-    TRY(cudaMalloc((void **)&l.plan.counts, 3 * sizeof(int)));
+    TRY(cudaMalloc((void **)&l.plan.counts, 4 * sizeof(int)));
 }
 
 static dscreen the_screen() { return {d.weight, 0, 0, d.copy, d.scratch, d.state, d.asked}; }
@@ -164,7 +164,7 @@ static void print_lists(int n) {
 }
 
 static void set_rows(int n) {
-    int counts[3] = {n, n, n};
+    int counts[4] = {n, n, n, 0};
     l.n_rows = n;
     TRY(cudaMemcpy((void *)l.plan.counts, counts, sizeof counts, cudaMemcpyHostToDevice));
 }

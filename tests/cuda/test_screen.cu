@@ -178,7 +178,7 @@ static launch step_of(int n_launched, int n_rows, bool plain) {
     memset(rows.data(), 0, rows.size() * sizeof(drow));
     for (drow &r : rows)
         r.is_plain = plain, r.top_p = 1, r.target = -1;
-    int counts[3] = {n_rows, n_rows, n_rows};
+    int counts[4] = {n_rows, n_rows, n_rows, plain ? 0 : n_rows};
     MUST(cudaMemcpy(d.rows, rows.data(), rows.size() * sizeof(drow), cudaMemcpyHostToDevice));
     MUST(cudaMemcpy(d.step_counts, counts, sizeof counts, cudaMemcpyHostToDevice));
     MUST(cudaMemset(d.sampled, 0xee, MAX_ROWS * sizeof(dsampled)));
@@ -443,7 +443,7 @@ static void open_memory() {
     MUST(cudaMalloc(&d.rows, MAX_ROWS * sizeof(drow)));
     MUST(cudaMalloc(&d.sampled, MAX_ROWS * sizeof(dsampled)));
     MUST(cudaMalloc(&d.row_token, MAX_ROWS * 4));
-    MUST(cudaMalloc(&d.step_counts, 12));
+    MUST(cudaMalloc(&d.step_counts, 16));
     MUST(cudaMalloc(&d.state, sizeof *d.state));
     MUST(cudaMallocHost(&d.asked, sizeof *d.asked));
     MUST(cudaMalloc(&d.places, sizeof *d.places));

@@ -243,6 +243,7 @@ struct step_slot {
     char *plan_host;
     int32_t *lists; // [n_lists], the first n_listed of this step
     size_t n_lists, n_listed;
+    int n_not_plain;          // rows of which more is asked than the most probable token
     struct dsampled *sampled; // [max_rows]
     int32_t *top_token;       // [max_rows][MOST_TOP_LOGPROBS]
     float *top_logprob;

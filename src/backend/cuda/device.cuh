@@ -49,7 +49,7 @@ inline void launch_node(void (*kernel)(Parameters...), dim3 grid, dim3 block, si
 /* Likewise in clusters of so many blocks; the fault is returned too. */
 template <class... Parameters, class... Arguments>
 inline cudaError_t launch_cluster(void (*kernel)(Parameters...), dim3 grid, int cluster, dim3 block, size_t shared, cudaStream_t stream,
-                           Arguments &&...arguments) {
+                                  Arguments &&...arguments) {
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();
@@ -139,6 +139,7 @@ __device__ inline void fold_most(uint32_t *most, int64_t row, float size) {
 __device__ inline int step_tokens(const device_plan &p) { return p.counts[0]; }
 __device__ inline int step_seqs(const device_plan &p) { return p.counts[1]; }
 __device__ inline int step_rows(const device_plan &p) { return p.counts[2]; }
+__device__ inline int step_rows_not_plain(const device_plan &p) { return p.counts[3]; }
 
 /* The first element of the block that holds a position of a sequence. */
 __device__ inline int64_t block_start(const device_plan &p, const dcache &c, int block_size, int seq, int position) {

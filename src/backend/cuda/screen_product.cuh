@@ -364,27 +364,27 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
     if (a.sharers > 1)
         cluster_sync(); // those of both blocks
     let_next_start();
+    wait_for_previous();
+    if (!*a.is_wanted) { // by any block
+        if (begun)
+            ring.leave();
+        return;
+    }
     if (warp >= WARPS) {
         if (GROUPS == 3)
             asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         else
             asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        wait_for_previous();
-        if (copies && !begun && *a.is_wanted)
+        if (copies && !begun)
             ring.begin();
-        if (copies && *a.is_wanted)
+        if (copies)
             ring.run();
-        else if (copies && begun)
-            ring.leave();
         __syncwarp();
     } else {
         if (GROUPS == 3)
             asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
         else
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        wait_for_previous();
-        if (!*a.is_wanted)
-            s.n_passes = 0;
         watch_tokens<N>(a, s, watched, CONSUMERS);
         ring_place at = {0, a.n_stages, 0};
         uint32_t empty_there =
