@@ -14,7 +14,7 @@ static uint64_t counter;
 static double uniform(void) { return philox_uniform(test_seed(), counter++, 79); }
 static int below(int n) { return (int)(uniform() * n); }
 
-enum { N_INPUTS = 6, MOST_ROWS = 512 };
+enum { N_INPUTS = 6, MOST_ROWS = 512, N_SEEN = 20 };
 
 struct shape {
     int out, in;
@@ -27,6 +27,7 @@ struct shape {
 struct head {
     struct shape shape;
     float *inputs, *weight, *bias, *logits; // [N_INPUTS][in], [out][in], [out], [N_INPUTS][out]
+    int32_t seen[N_SEEN];                   // tokens that are penalised
     int most_rows;
     struct arena arena;
     struct program *p;
@@ -96,6 +97,8 @@ static void head_open(struct head *h, struct shape s, int at, float of) {
         h->bias[at] = of;
     make_logits(h);
     record(h);
+    for (int i = 0; i < N_SEEN; i++)
+        h->seen[i] = below(s.out);
     sample_scratch_init(&h->scratch, s.out);
     struct bucket bucket = {h->most_rows, h->most_rows, h->most_rows, 0};
     batch_plan_init(&h->plan, bucket, 0, NULL);
@@ -118,9 +121,9 @@ static void head_close(struct head *h) {
 }
 
 /* What is asked of a row: as a rule nothing, in some steps of some rows more. */
-static struct sample_params some_params(bool mixed) {
+static struct sample_params some_params(const struct head *h, bool mixed) {
     struct sample_params p = sample_params_default();
-    switch (mixed ? below(6) : 0) {
+    switch (mixed ? below(8) : 0) {
     case 1: p.want_logits = true; break;
     case 2:
         p.temperature = 0.7f;
@@ -131,6 +134,20 @@ static struct sample_params some_params(bool mixed) {
         p.want_logprob = true;
         p.target = -1;
         p.n_top_logprobs = 3;
+        break;
+    case 4:
+        p.temperature = 1; // among all
+        p.seed = (uint64_t)below(1 << 30);
+        break;
+    case 5:
+        p.temperature = below(2) ? 0.8f : 0;
+        p.top_p = 0.9f;
+        p.seed = (uint64_t)below(1 << 30);
+        p.want_logprob = below(2);
+        p.repetition_penalty = 1.3f;
+        p.frequency_penalty = 0.2f;
+        p.history = h->seen;
+        p.n_history = N_SEEN;
         break;
     default: break;
     }
@@ -151,7 +168,7 @@ static void fill_plan(struct head *h, int n, bool mixed, bool all) {
         if (!all && i > 0 && below(3) == 0)
             continue;
         p->out_row[p->n_rows] = i;
-        p->sample[p->n_rows++] = some_params(mixed);
+        p->sample[p->n_rows++] = some_params(h, mixed);
     }
 }
 

@@ -3,16 +3,18 @@
  * Where the step's tokens are told already (screen.cu), it ends at once.
  *
  * Each block of the cluster holds a slice of the row in its shared memory, so the row is read once, by bulk copies that are all
- * asked for at once; what the slices say is joined in the first block's. With x the row after bias, bans and penalties and e = (x - max) / temperature, weights are the
- * integers of core/sample_weight.h, whose sums do not depend on the order: the token is that of sample_row, bit for bit.
+ * asked for at once and looked at as they come; what the slices say is joined in the first block's. The row's largest logit, and whether all are
+ * finite, is known beforehand where the head has left it; else a pass finds it. With x the row after bias, bans and penalties and
+ * e = (x - max) / temperature, weights are the integers of core/sample_weight.h, whose sums do not depend on the order: the token is that of
+ * sample_row, bit for bit.
  *
  * Nothing is sorted. top_k, top_p and the draw each ask for a place in the descending order of candidates: the first at which the
- * count, or the mass, exceeds a bound. One pass counts and weighs what is above each of eight edges of e, in registers. The most
- * probable candidates, at most LIST of them, go to the first block, where each looks at all others to find what stands before it;
+ * count, or the mass, exceeds a bound. One pass counts and weighs what is above each of eight edges of e, in registers: four logits at a time, from
+ * the deepest edge up as far as the four reach. The most probable candidates, at most LIST of them, go to the first block, where each looks at all others to find what stands before it;
  * for most rows that answers all three. A place further down is looked for in the range between two edges: if that holds more than
  * LIST, a histogram of the range in 1,024 bins and, where ties fill a bin, cuts by eight bits of (key, id) leave few enough.
  *
- * Greedy rows end at the first cluster barrier. Log-probabilities are of the raw row, read before it is changed. Bytes: the row, once.
+ * Log-probabilities are of the raw row, read before it is changed. Bytes: the row, once.
  * Blocks push what they know into the others' memory before a barrier, never pull after a row's last one, so a block may go on or end then. */
 #include "backend/cuda/sample_slice.cuh"
 
@@ -82,7 +84,7 @@ static __device__ void take_top(const row_view &v, const drawing &d, const reach
 
 /* Of the raw row: what result says but for the token's own, in the first block. Returns log(sum(exp)). */
 static __device__ float score(const row_view &v, float max, int n_vocab, dsampled &result) {
-    drawing d = drawing_of(max, 1, SAMPLE_LEAST_EXPONENT);
+    drawing d = drawing_of(max, 1, SAMPLE_LEAST_EXPONENT, v.s.asked.n_top > 0);
     int target = v.s.asked.target;
     float wanted = target >= 0 ? v.raw[target] : INFINITY;
     int above = v.s.asked.n_top > 0 ? weigh_slice<true>(v, 0, d, wanted) : weigh_slice<false>(v, 0, d, wanted);
@@ -157,7 +159,8 @@ static __device__ void change_slice(const row_view &v) {
     const drow &a = v.s.asked;
     const int32_t *lists = v.plan.places->lists;
     int newest = v.plan.newest[v.r];
-    __syncthreads(); // the slice has been read by whoever reads the raw one
+    await_slice(v);
+    __syncthreads(); // the slice has been read by whoever reads the raw one, and is there for all
     add_bias(v, lists + a.bias);
     __syncthreads(); // biases before bans
     ban(v, lists + a.banned, newest);
@@ -198,18 +201,23 @@ static __device__ void add_to_bin(const row_view &v, int bin, unsigned long long
 /* The bins of all blocks become sums in the first one's memory. Two barriers: all bins are there; all sums are there. */
 static __device__ void join_bins(const row_view &v, int n) {
     cg::this_cluster().sync();
-    int share = n / v.n_ranks;
-    for (int i = threadIdx.x; i < share; i += THREADS) {
-        int bin = v.rank * share + i;
+    int share = n / v.n_ranks, each = min(THREADS / share, v.n_ranks), bin = v.rank * share + threadIdx.x / each; // threads of a bin
+    if (threadIdx.x < share * each) {                                                                             // whole warps
         uint32_t count = 0;
         unsigned long long mass = 0;
-        for (int rank = 0; rank < v.n_ranks; rank++) {
+        for (int rank = threadIdx.x % each; rank < v.n_ranks; rank += each) {
             const bins &h = of_rank(v, rank).own;
             count += h.count[bin];
             mass += (unsigned long long)h.high[bin] << 32 | h.low[bin];
         }
-        of_rank(v, 0).all.count[bin] = count;
-        of_rank(v, 0).all.mass[bin] = mass;
+        for (int step = 1; step < each; step *= 2) {
+            count += __shfl_xor_sync(0xffffffffu, count, step);
+            mass += __shfl_xor_sync(0xffffffffu, mass, step);
+        }
+        if (threadIdx.x % each == 0) {
+            of_rank(v, 0).all.count[bin] = count;
+            of_rank(v, 0).all.mass[bin] = mass;
+        }
     }
     cg::this_cluster().sync();
 }
@@ -248,19 +256,37 @@ static __device__ void sum_before(const row_view &v, int n, unsigned long long c
     __syncthreads(); // everybody's are there
 }
 
-/* In the first block: the range at which the bound is exceeded, told to every block by a thread each. */
-static __device__ void tell_range(const row_view &v, const drawing &d, bool by_count, unsigned long long bound) {
+/* The range at which the bound is exceeded. */
+static __device__ pick range_of(const row_view &v, const drawing &d, bool by_count, unsigned long long bound) {
     const reached &all = v.s.all_reached;
-    if (threadIdx.x == 0)
-        v.s.n_list = 0;
-    if (threadIdx.x >= v.n_ranks)
-        return;
     int i = 0;
     while (i < EDGES - 1 && (by_count ? all.count[i] : all.mass[i]) <= bound)
         i++;
     uint32_t count_before = i > 0 ? all.count[i - 1] : 0;
-    of_rank(v, threadIdx.x).at = pick{lowest_of(d, i), i > 0 ? edge_of(i - 1) : INFINITY, i, -1, (int)(all.count[i] - count_before), 64, 0,
-                                      count_before,    i > 0 ? all.mass[i - 1] : 0};
+    return pick{lowest_of(d, i),
+                i > 0 ? edge_of(d.deep, i - 1) : INFINITY,
+                i,
+                -1,
+                (int)(all.count[i] - count_before),
+                64,
+                0,
+                count_before,
+                i > 0 ? all.mass[i - 1] : 0};
+}
+
+/* It becomes what is picked in every block, each of which may know the bound; else the first one does. */
+static __device__ void pick_range(const row_view &v, const drawing &d, bool by_count, unsigned long long bound, bool all_know) {
+    if (all_know) {
+        if (threadIdx.x == 0)
+            v.s.at = range_of(v, d, by_count, bound);
+        __syncthreads(); // the pick is there
+        return;
+    }
+    if (v.rank == 0 && threadIdx.x == 0)
+        v.s.n_list = 0;
+    if (v.rank == 0 && threadIdx.x < v.n_ranks)
+        of_rank(v, threadIdx.x).at = range_of(v, d, by_count, bound);
+    cg::this_cluster().sync(); // the pick is everywhere
 }
 
 /* In the first block: of n bins the one at which the bound is exceeded, told to every block as what `p` becomes there. */
@@ -285,14 +311,9 @@ static __device__ void cut(const row_view &v, const drawing &d, bool by_count, u
     pick p = v.s.at;
     int n = p.bin < 0 ? BINS : DIGITS;
     clear_bins(v, n);
-    for (int i = threadIdx.x; i < v.n; i += THREADS) {
-        float e = exponent_of(d, v.x[i]);
-        if (!(e >= p.low && e < p.high))
-            continue;
-        unsigned long long place = place_of(v.x[i], v.first + i);
-        if (is_picked(p, e, place))
-            add_to_bin(v, p.bin < 0 ? bin_of(p, e) : DIGITS - 1 - (int)(place >> (p.shift - 8) & 255), weight_of(e));
-    }
+    each_picked(v, d, p, [&](float e, unsigned long long place) {
+        add_to_bin(v, p.bin < 0 ? bin_of(d, p, e) : DIGITS - 1 - (int)(place >> (p.shift - 8) & 255), weight_of(e));
+    });
     join_bins(v, n);
     if (v.rank == 0) {
         sum_before(v, n, p.count_before, p.mass_before);
@@ -301,12 +322,10 @@ static __device__ void cut(const row_view &v, const drawing &d, bool by_count, u
     cg::this_cluster().sync(); // the new pick is everywhere
 }
 
-/* The place in the order of candidates at which count or mass exceeds the bound, which the first block knows; there it stays as
- * found_id and mass_through. */
-static __device__ void look_up(const row_view &v, const drawing &d, bool by_count, unsigned long long bound) {
-    if (v.rank == 0)
-        tell_range(v, d, by_count, bound);
-    cg::this_cluster().sync(); // the pick is everywhere
+/* The place in the order of candidates at which count or mass exceeds the bound; in the first block it stays as
+ * found_id and mass_through. all_know: the bound, and the list is empty; else the first block does. */
+static __device__ void look_up(const row_view &v, const drawing &d, bool by_count, unsigned long long bound, bool all_know) {
+    pick_range(v, d, by_count, bound, all_know);
     while (v.s.at.n > LIST)
         cut(v, d, by_count, bound);
     gather(v, d, v.s.at);
@@ -344,21 +363,25 @@ static __device__ void draw_from_list(const row_view &v, const reached &all) {
 
 static __device__ void draw_from_all(const row_view &v, const drawing &d, const reached &all) {
     const drow &a = v.s.asked;
-    unsigned long long total = all.mass[EDGES - 1]; // from here on the first block's alone
-    if (a.top_k > 0) {
-        look_up(v, d, true, min((uint32_t)a.top_k, all.count[EDGES - 1]) - 1);
+    enum { TOP_K, TOP_P, POINT };
+    unsigned long long total = all.mass[EDGES - 1]; // from the second on the first block's alone
+    bool is_first = true;
+#pragma unroll 1
+    for (int asks = TOP_K; asks <= POINT; asks++) { // look_up is much code
+        if (asks == TOP_K ? a.top_k <= 0 : asks == TOP_P && !(a.top_p < 1))
+            continue;
+        unsigned long long bound = asks == TOP_K   ? min((uint32_t)a.top_k, all.count[EDGES - 1]) - 1
+                                   : asks == TOP_P ? sample_reach(a.top_p, total)
+                                                   : sample_point(a.bits, total);
+        look_up(v, d, asks == TOP_K, bound, is_first);
         total = v.s.mass_through;
+        is_first = false;
     }
-    if (a.top_p < 1) {
-        look_up(v, d, false, v.rank == 0 ? sample_reach(a.top_p, total) : 0);
-        total = v.s.mass_through;
-    }
-    look_up(v, d, false, v.rank == 0 ? sample_point(a.bits, total) : 0);
 }
 
 /* After this the first block knows the token, as found_id. */
 static __device__ void draw(const row_view &v, float max) {
-    drawing d = drawing_of(max, v.s.asked.temperature, fmaxf(v.s.asked.least, SAMPLE_LEAST_EXPONENT));
+    drawing d = drawing_of(max, v.s.asked.temperature, fmaxf(v.s.asked.least, SAMPLE_LEAST_EXPONENT), v.s.asked.top_k > 0);
     weigh_slice<true>(v, 1, d, INFINITY);
     cg::this_cluster().sync(); // every block knows what is reached
     const reached &all = all_reached(v, 1);
@@ -405,11 +428,11 @@ static __device__ void sample_row(const row_view &v, best raw, int n_vocab) {
     write_result(v, result);
 }
 
-/* A plain row of which the head has left the best of each part; a warp's. What is not a number is better than any. */
-static __device__ void take_best(const device_plan &plan, int r, const dbests &bests) {
+/* The best of a row of which the head has left that of each part; a warp's. What is not a number is better than any, and bad. */
+static __device__ best best_of_parts(int r, const dbests &bests, bool &bad) {
     const dbest *of_row = bests.at + (int64_t)r * HEAD_BESTS;
     best mine = {-INFINITY, INT_MAX};
-    int bad = 0;
+    bad = false;
     for (int i = threadIdx.x % 32; i < bests.n; i += 32) {
         dbest part = of_row[i];
         bad |= !(part.logit < INFINITY);
@@ -417,7 +440,15 @@ static __device__ void take_best(const device_plan &plan, int r, const dbests &b
     }
     mine = warp_best(mine);
     bad = __any_sync(0xffffffffu, bad) || mine.logit == -INFINITY;
-    int token = mine.logit > -INFINITY ? mine.id : 0;
+    if (!(mine.logit > -INFINITY))
+        mine.id = 0;
+    return mine;
+}
+
+/* A plain row. */
+static __device__ void take_best(const device_plan &plan, int r, const dbests &bests) {
+    bool bad;
+    int token = best_of_parts(r, bests, bad).id;
     if (threadIdx.x % 32 == 0)
         tell_result(plan, r, dsampled{token, token, 0, bad ? SAMPLED_NOT_FINITE : 0, 0, 0});
 }
@@ -430,15 +461,16 @@ static __device__ void take_bests(const device_plan &plan, const dbests &bests) 
             take_best(plan, r, bests);
 }
 
-/* The next of the cluster's rows of which the head has not said all that is wanted; -1: there is none. Each cluster has every n-th. What is known
- * between two rows is kept in shared memory: registers would be put aside for a row's time, which every barrier waits for. */
-static __device__ int next_row(const device_plan &plan, const dbests &bests, cluster_shared &s) {
+/* The next of the cluster's rows of which the head has not said all that is wanted, as it has of plain ones if some_told; -1: there is none.
+ * Each cluster has every n-th. What is known between two rows is kept in shared memory: registers would be put aside for a row's time, which every
+ * barrier waits for. */
+static __device__ int next_row(const device_plan &plan, bool some_told, cluster_shared &s) {
     if (threadIdx.x < 32) {
         int n_clusters = (int)(gridDim.x / cg::this_cluster().num_blocks()), n_rows = step_rows(plan), base = s.base;
         uint32_t left = s.left;
         for (; left == 0 && base < n_rows; base += 32 * n_clusters) {
             int r = base + (int)threadIdx.x * n_clusters;
-            left = __ballot_sync(0xffffffffu, r < n_rows && !(bests.at && plan.rows[r].is_plain));
+            left = __ballot_sync(0xffffffffu, r < n_rows && !(some_told && plan.rows[r].is_plain));
         }
         __syncwarp(); // all lanes have read base and left
         if (threadIdx.x == 0) {
@@ -451,8 +483,19 @@ static __device__ int next_row(const device_plan &plan, const dbests &bests, clu
     return s.row;
 }
 
+/* The best of a row of which nobody has said it. */
+static __device__ best best_of_slices(const row_view &v, bool &bad) {
+    look_at_slice(v);
+    cg::this_cluster().sync(); // every block knows every best
+    best raw = best_told(v, 0);
+    bad = raw.logit == -INFINITY;
+    for (int i = 0; i < v.n_ranks; i++)
+        bad |= v.s.bad[i];
+    return raw;
+}
+
 /* A row, by the cluster. Others' memory is written from its first barrier on, and not read after its last. */
-static __device__ void take_row(const row_view &v, int n_vocab) {
+static __device__ void take_row(const row_view &v, int n_vocab, const dbests &bests) {
     cg::cluster_group cluster = cg::this_cluster();
     if (threadIdx.x == 0)
         v.s.any_bad = v.s.above = v.s.n_list = 0;
@@ -461,24 +504,23 @@ static __device__ void take_row(const row_view &v, int n_vocab) {
         copy_slice(v);
     if (threadIdx.x < sizeof(drow) / 4)
         reinterpret_cast<int32_t *>(&v.s.asked)[threadIdx.x] = reinterpret_cast<const int32_t *>(v.plan.rows + v.r)[threadIdx.x];
+    bool bad = false;
+    best raw = bests.at ? best_of_parts(v.r, bests, bad) : best{};
+    if (!in_bulk(v))
+        load_slice(v);
     cluster.barrier_wait(); // all blocks have: their memory may be written
     __syncthreads();        // asked, any_bad and the barriers
-    read_slice(v);
-    cluster.sync(); // every block knows every best
-    best raw = best_told(v, 0);
-    int bad = 0;
-    for (int i = 0; i < v.n_ranks; i++)
-        bad |= v.s.bad[i];
-    if (bad || raw.logit == -INFINITY)
-        write_result(v, dsampled{raw.id, raw.id, 0, SAMPLED_NOT_FINITE, 0, 0});
-    else if (v.s.asked.is_plain)
-        write_result(v, dsampled{raw.id, raw.id, 0, 0, 0, 0});
+    if (!bests.at)
+        raw = best_of_slices(v, bad);
+    if (bad || v.s.asked.is_plain)
+        write_result(v, dsampled{raw.id, raw.id, 0, bad ? SAMPLED_NOT_FINITE : 0, 0, 0});
     else
         sample_row(v, raw, n_vocab);
-    if (threadIdx.x == 0 && in_bulk(v))
-        v.s.n_copied++;
+    await_slice(v);  // also where nobody has looked at it
     fence_bulk();    // what was written to the slice comes before the next row's copies
     __syncthreads(); // this block has done with its memory
+    if (threadIdx.x == 0 && in_bulk(v))
+        v.s.n_copied++;
 }
 
 static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dmat logits, int slice, dbests bests) {
@@ -496,9 +538,10 @@ static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dm
     wait_for_previous();
     if (bests.done && *bests.done)
         return;
-    if (bests.at)
+    bool some_told = bests.at && step_rows_not_plain(plan) < step_rows(plan);
+    if (some_told)
         take_bests(plan, bests);
-    for (int r; (r = next_row(plan, bests, shared)) >= 0;) {
+    for (int r; (r = next_row(plan, some_told, shared)) >= 0;) {
         cg::cluster_group cluster = cg::this_cluster();
         int rank = (int)cluster.block_rank(), first = rank * slice;
         row_view v = {plan,
@@ -510,7 +553,7 @@ static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dm
                       rank,
                       (int)cluster.num_blocks(),
                       static_cast<const float *>(logits.at) + r * logits.stride};
-        take_row(v, logits.width);
+        take_row(v, logits.width, bests);
     }
 }
 

@@ -27,19 +27,24 @@ enum {
     PIECES = 4,        // that a slice is copied in
 };
 
-/* Range i of e reaches down to edge i; the last one to the end of the candidates. Bins are powers of two wide, so that an e is
+/* Range i of e reaches down to edge i; the last one to the end of the candidates. Deep edges are for rows that ask for so many of the most
+ * probable, however improbable those are: the fiftieth is often beyond -11. Bins are powers of two wide, so that an e is
  * never on the wrong side of where one begins. */
-static __device__ float edge_of(int i) {
+static __device__ __forceinline__ float edge_of(bool deep, int i) {
     return i == 0   ? -1.0f
            : i == 1 ? -2.0f
-           : i == 2 ? -3.0f
-           : i == 3 ? -4.0f
-           : i == 4 ? -6.0f
-           : i == 5 ? -8.0f
-           : i == 6 ? -11.0f
+           : i == 2 ? (deep ? -4.0f : -3.0f)
+           : i == 3 ? (deep ? -7.0f : -4.0f)
+           : i == 4 ? (deep ? -11.0f : -6.0f)
+           : i == 5 ? (deep ? -15.0f : -8.0f)
+           : i == 6 ? (deep ? -20.0f : -11.0f)
                     : -INFINITY;
 }
-static __device__ float bins_a_unit(int range) { return range < 4 ? 1024.0f : range < 6 ? 512.0f : range == 6 ? 256.0f : 32.0f; }
+static __device__ float bins_a_unit(bool deep, int range) { // BINS in the range at most
+    if (deep)
+        return range < 2 ? 1024.0f : range == 2 ? 512.0f : range < 6 ? 256.0f : range == 6 ? 128.0f : 64.0f;
+    return range < 4 ? 1024.0f : range < 6 ? 512.0f : range == 6 ? 256.0f : 32.0f;
+}
 
 struct best {
     float logit;
@@ -167,8 +172,14 @@ static __device__ void look_at(float x, int id, best &mine, int &bad) {
 /* Whether the slice lies as bulk copies want it. */
 static __device__ bool in_bulk(const row_view &v) { return reinterpret_cast<uintptr_t>(v.raw + v.first) % 16 == 0 && v.n % 4 == 0; }
 
-/* In fours. */
-static __device__ int piece_begin(const row_view &v, int piece) { return v.n / 4 * piece / PIECES; }
+/* The slice in fours, the last of them filled up. */
+static __device__ int n_fours(const row_view &v) { return (v.n + 3) / 4; }
+
+/* A piece begins with one of the times that all threads take a four each. */
+static __device__ int piece_begin(const row_view &v, int piece) {
+    int times = (n_fours(v) + THREADS - 1) / THREADS;
+    return min(times * piece / PIECES * THREADS, n_fours(v));
+}
 
 /* One thread, once the barriers are there and the logits. */
 static __device__ void copy_slice(const row_view &v) {
@@ -181,35 +192,51 @@ static __device__ void copy_slice(const row_view &v) {
     }
 }
 
-/* Looks at the slice as it comes. */
-static __device__ void look_at_copy(const row_view &v, best &mine, int &bad) {
-    for (int piece = 0; piece < PIECES; piece++) {
+/* Of a slice that does not lie so: it is in shared memory after this. */
+static __device__ void load_slice(const row_view &v) {
+    for (int i = threadIdx.x; i < v.n; i += THREADS)
+        v.x[i] = v.raw[v.first + i];
+    if (threadIdx.x < 4 && v.n + (int)threadIdx.x < n_fours(v) * 4)
+        v.x[v.n + threadIdx.x] = -INFINITY;
+    __syncthreads(); // all of it is there
+}
+
+/* A piece of the slice is there, as this thread sees it. */
+static __device__ void await_piece(const row_view &v, int piece) {
+    if (in_bulk(v))
         barrier_wait(shared_address(&v.s.copied[piece]), v.s.n_copied & 1);
-        for (int i = piece_begin(v, piece) + threadIdx.x; i < piece_begin(v, piece + 1); i += THREADS) {
-            float4 q = reinterpret_cast<const float4 *>(v.x)[i];
-            look_at(q.x, v.first + 4 * i, mine, bad);
-            look_at(q.y, v.first + 4 * i + 1, mine, bad);
-            look_at(q.z, v.first + 4 * i + 2, mine, bad);
-            look_at(q.w, v.first + 4 * i + 3, mine, bad);
-        }
+}
+static __device__ void await_slice(const row_view &v) {
+    for (int piece = 0; piece < PIECES; piece++)
+        await_piece(v, piece);
+}
+
+/* take(four, place of the first in the slice): this thread's fours of some; behind the end of the slice there is -infinity. */
+template <class F> static __device__ __forceinline__ void each_four_of(const row_view &v, int begin, int end, F take) {
+    for (int i = begin + threadIdx.x; i < end; i += THREADS) {
+        float4 q = reinterpret_cast<const float4 *>(v.x)[i];
+        const float four[4] = {q.x, q.y, q.z, q.w};
+        take(four, 4 * i);
+    }
+}
+/* Of all, as they come. After that the thread sees the whole slice. */
+template <class F> static __device__ __forceinline__ void each_four_to_come(const row_view &v, F take) {
+#pragma unroll 1
+    for (int piece = 0; piece < PIECES; piece++) {
+        await_piece(v, piece);
+        each_four_of(v, piece_begin(v, piece), piece_begin(v, piece + 1), take);
     }
 }
 
-/* The slice is in shared memory after this, and whole fours. */
-static __device__ void read_slice(const row_view &v) {
+/* The block's best of the row as it is goes to every block. */
+static __device__ void look_at_slice(const row_view &v) {
     best mine = {-INFINITY, INT_MAX};
     int bad = 0;
-    if (in_bulk(v)) {
-        look_at_copy(v, mine, bad);
-    } else {
-        for (int i = threadIdx.x; i < v.n; i += THREADS) {
-            float x = v.raw[v.first + i];
-            look_at(x, v.first + i, mine, bad);
-            v.x[i] = x;
-        }
-        if (threadIdx.x < 4 && v.n + (int)threadIdx.x < (v.n + 3) / 4 * 4)
-            v.x[v.n + threadIdx.x] = -INFINITY;
-    }
+    each_four_to_come(v, [&](const float(&four)[4], int at) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            look_at(four[j], v.first + at + j, mine, bad);
+    });
     tell_best(v, 0, mine, bad);
 }
 
@@ -220,19 +247,40 @@ static __device__ void read_slice(const row_view &v) {
 struct drawing {
     float max, temperature, inverse, least; // least: what is lower is no candidate
     bool divides;                           // an extreme temperature or maximum: by the division itself
+    bool is_one;                            // temperature 1: nothing is divided
+    bool deep;                              // which edges it has
 };
 
-static __device__ drawing drawing_of(float max, float temperature, float least) {
+static __device__ drawing drawing_of(float max, float temperature, float least, bool deep) {
     bool divides = !(temperature > 0x1p-40f && temperature < 0x1p40f) || isinf(max);
-    return drawing{max, temperature, __frcp_rn(temperature), least, divides};
+    return drawing{max, temperature, __frcp_rn(temperature), least, divides, temperature == 1 && !divides, deep};
 }
+
+static __device__ __noinline__ float divided(float x, float max, float temperature) { return sample_exponent(x, max, temperature); }
 
 static __device__ float exponent_of(const drawing &d, float x) {
     if (d.divides)
-        return sample_exponent(x, d.max, d.temperature);
+        return divided(x, d.max, d.temperature);
     float a = __fadd_rn(x, -d.max), q = __fmul_rn(a, d.inverse);
     q = __fmaf_rn(__fmaf_rn(-q, d.temperature, a), d.inverse, q);
     return __fmaf_rn(__fmaf_rn(-q, d.temperature, a), d.inverse, q);
+}
+
+static __device__ __forceinline__ void exponents_of(const drawing &d, const float (&four)[4], float (&e)[4]) {
+    if (d.is_one) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            e[j] = __fadd_rn(four[j], -d.max);
+    } else {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            e[j] = exponent_of(d, four[j]);
+    }
+}
+
+/* No logit below it has an e of `low`, which is not above 0, or more: e and what it is made of are rounded by less than 2^-21. */
+static __device__ float lowest_logit(const drawing &d, float low) {
+    return d.divides ? -INFINITY : __fadd_rd(d.max, low * d.temperature * 1.00001f);
 }
 
 /* The sum of 32 numbers below 2^54, known to the warp. */
@@ -290,24 +338,34 @@ template <bool with_edges> static __device__ int weigh_slice(const row_view &v, 
     uint32_t counts[EDGES] = {};
     unsigned long long masses[EDGES] = {};
     int above = 0;
-    for (int i = threadIdx.x; i < (v.n + 3) / 4; i += THREADS) {
-        float4 q = reinterpret_cast<const float4 *>(v.x)[i];
-        float four[4] = {q.x, q.y, q.z, q.w}, e[4];
+    each_four_to_come(v, [&](const float(&four)[4], int) {
+        float e[4];
+        unsigned long long w[4];
+        exponents_of(d, four, e);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            above += four[j] > wanted;
+        float most = fmaxf(fmaxf(e[0], e[1]), fmaxf(e[2], e[3]));
+        if (!(most >= d.least))
+            return;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            e[j] = exponent_of(d, four[j]);
-            above += four[j] > wanted;
-            unsigned long long w = e[j] >= d.least ? weight_of(e[j]) : 0;
-            counts[EDGES - 1] += e[j] >= d.least, masses[EDGES - 1] += w;
-            if constexpr (with_edges)
-                if (e[j] >= fmaxf(d.least, edge_of(EDGES - 2))) {
-#pragma unroll
-                    for (int k = 0; k < EDGES - 1; k++)
-                        if (e[j] >= edge_of(k))
-                            counts[k]++, masses[k] += w;
-                }
+            bool is = e[j] >= d.least;
+            e[j] = is ? e[j] : -40.0f; // which weighs 2^-13, cut to 0: four at a time, without branches
+            w[j] = weight_of(e[j]);
+            counts[EDGES - 1] += is, masses[EDGES - 1] += w[j];
         }
-    }
+#pragma unroll
+        for (int k = with_edges ? EDGES - 2 : -1; k >= 0; k--) {
+            float edge = edge_of(d.deep, k);
+            if (!(most >= edge)) // mostly so
+                break;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (e[j] >= edge)
+                    counts[k]++, masses[k] += w[j];
+        }
+    });
     tell_reached(v, slot, counts, masses);
     return above;
 }
@@ -327,29 +385,40 @@ static __device__ unsigned long long place_of(float x, int id) {
 static __device__ int id_of(unsigned long long place) { return (int)(0xffffffffu - (uint32_t)place); }
 static __device__ float logit_of(unsigned long long place) { return sample_key_logit((uint32_t)(place >> 32)); }
 
-static __device__ int bin_of(const pick &p, float e) {
-    float start = p.range > 0 ? -edge_of(p.range - 1) : 0.0f, unit = bins_a_unit(p.range);
+static __device__ int bin_of(const drawing &d, const pick &p, float e) {
+    float start = p.range > 0 ? -p.high : 0.0f, unit = bins_a_unit(d.deep, p.range);
     return min((int)(-e * unit) - (int)(start * unit), (int)BINS - 1);
 }
 
-static __device__ bool is_picked(const pick &p, float e, unsigned long long place) {
-    return e >= p.low && e < p.high && (p.bin < 0 || bin_of(p, e) == p.bin) && (p.shift == 64 || place >> p.shift == p.prefix);
+static __device__ bool is_picked(const drawing &d, const pick &p, float e, unsigned long long place) {
+    return (p.bin < 0 || bin_of(d, p, e) == p.bin) && (p.shift == 64 || place >> p.shift == p.prefix);
 }
 
 /* Down to an edge, but to candidates only. */
-static __device__ float lowest_of(const drawing &d, int range) { return fmaxf(d.least, edge_of(range)); }
+static __device__ float lowest_of(const drawing &d, int range) { return fmaxf(d.least, edge_of(d.deep, range)); }
+
+/* take(e, place): what is picked of the slice. Most of it is not, which the logits tell. */
+template <class F> static __device__ __forceinline__ void each_picked(const row_view &v, const drawing &d, const pick &p, F take) {
+    float lowest = lowest_logit(d, p.low);
+    each_four_of(v, 0, n_fours(v), [&](const float(&four)[4], int at) {
+        float e[4];
+        if (!(fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])) >= lowest))
+            return;
+        exponents_of(d, four, e);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (e[j] >= p.low && e[j] < p.high) {
+                unsigned long long place = place_of(four[j], v.first + at + j);
+                if (is_picked(d, p, e[j], place))
+                    take(e[j], place);
+            }
+    });
+}
 
 /* What is picked goes to the first block's list, which is empty. */
 static __device__ void gather(const row_view &v, const drawing &d, const pick &p) {
     cluster_shared &to = of_rank(v, 0);
-    for (int i = threadIdx.x; i < v.n; i += THREADS) {
-        float e = exponent_of(d, v.x[i]);
-        if (!(e >= p.low && e < p.high))
-            continue;
-        unsigned long long place = place_of(v.x[i], v.first + i);
-        if (is_picked(p, e, place))
-            to.all.list[atomicAdd(&to.n_list, 1)] = listed{place, weight_of(e)};
-    }
+    each_picked(v, d, p, [&](float e, unsigned long long place) { to.all.list[atomicAdd(&to.n_list, 1)] = listed{place, weight_of(e)}; });
     cg::this_cluster().sync(); // the list is whole
 }
 
