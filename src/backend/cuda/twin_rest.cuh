@@ -118,7 +118,8 @@ static __device__ void settle_rows(const rest_args &r, const rest_list &list, in
     threads_sync(1, n_threads); // this block's share is written
     if (threadIdx.x == 0)
         meet_blocks(meeting);
-    threads_sync(2, n_threads + 32); // so are the others'
+    __syncwarp(); // its first thread has come back
+    threads_arrive(2, n_threads + 32); // so are the others
 }
 static __device__ void copies_may_begin(int n_threads) {
     threads_sync(2, n_threads + 32);
