@@ -647,7 +647,19 @@ static void round_int8(double *x, int n) {
         x[i] = rint(x[i] * (double)(127 / most)) * (double)(most / 127);
 }
 
+/* By the k-th power of two from the least that leaves all within e4m3. */
+static void round_by_power(double *x, int n, int k) {
+    double most = largest_of(x, n), scale = most > 0 ? exp2(ceil(log2(most / 448)) + k) : 1;
+    for (int i = 0; i < n; i++)
+        x[i] = (double)f8_e4m3_to_f32(f32_to_f8_e4m3((float)(x[i] / scale))) * scale;
+}
+
 void rig_read(const char *dtype, enum rig_reading how, double *x, int n) {
+    if (how >= READING_POWERS) {
+        rig_round(dtype, x, n);
+        round_by_power(x, n, (int)how - READING_POWERS);
+        return;
+    }
     int block = how >= READING_BLOCKS ? 32 << (how - READING_BLOCKS) / 2 : n;
     bool of_16 = how >= READING_BLOCKS ? (how - READING_BLOCKS) % 2 : how != READING_E4M3 && how != READING_AS_IT_IS;
     double largest = largest_of(x, n);

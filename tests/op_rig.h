@@ -186,6 +186,9 @@ enum rig_reading {
     N_ROW_READINGS,
     READING_BLOCKS = N_ROW_READINGS, // six more: a scale for each 32, 64 or 128 columns, of the value itself or of 16 bits
     N_READINGS = READING_BLOCKS + 6,
+    READING_POWERS =
+        N_READINGS, // six more, of a gated product: e4m3 of 16 bits by one of the powers of two for which the largest is 8 to 448
+    N_GATED_READINGS = READING_POWERS + 6,
 };
 
 void rig_round(const char *dtype, double *x, int64_t n); // to "float16" or "bfloat16"; in others (NULL too) as it is
@@ -224,7 +227,7 @@ const char *rig_query_dtype(const char *dtype, const char *kv_dtype, const struc
 #define RIG_F8_COSINE 0.999
 /* Two such products multiplied, or keys that trained heads tell apart by large scores, leave less. There the bound is the cosine of an
  * oracle in double precision that rounds as the op is defined to, less what being off that oracle by 3e-3 can make of it. */
-#define RIG_F8_LEFT(cosine) fmin(RIG_F8_COSINE, (cosine) - 2e-4)
+#define RIG_F8_LEFT(cosine) fmin(RIG_F8_COSINE, (cosine)-2e-4)
 /* Against the numbers read: the tensor core sums products of e4m3 with 14 bits of the largest, as others have found as well
  * (DeepSeek-V3's report, 3.3.2): 1.1e-3 of a sum of 2,064 is seen. */
 #define RIG_F8_READ_BOUND 0.006

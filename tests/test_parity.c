@@ -554,15 +554,17 @@ static void take_nearest_reading(const struct walk *w, int i, int k, const struc
     const struct program *p = w->m->program;
     const struct op *op = &p->ops[i];
     bool rounds = linear_of(p, i)->weights[0]->parts[0].dtype != DT_F8_E4M3;
-    for (int how = 0; how < N_READINGS; how++)
-        take_nearer(want, got, alone_on_cpu(w, i, k, (enum rig_reading)how, rounds));
     int maker = op->code == OP_LINEAR ? p->values[op->in[0].id].first_use : -1;
-    if (maker < 0 || linear_before(p, maker) < 0 || op->in[0].width != p->values[op->in[0].id].width)
+    bool of_gated = maker >= 0 && linear_before(p, maker) >= 0 && op->in[0].width == p->values[op->in[0].id].width;
+    int n_readings = of_gated ? N_GATED_READINGS : N_READINGS;
+    for (int how = 0; how < n_readings; how++)
+        take_nearer(want, got, alone_on_cpu(w, i, k, (enum rig_reading)how, rounds));
+    if (!of_gated)
         return;
     bool maker_rounds = p->ops[linear_before(p, maker)].weights[0]->parts[0].dtype != DT_F8_E4M3;
     for (int how = 0; how < N_ROW_READINGS; how++) {
         struct row_set x = alone_on_cpu(w, maker, 0, (enum rig_reading)how, maker_rounds);
-        for (int second = 0; second < N_READINGS; second++)
+        for (int second = 0; second < n_readings; second++)
             take_nearer(want, got, multiply_on_cpu(w, op, &x, (enum rig_reading)second, rounds));
         free(x.at);
     }

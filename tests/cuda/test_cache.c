@@ -252,21 +252,32 @@ static void texts_do_not_depend_on_where_their_blocks_are(void **state) {
     }
 }
 
+/* Until nothing has run for cache_idle_s, and what may go back has. */
+static void rest(struct gyre *g) {
+    while (engine_rest_us(g) > 0)
+        usleep(1000);
+    engine_rest(g);
+}
+
+/* Opening maps what the first batch will want, here two pieces, and kernels take memory when they are first loaded: so what counts is what the
+ * second texts take and leave. */
 static void an_idle_engine_gives_memory_back_and_writes_the_same_again(void **state) {
     (void)state;
     static struct text first[TEXTS], again[TEXTS];
     struct gyre *g = open_model("tests/models/llama", NULL, (int64_t)256 << 20, 0.2);
     take_low_blocks(g);
-    int64_t opened = free_bytes();
     write_texts(g, first);
+    rest(g);
+    int64_t rested = free_bytes();
+    write_texts(g, again);
     int64_t used = free_bytes();
-    while (engine_rest_us(g) > 0)
-        usleep(1000);
     for (int b = 0; b < g->backend->caches[0].piece_blocks - 5; b++) // those of take_low_blocks
         blocks_give_back(&g->pool.groups[0].blocks, b);
-    engine_rest(g);
-    EXPECT(used < opened && free_bytes() >= opened);
+    rest(g);
+    printf("%lld bytes free at rest, %lld with texts, %lld at rest again\n", (long long)rested, (long long)used, (long long)free_bytes());
+    EXPECT(used < rested && free_bytes() >= rested);
     EXPECT_EQ(g->backend->caches[0].map.n_mapped, 1);
+    expect_same(first, again);
     write_texts(g, again);
     expect_same(first, again);
     gyre_close(g);
