@@ -293,6 +293,7 @@ static json_t *row_json(const struct row *r, bool is_decode) {
                   "weight_bytes", r->floor.weight_bytes, "cache_bytes", r->floor.cache_bytes, "flops", r->floor.flops);
     if (is_decode) {
         json_object_set_new(json, "output_len", json_integer(opt.output_len));
+        json_object_set_new(json, "temperature", json_real(opt.temperature));
         json_object_set_new(json, "tokens_per_s", spread_json(r->tokens_per_s));
         json_object_set_new(json, "share_of_floor", json_real(r->floor.seconds * r->tokens_per_s.median / (double)r->n));
     }

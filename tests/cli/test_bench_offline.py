@@ -69,6 +69,12 @@ class Offline(unittest.TestCase):
         self.assertEqual([p["input_len"] for p in r["prefill"]], [40])
         self.assertGreater(r["read_bytes_per_s"], 1e8)
 
+    def test_decode_says_at_what_temperature_answers_were_drawn(self):
+        for words, temperature, how in (([], 0, "greedy, "), (["--temperature", "0.7"], 0.7, "temperature 0.7, ")):
+            out, r = self.run_json("decode", STORY, "--device", "toy", "--batch", "2", "--output-len", "5", "--num-iters", "1", "--num-iters-warmup", "0", *words)
+            self.assertEqual([d["temperature"] for d in r["decode"]], [temperature])
+            self.assertIn("\ndecode    " + how, "\n" + out)
+
     def test_a_warm_up_by_the_clock_is_broken_off_and_leaves_nothing_behind(self):
         begun = time.monotonic()
         out, r = self.run_json("decode", STORY, "--device", "toy", "--batch", "2,5", "--output-len", "900", "--num-iters", "1", "--warmup-seconds", "0.5")
