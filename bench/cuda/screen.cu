@@ -118,23 +118,21 @@ static double milliseconds(const std::function<void()> &put) {
     TRY(cudaEventElapsedTime(&ms, begin, end));
     return ms;
 }
+static bool ten(const std::function<bool()> &put) {
+    for (int i = 0; i < 10; i++)
+        if (!put())
+            return false;
+    return true;
+}
 static double short_us(const std::function<bool()> &put) {
-    auto ten = [&] {
-        for (int i = 0; i < 10; i++)
-            if (!put())
-                return false;
-        return true;
-    };
-    return microseconds(stream, ten, 9) / 10;
+    return microseconds(
+               stream, [&] { return ten(put); }, 9) /
+           10;
 }
 static double steady_us(const std::function<bool()> &put) {
-    auto ten = [&] {
-        for (int i = 0; i < 10; i++)
-            if (!put())
-                return false;
-        return true;
-    };
-    return steady_microseconds(stream, ten, 0.25) / 10;
+    return steady_microseconds(
+               stream, [&] { return ten(put); }, 0.25) /
+           10;
 }
 
 static void print_lists(int n) {

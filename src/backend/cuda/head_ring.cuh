@@ -29,6 +29,37 @@ struct share_of_block {
     int rank, first_token, part, n_parts, n_passes;
 };
 
+/* Of the block that this is; rank: in its cluster. */
+template <int N, class ARGS> static __device__ share_of_block share_of(const ARGS &a, int rank) {
+    int cluster = (int)blockIdx.x / a.sharers, n_parts = (int)gridDim.x / a.token_tiles;
+    share_of_block s = {rank, cluster % a.token_tiles * N, cluster / a.token_tiles * a.sharers + rank, n_parts, 0};
+    s.n_passes = (a.n_tiles + n_parts - 1 - (a.sharers > 1 ? 0 : s.part)) / n_parts;
+    return s;
+}
+
+template <class ARGS>
+static __device__ shared_places places_of(const ARGS &a, unsigned char *unaligned, const uint64_t *full, const uint64_t *empty) {
+    shared_places m;
+    m.w = kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1));
+    m.x = m.w + a.n_stages * a.octets * ATOM;
+    m.full = kept(shared_address(full));
+    m.empty = kept(shared_address(empty));
+    return m;
+}
+
+/* By the thread that copies. n_groups: warpgroups that multiply. */
+template <class ARGS>
+static __device__ void prepare_ring(const ARGS &a, const shared_places &m, const CUtensorMap *w_map, const CUtensorMap *x_map,
+                                    int n_groups) {
+    bulk_map_prefetch(w_map);
+    bulk_map_prefetch(x_map);
+    for (int i = 0; i < a.n_stages; i++) {
+        barrier_init(m.full + 8 * i, 1);
+        barrier_init(m.empty + 8 * i, n_groups * a.sharers);
+    }
+    barrier_init_done();
+}
+
 // ---- filling the ring -----------------------------------------------------------------------------------------------
 
 /* One thread's: brings W and x into the ring. MAY_LEAVE: W may be on its way when it is found that nothing is wanted. */

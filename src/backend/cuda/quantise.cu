@@ -245,11 +245,8 @@ template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) quan
 
 void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8) {
     int blocks = n_rows <= FEW_LEFT ? LEFT_BLOCKS : 4 * LEFT_BLOCKS;
-    switch (x.element) {
-    case ELEMENT_F32: launch_node(quantise_rest<ELEMENT_F32>, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows); break;
-    case ELEMENT_F16: launch_node(quantise_rest<ELEMENT_F16>, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows); break;
-    default: launch_node(quantise_rest<ELEMENT_BF16>, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows);
-    }
+    auto rest = x.element == ELEMENT_F16 ? quantise_rest<ELEMENT_F16> : quantise_rest<ELEMENT_BF16>;
+    launch_node(rest, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows);
 }
 
 // ---- raw products -----------------------------------------------------------------------------------------------

@@ -338,24 +338,12 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     __shared__ __align__(16) watch<N, WARPS> watched;
     int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers > 1 ? cluster_rank() : 0;
-    int cluster = (int)blockIdx.x / a.sharers, n_parts = (int)gridDim.x / a.token_tiles;
-    share_of_block s = {rank, cluster % a.token_tiles * N, cluster / a.token_tiles * a.sharers + rank, n_parts, 0};
-    s.n_passes = (a.n_tiles + n_parts - 1 - (a.sharers > 1 ? 0 : s.part)) / n_parts;
-    shared_places m;
-    m.w = kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1));
-    m.x = m.w + a.n_stages * a.octets * ATOM;
-    m.full = kept(shared_address(full));
-    m.empty = kept(shared_address(empty));
+    share_of_block s = share_of<N>(a, rank);
+    shared_places m = places_of(a, unaligned, full, empty);
     filler<N, true, product_args> ring(a, m, s, &w_map, &x_map);
     bool copies = threadIdx.x == CONSUMERS, begun = false;
     if (copies) {
-        bulk_map_prefetch(&w_map);
-        bulk_map_prefetch(&x_map);
-        for (int i = 0; i < a.n_stages; i++) {
-            barrier_init(m.full + 8 * i, 1);
-            barrier_init(m.empty + 8 * i, GROUPS * a.sharers);
-        }
-        barrier_init_done();
+        prepare_ring(a, m, &w_map, &x_map, GROUPS);
         begun = *reinterpret_cast<const volatile int32_t *>(a.is_wanted) != 0; // of this step or the one before: a guess
         if (begun)
             ring.begin();

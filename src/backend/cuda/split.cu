@@ -139,6 +139,7 @@ template <int N, int SPLIT> struct block {
     __device__ rest_list look(int lane, bool tells) const {
         return look_at_rows(a.rest, token_tile * a.tile_tokens, end_token(), lane, tells);
     }
+
     // ---- products: a warpgroup's ----
 
     __device__ __forceinline__ void multiply(float (&sums)[N / 2], int group, bool tells) const {
