@@ -313,7 +313,7 @@ template <class S> __global__ void __launch_bounds__(THREADS, 1) attention_prefi
         return;
     int kv = item % n_kv, n_tiles = (part.end - part.first + S::KEYS - 1) / S::KEYS;
     if (threadIdx.x >= COMPUTE) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::COPY_REGISTERS));
+        registers_fewer<S::COPY_REGISTERS>();
         source s = source_of<S>(p, part, kv);
         if constexpr (S::KEYS_AS_THEY_ARE)
             widen_values<S>(m, s, n_tiles);
@@ -322,7 +322,7 @@ template <class S> __global__ void __launch_bounds__(THREADS, 1) attention_prefi
         else if (threadIdx.x < COMPUTE + 32)
             copy_all<S>(m, s, n_tiles);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::COMPUTE_REGISTERS));
+        registers_more<S::COMPUTE_REGISTERS>();
         compute_all<S>(p, m, part, kv, n_tiles);
     }
 }

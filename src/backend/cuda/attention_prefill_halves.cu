@@ -161,10 +161,10 @@ __global__ void __launch_bounds__(THREADS, 1) attention_prefill_halves(const __g
     int kv = item % n_kv, n_steps = (part.end - part.first + S::STEP - 1) / S::STEP, warp = uniform(threadIdx.x / 32);
     source src = source_of<S>(p, part, kv);
     if (threadIdx.x >= COMPUTE) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::COPY_REGISTERS));
+        registers_fewer<S::COPY_REGISTERS>();
         feed(memory<S>(shared, warp % GROUPS), src, warp % 4 < GROUPS, n_steps);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::COMPUTE_REGISTERS));
+        registers_more<S::COMPUTE_REGISTERS>();
         compute(p, part, memory<S>(shared, warp / 4), src, kv, n_steps);
     }
 }

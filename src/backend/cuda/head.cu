@@ -257,9 +257,9 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
     }
     if (warp >= WARPS) {
         if (GROUPS == 3)
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+            registers_fewer<32>();
         else
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+            registers_fewer<40>();
         if (copies) {
             wait_for_previous();
             ring.run();
@@ -267,9 +267,9 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
         __syncwarp();
     } else {
         if (GROUPS == 3)
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+            registers_more<160>();
         else
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+            registers_more<232>();
         wait_for_previous();
         wanted_rows<N> wanted;
         find_wanted<N>(a, s, CONSUMERS, wanted_of_block, wanted);

@@ -360,9 +360,9 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
     }
     if (warp >= WARPS) {
         if (GROUPS == 3)
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+            registers_fewer<32>();
         else
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+            registers_fewer<40>();
         if (copies && !begun)
             ring.begin();
         if (copies)
@@ -370,9 +370,9 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
         __syncwarp();
     } else {
         if (GROUPS == 3)
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+            registers_more<160>();
         else
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+            registers_more<232>();
         watch_tokens<N>(a, s, watched, CONSUMERS);
         ring_place at = {0, a.n_stages, 0};
         uint32_t empty_there =

@@ -32,6 +32,10 @@ template <int LEFT> __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
+/* A warpgroup's: from here on a thread has so many registers, a multiple of 8; what some leave others may take. */
+template <int N> __device__ __forceinline__ void registers_fewer() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ __forceinline__ void registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
 /* The compiler may not move reads or writes of these registers over this point. */
 template <int N> __device__ __forceinline__ void registers_settle(float (&d)[N]) {
 #pragma unroll

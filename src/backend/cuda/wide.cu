@@ -100,10 +100,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     shared_places m = places_of(a, unaligned, barriers, w_bytes);
     begin_together(a, &w_map, &x_map, m, 1);
     if (warp >= WARPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        registers_fewer<40>();
         copy_all(a, &w_map, &x_map, m, rank, w_bytes);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        registers_more<232>();
         multiply_all<N, false, false>(a, m, rank, w_bytes, warp);
     }
     if (a.sharers > 1)
