@@ -210,6 +210,8 @@ $(PRODUCT_TESTS) $(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): build/%: $(wil
 	$(call QUIET,nvcc)$(NVCC) -O3 $(if $(findstring racecheck,$@),-DGYRE_RACECHECK) -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ \
 	    tests/cuda/$(@F).cu
 $(foreach t,tiles wide split,$(eval build/cuda/test_$(t) build/racecheck/test_$(t): tests/cuda/test_$(t).cu src/backend/cuda/$(t).cu))
+build/cuda/test_place: tests/cuda/test_place.cu tests/cuda/products.cuh src/backend/cuda/place.cu src/backend/cuda/kernels.h src/backend/cuda/device.cuh
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
 build/cuda/test_quantise: tests/cuda/test_quantise.cu tests/cuda/products.cuh tests/cuda/rows_of_sizes.cuh src/backend/cuda/quantise.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
 build/cuda/test_screen: tests/cuda/test_screen.cu tests/cuda/products.cuh src/backend/cuda/screen.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh) build/cuda/backend/cuda/head.cu.o build/cuda/backend/cuda/sample.cu.o
@@ -226,7 +228,7 @@ build/cuda/bench_screen: bench/cuda/screen.cu bench/cuda/graph_time.cuh src/back
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
 build/cuda/bench_tiles: bench/cuda/tiles.cu bench/cuda/products.cuh src/backend/cuda/tiles.cu src/backend/cuda/kernels.h build/cuda/backend/cuda/norm.cu.o build/cuda/backend/cuda/quantise.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
-cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear $(PRODUCT_TESTS) build/cuda/test_quantise build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/bench_sample build/cuda/libtimeline.so
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear $(PRODUCT_TESTS) build/cuda/test_place build/cuda/test_quantise build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/bench_sample build/cuda/libtimeline.so
 build/cuda/bench_nodes: bench/cuda/nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o

@@ -228,7 +228,8 @@ static double random_element(struct rig *rig, enum dtype dtype, int bits, unsign
         return f;
     }
     case DT_F16:
-        code16 = (uint16_t)(sign << 15 | (uint32_t)rig_between(rig, 0, 15 << 10)); // subnormals included
+        code16 =
+            (uint16_t)(sign << 15 | (uint32_t)rig_between(rig, rig->o.quantization ? 5 << 10 : 0, 15 << 10)); // subnormals, but not for FP8
         memcpy(at, &code16, 2);
         return decode(code16, 5, 10, 15);
     case DT_BF16:
@@ -611,15 +612,21 @@ static double largest_of(const double *x, int n) {
     return most;
 }
 
-static void round_by_largest(double *x, int n, double largest) {
+/* E4M3_FULL of the CUDA backend: what the largest size of a row that a product reads becomes. */
+static const float FULL = 28;
+
+static void round_by_largest(double *x, int n, double largest, float full) {
     float most = fmaxf((float)largest, 1e-30f);
     for (int i = 0; i < n; i++)
-        x[i] = (double)f8_e4m3_to_f32(f32_to_f8_e4m3((float)x[i] * (448 / most))) * (double)(most / 448);
+        x[i] = (double)f8_e4m3_to_f32(f32_to_f8_e4m3((float)x[i] * (full / most))) * (double)(most / full);
 }
 
-void rig_round_e4m3(double *x, int n) { round_by_largest(x, n, largest_of(x, n)); }
+void rig_round_e4m3(double *x, int n) { round_by_largest(x, n, largest_of(x, n), 448); }
 
 static float e4m3_of(float x, float factor) { return f8_e4m3_to_f32(f32_to_f8_e4m3(x * factor)); }
+
+/* e4m3_norm of the CUDA backend. */
+static double norm_of_weight_row(int n) { return (65504 - 16 * (n / 32.0 + 16)) / (sqrt(n) * (double)FULL) - sqrt(n) * 0x1p-9; }
 
 void rig_round_weight_row(double *x, int n) {
     static const float times[] = {1.0f, 1.0905077f, 1.1892071f, 1.2968396f, 1.4142135f, 1.5422108f, 1.6817929f, 1.8340081f},
@@ -637,8 +644,13 @@ void rig_round_weight_row(double *x, int n) {
         best = off < least ? k : best;
         least = fmin(least, off);
     }
+    double squares = 0, up = 1;
     for (int i = 0; i < n; i++)
-        x[i] = (double)e4m3_of((float)x[i], 448 / most * per[best]) * (double)(most / 448 * times[best]);
+        squares += pow((double)e4m3_of((float)x[i], 448 / most * per[best]), 2);
+    while (sqrt(squares) / up > norm_of_weight_row(n))
+        up *= 2;
+    for (int i = 0; i < n; i++)
+        x[i] = (double)e4m3_of((float)x[i], 448 / most * per[best] / (float)up) * (double)(most / 448 * times[best]) * up;
 }
 
 static void round_int8(double *x, int n) {
@@ -647,9 +659,9 @@ static void round_int8(double *x, int n) {
         x[i] = rint(x[i] * (double)(127 / most)) * (double)(most / 127);
 }
 
-/* By the k-th power of two from the least that leaves all within e4m3. */
+/* By the k-th power of two from the least that leaves all within FULL. */
 static void round_by_power(double *x, int n, int k) {
-    double most = largest_of(x, n), scale = most > 0 ? exp2(ceil(log2(most / 448)) + k) : 1;
+    double most = largest_of(x, n), scale = most > 0 ? exp2(ceil(log2(most / (double)FULL)) + k) : 1;
     for (int i = 0; i < n; i++)
         x[i] = (double)f8_e4m3_to_f32(f32_to_f8_e4m3((float)(x[i] / scale))) * scale;
 }
@@ -666,10 +678,10 @@ void rig_read(const char *dtype, enum rig_reading how, double *x, int n) {
     if (of_16)
         rig_round(dtype, x, n);
     if (how == READING_E4M3_AFTER_16)
-        round_by_largest(x, n, largest);
+        round_by_largest(x, n, largest, FULL);
     else if (how > READING_16)
         for (int i = 0; i < n; i += block)
-            rig_round_e4m3(x + i, MIN(block, n - i));
+            round_by_largest(x + i, MIN(block, n - i), largest_of(x + i, MIN(block, n - i)), FULL);
 }
 
 static double distance(const double *a, const double *b, int n) {

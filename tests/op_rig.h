@@ -180,15 +180,15 @@ struct backend_options rig_backend_options(const char *kernels, int n_threads);
 enum rig_reading {
     READING_AS_IT_IS = -1, // nothing rounded
     READING_16,            // the element that products are made in
-    READING_E4M3,          // where the weight is e4m3: elements with a scale a row, the largest becoming 448; of the value itself
+    READING_E4M3,          // where the weight is e4m3: elements with a scale a row, the largest becoming 28; of the value itself
     READING_E4M3_OF_16,    // of the value as it is kept in 16 bits
     READING_E4M3_AFTER_16, // elements of that, with the scale of the value itself
     N_ROW_READINGS,
     READING_BLOCKS = N_ROW_READINGS, // six more: a scale for each 32, 64 or 128 columns, of the value itself or of 16 bits
     N_READINGS = READING_BLOCKS + 6,
     READING_POWERS =
-        N_READINGS, // six more, of a gated product: e4m3 of 16 bits by one of the powers of two for which the largest is 8 to 448
-    N_GATED_READINGS = READING_POWERS + 6,
+        N_READINGS, // five more, of a gated product: e4m3 of 16 bits by one of the powers of two for which the largest is 1 to 28
+    N_GATED_READINGS = READING_POWERS + 5,
 };
 
 void rig_round(const char *dtype, double *x, int64_t n); // to "float16" or "bfloat16"; in others (NULL too) as it is
@@ -197,7 +197,7 @@ void rig_read(const char *dtype, enum rig_reading how, double *x, int n);
 const double *rig_nearest(struct rig *rig, const double *got, const double *const *want, int n);
 /* To e4m3 with a scale of their own, as rows of caches are kept. */
 void rig_round_e4m3(double *x, int n);
-/* Likewise a row of a weight: of eight scales the one that leaves least off (place.cu). */
+/* A row of a weight: of eight scales the one that leaves least off, times a power of two (place.cu). */
 void rig_round_weight_row(double *x, int n);
 /* As a row of keys or values is kept by a cache of kv_dtype ("fp8", "int8"); NULL: of what products are made in, `dtype`. */
 void rig_round_cached(const char *dtype, const char *kv_dtype, double *x, int n);

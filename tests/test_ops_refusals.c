@@ -178,8 +178,8 @@ static const struct {
     {NULL, "fp8", nothing, {NULL}},
     {NULL, NULL, all_large, {"65504", "--dtype bfloat16"}},
     {NULL, "fp8", all_large, {NULL}},                    // a scale a row holds them ...
-    {NULL, "fp8", one_too_large, {"zero", "one in 64"}}, // ... but not what stands beside one
-    {"bfloat16", "fp8", many_too_small, {"zero", "one in 64"}},
+    {NULL, "fp8", one_too_large, {"zero", "one in 16"}}, // ... but not what stands beside one
+    {"bfloat16", "fp8", many_too_small, {"zero", "one in 16"}},
     {NULL, "fp8", one_not_finite, {"not finite", "FP8"}},
     {"float32", "fp8", nothing, {"16 bits", "--dtype"}},
 };

@@ -335,14 +335,14 @@ static dmat make_raw(std::vector<float> &x, int n_rows, int width) {
     std::vector<float> row(n_rows), col(width), bias(width);
     std::vector<__half> half(x.size());
     for (float &f : row)
-        f = scales(rng) / RAW_UNIT;
+        f = scales(rng);
     for (float &f : col)
         f = scales(rng);
     for (float &f : bias)
         f = scales(rng) - 1;
     for (size_t i = 0; i < x.size(); i++) {
         half[i] = __float2half(x[i]);
-        x[i] = (float)((double)RAW_UNIT * __half2float(half[i]) * row[i / width] * col[i % width] + bias[i % width]);
+        x[i] = (float)((double)__half2float(half[i]) * row[i / width] * col[i % width] + bias[i % width]);
     }
     return {to_device(half), width, width, ELEMENT_F16, nullptr, to_device(row), to_device(col), to_device(bias)};
 }

@@ -113,13 +113,13 @@ static struct launch step_of(int n_rows) {
 struct raw_scales {
     rows of_row, of_column;
     raw_scales(rows &products) : of_row(1, products.n, ELEMENT_F32), of_column(1, products.m.width, ELEMENT_F32) {
-        of_row.fill(0.4f / RAW_UNIT, 0.6f / RAW_UNIT); // so that no row is too small for half precision
+        of_row.fill(0.4f, 0.6f); // so that no row is too small for half precision
         of_column.fill(1);
         products.m.row_scale = static_cast<const float *>(of_row.m.at);
         products.m.col_scale = static_cast<const float *>(of_column.m.at);
         for (int t = 0; t < products.n; t++)
             for (int i = 0; i < products.m.width; i++)
-                products.values[(size_t)t * products.m.width + i] *= RAW_UNIT * of_row.row(0)[t] * of_column.row(0)[i];
+                products.values[(size_t)t * products.m.width + i] *= of_row.row(0)[t] * of_column.row(0)[i];
     }
 };
 

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/device.cuh"
 
+#include <cuda_fp8.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -22,7 +23,7 @@ static __device__ __host__ uint32_t hash(uint64_t i) {
     i = (i ^ i >> 27) * 0x94d049bb133111ebu;
     return (uint32_t)(i >> 32);
 }
-static __device__ double e4m3_value(unsigned char v) {
+static __device__ __host__ double e4m3_value(unsigned char v) {
     int e = v >> 3 & 15, m = v & 7;
     double size = e ? ldexp(8.0 + m, e - 10) : ldexp((double)m, -9);
     return v & 0x80 ? -size : size;
@@ -33,6 +34,27 @@ static __global__ void fill8(unsigned char *at, size_t n, uint64_t seed) {
         unsigned char v = (unsigned char)hash(seed * 0x100000000u + i);
         at[i] = (v & 0x7f) == 0x7f ? 0 : v;
     }
+}
+/* Sizes of a value's row, and then of a row of w [rows, in], a block each, as kernels.h promises. */
+static __global__ void lower_values(unsigned char *at, size_t n) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        if (e4m3_value(at[i] & 0x7f) > E4M3_FULL)
+            at[i] -= 4 << 3; // of the exponent: 448 becomes 28
+}
+static __global__ void lower_weights(unsigned char *w, int in, float norm) {
+    __shared__ float shared[32];
+    w += (size_t)blockIdx.x * in;
+    float squares = 0;
+    for (int i = threadIdx.x; i < in; i += blockDim.x)
+        squares += (float)(e4m3_value(w[i]) * e4m3_value(w[i]));
+    int s = max(0, (int)ceilf(log2f(sqrtf(block_sum(squares, shared)) / norm * 1.0001f)));
+    for (int i = threadIdx.x; i < in; i += blockDim.x)
+        w[i] = __nv_cvt_float_to_fp8((float)ldexp(e4m3_value(w[i]), -s), __NV_SATFINITE, __NV_E4M3);
+}
+/* Rows of one size each, with signs of their own, alike in x [rows, stride] and w but for a row's own sign: their sums are as large as any. */
+static __global__ void fill_alike(unsigned char *at, int in, int64_t stride, unsigned char code, uint64_t seed) {
+    for (int i = threadIdx.x; i < in; i += blockDim.x)
+        at[blockIdx.x * stride + i] = code ^ ((hash(seed * 0x100000000u + i) ^ hash(seed + 7919 * (uint64_t)blockIdx.x) >> 1) & 1) << 7;
 }
 static __global__ void fill32(float *at, size_t n, uint64_t seed, float low, float high) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)

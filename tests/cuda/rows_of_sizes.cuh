@@ -15,7 +15,7 @@ static __device__ float size_of_row(uint32_t bits, float static_scale) {
     case 6: return 60000;
     case 7: return INFINITY;
     case 8: return NAN;
-    default: return static_scale * exp2f(3 + bits / 12 % 1000 * 0.0057f); // within
+    default: return static_scale * STATIC_LEAST * powf((float)STATIC_MOST / STATIC_LEAST, (bits / 12 % 1000 + 0.5f) / 1001); // within
     }
 }
 

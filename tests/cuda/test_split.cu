@@ -5,8 +5,8 @@
 #include "product_cases.cuh"
 #include "rows_of_sizes.cuh"
 
-static void check(int out, int in, int n, int cut, uint64_t seed) {
-    problem p = {out, in, n, false, false, 0, ELEMENT_F16};
+static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = false) {
+    problem p = {out, in, n, false, false, 0, ELEMENT_F16, alike};
     fill_operands(p, seed, 130, {1, 1}, {1, 1}); // raw products have no scales
     split_cut c = split_cut_at(cut);
     begin(p);
@@ -16,7 +16,7 @@ static void check(int out, int in, int n, int cut, uint64_t seed) {
         return;
     }
     run(p, [&](dmat y, dmat) { return launch_split_product_cut(stream, n, w_of(p), x_of(p), y, nullptr, cut); });
-    judge(p, {loss_of(in), RAW_UNIT});
+    judge(p, loss_of(p));
 }
 
 // ---- rows that are left to be made ----------------------------------------------------------------------------------
@@ -88,6 +88,7 @@ int main(int argc, char **argv) {
         check(8, 16, 1, cut, seed); // parts without terms
         check(48, 128, 65, cut, seed);
         check(split_cut_at(cut).rows, 512, 128, cut, seed);
+        check(split_cut_at(cut).rows, 16 * (1 + random(1184)), 1 + random(130), cut, seed, true);
         if (is_brief()) {
             check(8 * (1 + random(60)), 16 * (1 + random(80)), 1 + random(200), cut, seed);
             continue;

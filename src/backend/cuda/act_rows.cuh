@@ -5,7 +5,7 @@
  * computed, and what is made of a row waits in registers, as half precision, until the row after it has been computed too: by then the
  * other blocks' largest elements have come, so nobody waits for them. Bytes a row of W: 4 W and W.
  *
- * Of a row with the unit u (RAW_UNIT times its scale) g and s are gate and up times their columns' scales, which makes
+ * Of a row with the scale u g and s are gate and up times their columns' scales, which makes
  *
  *     act(u g) u s = g s / ((1 + 2^-(slope g)) / u^2)
  *
@@ -29,9 +29,9 @@ struct row_act {
     float slope, curve, by; // by: 1 / u^2
 };
 
-template <int ACT> __device__ inline row_act act_of(float row_scale) {
+template <int ACT> __device__ inline row_act act_of(float unit) {
     constexpr float LOG2E = 1.4426950408889634f, ROOT = 0.7978845608028654f; // sqrt(2 / pi)
-    float unit = RAW_UNIT * row_scale, by;
+    float by;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(by) : "f"(unit * unit));
     return {(ACT == 0 ? -LOG2E : -2 * ROOT * LOG2E) * unit, -2 * ROOT * 0.044715f * LOG2E * unit * unit * unit, by};
 }

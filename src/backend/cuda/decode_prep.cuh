@@ -88,7 +88,7 @@ template <class S> struct row_weights {
         if (x.col_scale && x.bias)
             load_fours(x.bias + col, l, bias);
     }
-    /* What elements of a row mean; factor: RAW_UNIT times the row's scale. */
+    /* What elements of a row mean; factor: of raw products, the row's scale. */
     __device__ void apply(const dmat &m, float factor, float4 (&x)[FOURS]) const {
         if (m.col_scale)
 #pragma unroll
@@ -314,7 +314,6 @@ template <class S> __device__ void tell_prepared(const arguments &p, const byte_
         }
         if (q.cos_sin && lane == 31)
             bulk_copy(shared_address(pm.angles), angles, S::DIM * 4, m.queries_full);
-        factor *= RAW_UNIT;
         if (lane == 0)
             fresh.factor = factor;
         __syncwarp();

@@ -81,7 +81,7 @@ __device__ inline void store(void *at, int64_t i, element e, float x) {
         static_cast<__nv_bfloat16 *>(at)[i] = __float2bfloat16_rn(x);
 }
 
-/* A raw product as a value; `factor` is RAW_UNIT times its row's scale. */
+/* A raw product as a value; `factor` is its row's scale. */
 __device__ inline float raw_value(const dmat &raw, float factor, int col, float x) {
     return x * (factor * raw.col_scale[col]) + (raw.bias ? raw.bias[col] : 0.0f);
 }
@@ -89,7 +89,7 @@ __device__ inline float raw_value(const dmat &raw, float factor, int col, float 
 /* Of any value, raw products too. */
 __device__ inline float load(const dmat &m, int64_t row, int col) {
     float x = load(m.at, row * m.stride + col, m.element);
-    return m.col_scale ? raw_value(m, RAW_UNIT * m.row_scale[row], col, x) : x;
+    return m.col_scale ? raw_value(m, m.row_scale[row], col, x) : x;
 }
 __device__ inline void store(const dmat &m, int64_t row, int col, float x) { store(m.at, row * m.stride + col, m.element, x); }
 __device__ inline float load(const dweight &w, int64_t i) { return load(w.at, i, w.element); }

@@ -54,7 +54,7 @@ template <int ACT> static __device__ float4 act_four(float4 gate, float4 up) {
     return make_float4(act<ACT>(gate.x, up.x), act<ACT>(gate.y, up.y), act<ACT>(gate.z, up.z), act<ACT>(gate.w, up.w));
 }
 
-/* Four at col as values, infinities made finite. unit: of raw products, RAW_UNIT times the row's scale. */
+/* Four at col as values, infinities made finite. unit: of raw products, the row's scale. */
 template <element E, bool RAW> static __device__ float4 value_of(const dmat &m, int col, float unit, typename four_of<E>::stored x) {
     float4 v = floats_of<E>(finite<E>(x));
     if constexpr (RAW) {
@@ -78,7 +78,7 @@ template <int ACT, element E, bool RAW, element Y> static __global__ void __laun
     let_next_start();
     wait_for_previous();
     int t = blockIdx.y, col = 8 * (blockIdx.x * THREADS + threadIdx.x);
-    float unit = RAW ? RAW_UNIT * a.gate.row_scale[t] : 1.0f;
+    float unit = RAW ? a.gate.row_scale[t] : 1.0f;
     if (col < a.y.width)
         store_eight<Y>(a.y, t, col, act_eight<ACT, E, RAW, Y>(a, t, col, unit));
 }
@@ -94,7 +94,7 @@ static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS)
     int t = at.row, n = a.gate.width / 8;
     row_opened<C>();
     wait_for_previous();
-    float unit = RAW ? RAW_UNIT * a.gate.row_scale[t] : 1.0f;
+    float unit = RAW ? a.gate.row_scale[t] : 1.0f;
     eight_of<H> held[EIGHTS];
     float2 both = {0, 0};
 #pragma unroll

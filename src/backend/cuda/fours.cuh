@@ -1,6 +1,6 @@
 /* fours.cuh - four neighbouring columns at a time: 16 bytes of float32, 8 of half precision, 4 of e4m3, and a row's e4m3 twin.
  *
- * A twin is what ELEMENT_E4M3 says in kernels.h: scale[row] = the row's largest size / 448, elements value / scale[row], rounded to
+ * A twin is what ELEMENT_E4M3 says in kernels.h: scale[row] = the row's largest size / E4M3_FULL, elements value / scale[row], rounded to
  * nearest. NaN stays NaN, in the element and in nothing else. */
 #pragma once
 
@@ -106,8 +106,8 @@ inline bool lies_in_eights(const dmat &m) { return !m.at || (m.width % 8 == 0 &&
 // ---- twins ------------------------------------------------------------------------------------------------------
 
 /* As quantise.cu has it: a row of zeros has the smallest scale. */
-__device__ inline float e4m3_scale(float largest) { return fmaxf(largest, 1e-30f) * (1.0f / 448.0f); }
-__device__ inline float e4m3_inverse(float largest) { return __fdividef(448.0f, fmaxf(largest, 1e-30f)); }
+__device__ inline float e4m3_scale(float largest) { return fmaxf(largest, 1e-30f) * (1.0f / E4M3_FULL); }
+__device__ inline float e4m3_inverse(float largest) { return __fdividef(E4M3_FULL, fmaxf(largest, 1e-30f)); }
 
 /* Whether a row with such a largest size may keep its static scale: neither clamped nor so small that subnormal elements lose much. What is not a
  * number may not. */

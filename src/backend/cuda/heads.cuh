@@ -10,7 +10,7 @@ template <int V> __device__ int channel(int i) { return (i / V * 32 + threadIdx.
 
 template <int V, int P> __device__ void load_head(const dmat &x, int t, int col, int n, float (&head)[P]) {
     int64_t row = t * x.stride + col;
-    float factor = x.col_scale ? RAW_UNIT * x.row_scale[t] : 0;
+    float factor = x.col_scale ? x.row_scale[t] : 0;
 #pragma unroll
     for (int i = 0; i < P; i += V) {
         int c = channel<V>(i);

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(PAIR_WARPS * 32, 3) qkv_prep_pairs(const __gri
             int row = t + k * step;
             if (row >= n_tokens)
                 break;
-            float by = RAW_UNIT * factor[k];
+            float by = factor[k];
             half_head x = {floats_of<ELEMENT_F16>(low[k]) * (scale.low * by) + bias.low,
                            floats_of<ELEMENT_F16>(high[k]) * (scale.high * by) + bias.high};
             if (NORMED && norm) {

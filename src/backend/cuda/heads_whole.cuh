@@ -249,7 +249,7 @@ __device__ void take_rows(const whole_heads &p, const rows_of_warp &r, FIND find
                 break;
             whole_head<N> head;
             head.template take<WIDE>(row[k], p.x.element);
-            float factor = RAW_UNIT * __shfl_sync(0xffffffffu, my_factor, k);
+            float factor = __shfl_sync(0xffffffffu, my_factor, k);
             take(row_under_way<ANGLES, decltype(place)>{t + k * r.step, k, factor, angles[k], place}, head);
         }
     }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,10 +19,33 @@ extern "C" {
 
 enum element { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I32, ELEMENT_E4M3, ELEMENT_I8 };
 
+/* ---- how large elements of e4m3 are ----
+ * A product of rows of e4m3 may be summed in half precision, which ends at 65,504, so elements are kept as small as that asks for, whatever the values are:
+ *
+ *     a row of a value     sizes up to E4M3_FULL, which is what its largest size becomes (or less: static_scale below): ||x|| <= E4M3_FULL sqrt(in)
+ *     a row of a weight    sizes of any kind, but ||w|| <= e4m3_norm(in): they are times 2^-s for that, with s of that row, and its scale times 2^s
+ *
+ * Then no sum of terms x[k] w[k], over whichever columns, is beyond ||x|| ||w|| (Cauchy and Schwarz), nor is one that was rounded to half precision behind
+ * each 32 terms, and behind each of HALF_SUMS_PARTS that were added up: rounding adds at most 16 each time, half of the distance between numbers from
+ * 32,768 on. Kernels may rely on it up to HALF_SUMS_IN columns; beyond, float32 sums alone fit. Rounding is off by at most 2^-11 of what had been
+ * summed up, each time, and of random terms as often up as down; what the tensor core drops of terms that are small beside their sum comes to that in either format.
+ *
+ * e4m3 is a floating format, so that costs nothing but what becomes subnormal, smaller than 2^-6: its distances are 2^-9 there. That is at worst, of a row's norm,
+ * 2^-9 / sqrt(12) sqrt(in) / E4M3_FULL of a value and twice 2^-9 / sqrt(12) sqrt(in) / e4m3_norm(in) of a weight; of 18,944 columns 0.003 and 0.011,
+ * of normal numbers 0.000 and 0.005, where rounding to 4 bits is off by 0.026. E4M3_FULL is 448 / 2^4: other elements have the bits that they would have
+ * with the largest at 448, but for the exponent. More for values would be less for weights; values have the heavier tails. */
+#define E4M3_FULL 28.0f
+enum { HALF_SUMS_IN = 32768, HALF_SUMS_PARTS = 8 };
+static inline float e4m3_norm(int64_t in) {
+    double n = (double)in, largest = in <= HALF_SUMS_IN ? 65504 - 16 * (n / 32 + 2 * HALF_SUMS_PARTS) : 65504;
+    double norm = largest / (sqrt(n) * E4M3_FULL) - sqrt(n) * 0x1p-9; // the second: what rounding of subnormal elements may add
+    return (float)(norm > 0x1p-8 ? norm : 0x1p-8);                    // of millions of columns, for which nothing but zeros would do
+}
+
 /* A value in a step: rows of `width` elements, `stride` elements apart. at NULL: absent.
- * Of e4m3 a row's values are its elements times scale[row], the row's largest size / 448.
+ * Of e4m3 a row's values are its elements times scale[row], the row's largest size / E4M3_FULL.
  * With col_scale the elements, of half precision, are raw products (quantise.cu below): the value is
- *     RAW_UNIT * element * row_scale[row] * col_scale[col] + bias[col]
+ *     element * row_scale[row] * col_scale[col] + bias[col]
  * Only inputs of launchers that say that they take them are raw.
  * With most, whoever writes the value also folds each row's largest size into most[row]: an atomicMax of the bits of |value|, as it was
  * before or after it was rounded. Bits of sizes are ordered as sizes are, and what is not a number is largest. A step begins with
@@ -38,7 +62,7 @@ struct dmat {
 };
 
 /* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent.
- * Of e4m3 the values of a row are its elements times scale[row]. */
+ * Of e4m3 the values of a row are its elements times scale[row], and the elements' norm is at most e4m3_norm(in). */
 struct dweight {
     const void *at;
     int64_t out, in;
@@ -128,7 +152,8 @@ struct dplaced {
     unsigned long long n_present; // not zero as stored
     double squared_error, squared;
 };
-/* Rows [first_row, first_row + n_rows) of `to`, whose memory they are written to; counts on the device, added to, or NULL. */
+/* Rows [first_row, first_row + n_rows) of `to`, whose memory they are written to; counts on the device, added to, or NULL. Rows of e4m3 with a scale each
+ * become e4m3 with nothing but their exponents changed, if need be. */
 void launch_place_rows(cudaStream_t stream, const struct dstored *x, int64_t n_rows, struct dweight to, int64_t first_row,
                        struct dplaced *counts);
 
@@ -177,7 +202,7 @@ struct dgated_sizes {
 void launch_gated_sizes(cudaStream_t stream, const struct dgated_sizes *g, float *squares);
 
 /* ---- quantise.cu ---- */
-/* y8 = x as e4m3 with a scale a row: the largest size / 448. What is not finite stays so. x of 16 or 32 bits; y8.width % 16 == 0.
+/* y8 = x as e4m3 with a scale a row: the largest size / E4M3_FULL. What is not finite stays so. x of 16 or 32 bits; y8.width % 16 == 0.
  * x may have most: then it is read once, by as many blocks as there is room for. */
 void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8);
 
@@ -185,7 +210,7 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
  * multiples of 8 bytes): e4m3(x / static_scale), clamped. A row whose largest size is from STATIC_LEAST to STATIC_MOST times that, or zero, is
  * left as it is, and the scale is its own; any other becomes what launch_quantise makes of it. So a row depends on nothing but itself and
  * static_scale. x of 16 bits, with most. */
-enum { STATIC_LEAST = 8, STATIC_MOST = 448 };
+enum { STATIC_LEAST = 1, STATIC_MOST = (int)E4M3_FULL };
 void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8);
 
 /* The same by the product that reads the twin, before it does: its blocks share the rows that are to be made, and wait for one another, so all of
@@ -199,11 +224,8 @@ struct drest {
     struct dmeeting *of_tokens; // [REST_MEETINGS], of REST_TOKENS rows each at most; nobody else's at the same time, zero to begin with
 };
 
-/* What the library makes of e4m3 rows and e4m3 rows are raw products: sums of products of elements, in half precision and divided by
- * RAW_UNIT so that they fit: a product of rows that both have their largest size everywhere fits up to 5,300 columns, one of
- * random rows has some 60. With scales in the library itself, one a row of either, it computes up to twice as long on Hopper:
- * it has a single kernel for that, without split sums. */
-#define RAW_UNIT 16384.0f
+/* What the library and split.cu make of e4m3 rows and e4m3 rows are raw products: sums of products of elements, in half precision. With scales in the library
+ * itself, one a row of either, it computes up to twice as long on Hopper: it has a single kernel for that, without split sums. */
 /* y = the value of raw products. y may be raw's memory if its element has 16 bits. */
 void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, struct dmat y);
 
@@ -298,7 +320,7 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
                                    const struct wide_cut *cut);
 
 /* ---- split.cu: raw products of 65 and more rows, whose terms the blocks of a cluster share ---- */
-/* Whether it can compute y = x W^T / RAW_UNIT: x e4m3; w.in a multiple of 16, w.out of 8, w, x and y and their rows at multiples of 16 bytes; y of
+/* Whether it can compute y = x W^T: x e4m3; w.in a multiple of 16, w.out of 8, w, x and y and their rows at multiples of 16 bytes; y of
  * half precision. Scales are not looked at. */
 bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
 /* rest: of x; NULL: none. */

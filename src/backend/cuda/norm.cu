@@ -85,7 +85,7 @@ static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS)
         x[k] = mine ? xs[k * at.n_threads] : float4{};
         d[k] = mine && a.d.at ? ds[k * at.n_threads] : stored{};
     }
-    float factor = 1, unit = RAW ? RAW_UNIT * a.d.row_scale[t] : 1.0f;
+    float factor = 1, unit = RAW ? a.d.row_scale[t] : 1.0f;
     auto added = [&](int k) {
         float4 v = floats_of<D>(d[k]);
         int i = at.thread + k * at.n_threads;
@@ -184,7 +184,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_n
         const float4 *xs = reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + row[j] * a.x.stride) + thread;
         const stored *ds =
             reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) + row[j] * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) + thread;
-        unit[j] = RAW ? RAW_UNIT * a.d.row_scale[row[j]] : 1.0f;
+        unit[j] = RAW ? a.d.row_scale[row[j]] : 1.0f;
 #pragma unroll
         for (int k = 0; k < FOURS; k++) {
             x[j][k] = is_mine(k) ? xs[k * n_threads] : float4{};

@@ -2,8 +2,10 @@
  * cost; and random rows for dummies. Run once: a thread an element, coalesced, no more.
  *
  *     to 16 or 32 bits    w[r, c] = x[r, c] * s[r, c / scale_cols], rounded to nearest
- *     to e4m3             scale[r] = max_c |w[r, c]| / 448 * 2^(k/8);  q[r, c] = e4m3(w[r, c] / scale[r]), to nearest, ties to even;
- *                         k of 0 .. 7 is the one with the least sum of squares of what is off
+ *     to e4m3             scale[r] = max_c |w[r, c]| / 448 * 2^(s + k/8);  q[r, c] = e4m3(w[r, c] / scale[r]), to nearest, ties to even;
+ *                         k of 0 .. 7 is the one with the least sum of squares of what is off with s = 0; s >= 0 the least
+ *                         that leaves the row the norm that kernels.h says
+ *     e4m3 to e4m3        q[r, c] = e4m3(x[r, c] 2^-s), scale[r] = s[r] 2^s: the same but where x[r, c] 2^-s is below 2^-6
  *
  * Of normal numbers that sum is the same for every k but for chance, of which a row of 128 columns has more: the best of eight is off by
  * 0.0236 of its root mean square, where k = 0 is by 0.0258; of 3,584 columns by 0.0259 and 0.0264. Models of 128 to 256 columns lose a
@@ -79,11 +81,25 @@ static __global__ void convert_rows(dstored x, int64_t n_rows, dweight to, int64
     publish(s, counts, shared);
 }
 
+static __device__ uint8_t to_e4m3(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
+
 /* A row's element by one of its scales. */
-static __device__ uint8_t quantised(float v, float most, int k) {
-    return __nv_cvt_float_to_fp8(v * (LARGEST_E4M3 / most * PER[k]), __NV_SATFINITE, __NV_E4M3);
-}
+static __device__ uint8_t quantised(float v, float most, int k) { return to_e4m3(v * (LARGEST_E4M3 / most * PER[k])); }
 static __device__ float scale_of(float most, int k) { return most / LARGEST_E4M3 * TIMES[k]; }
+
+/* The least power of two, 1 or more, by which a row of such squares in all is divided to have at most that norm. */
+static __device__ float down_to(float norm, float squares) {
+    float by = 1;
+    for (; squares > norm * norm * 0.9999f; squares *= 0.25f) // what float32 sums may be off
+        by *= 2;
+    return by;
+}
+
+/* What is not a number counts for nothing. */
+static __device__ float square_of(uint8_t code) {
+    float v = from_e4m3(code);
+    return isnan(v) ? 0 : v * v;
+}
 
 /* Which of a row's scales leaves least off. In double, as nobody is to see in which order it was summed. */
 static __device__ int best_scale(const dstored &x, int64_t row, float most) {
@@ -116,7 +132,7 @@ static __device__ int best_scale(const dstored &x, int64_t row, float most) {
     return best;
 }
 
-static __global__ void quantise_rows(dstored x, dweight to, int64_t first_row, dplaced *counts) {
+static __global__ void quantise_rows(dstored x, dweight to, int64_t first_row, float norm, dplaced *counts) {
     __shared__ float shared[32];
     seen s = {};
     int64_t row = blockIdx.x;
@@ -125,11 +141,14 @@ static __global__ void quantise_rows(dstored x, dweight to, int64_t first_row, d
         most = fmaxf(most, fabsf(stored(x, row, c)));
     most = fmaxf(block_max(most, shared), TINIEST);
     int best = best_scale(x, row, most);
-    float scale = scale_of(most, best);
+    float squares = 0;
+    for (int64_t c = threadIdx.x; c < x.in; c += THREADS)
+        squares += square_of(quantised(stored(x, row, c), most, best));
+    float by = down_to(norm, block_sum(squares, shared)), factor = LARGEST_E4M3 / most * PER[best] / by, scale = scale_of(most, best) * by;
     uint8_t *q = static_cast<uint8_t *>(const_cast<void *>(to.at)) + (first_row + row) * x.in;
     for (int64_t c = threadIdx.x; c < x.in; c += THREADS) {
         float v = stored(x, row, c);
-        q[c] = quantised(v, most, best);
+        q[c] = to_e4m3(v * factor);
         look(&s, v, from_e4m3(q[c]) * scale, !isfinite(v));
     }
     if (threadIdx.x == 0)
@@ -137,10 +156,32 @@ static __global__ void quantise_rows(dstored x, dweight to, int64_t first_row, d
     publish(s, counts, shared);
 }
 
+/* Of elements that are e4m3 with a scale a row already. */
+static __global__ void lower_rows(dstored x, dweight to, int64_t first_row, float norm, dplaced *counts) {
+    __shared__ float shared[32];
+    seen s = {};
+    int64_t row = blockIdx.x;
+    const uint8_t *from = static_cast<const uint8_t *>(x.at) + row * x.in;
+    uint8_t *q = static_cast<uint8_t *>(const_cast<void *>(to.at)) + (first_row + row) * x.in;
+    float squares = 0;
+    for (int64_t c = threadIdx.x; c < x.in; c += THREADS)
+        squares += square_of(from[c]);
+    float by = down_to(norm, block_sum(squares, shared)), scale = x.scale[row];
+    for (int64_t c = threadIdx.x; c < x.in; c += THREADS) {
+        float v = from_e4m3(from[c]);
+        q[c] = to_e4m3(v / by);
+        look(&s, v * scale, from_e4m3(q[c]) * (scale * by), !isfinite(v * scale));
+    }
+    if (threadIdx.x == 0)
+        const_cast<float *>(to.scale)[first_row + row] = scale * by;
+    publish(s, counts, shared);
+}
+
 void launch_place_rows(cudaStream_t stream, const struct dstored *x, int64_t n_rows, struct dweight to, int64_t first_row,
                        struct dplaced *counts) {
     if (to.element == ELEMENT_E4M3) {
-        quantise_rows<<<(unsigned)n_rows, THREADS, 0, stream>>>(*x, to, first_row, counts);
+        auto place = x->element == ELEMENT_E4M3 && x->n_scales == 1 ? lower_rows : quantise_rows;
+        place<<<(unsigned)n_rows, THREADS, 0, stream>>>(*x, to, first_row, e4m3_norm(x->in), counts);
         return;
     }
     int64_t blocks = (n_rows * x->in + THREADS - 1) / THREADS;

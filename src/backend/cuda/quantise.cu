@@ -1,6 +1,6 @@
 /* quantise.cu - rows to e4m3 with a scale a row, and what products of such rows are worth.
  *
- *     scale[t] = max_i |x[t, i]| / 448;   y8[t, i] = e4m3(x[t, i] / scale[t]), to nearest, ties to even
+ *     scale[t] = max_i |x[t, i]| / E4M3_FULL;   y8[t, i] = e4m3(x[t, i] / scale[t]), to nearest, ties to even
  *
  * A block a row; a thread holds up to HELD pieces of 8 columns in registers, so that a row is read once, 16 bytes at a time. Rows
  * wider than WIDEST, or that do not lie on 16 bytes, are read twice. Bytes: a row of x in, a byte a column and 4 out. A row
@@ -20,7 +20,7 @@ enum { PIECE = 8, HELD = 4, MOST_THREADS = 1024, WIDEST = MOST_THREADS * HELD * 
  * all have a place at once. */
 enum { KNOWN_THREADS = 640, KNOWN_SINGLE = 200000, KNOWN_AT_ONCE = 132 * 3 * KNOWN_THREADS * 2 };
 
-static const float LARGEST = 448.0f, TINIEST = 1e-30f; // 448 / TINIEST is still a float
+static const float TINIEST = 1e-30f; // E4M3_FULL / TINIEST is still a float
 
 struct piece {
     float v[PIECE];
@@ -79,8 +79,8 @@ static __device__ void store_piece(const dmat &y8, int64_t row, int col, const p
 static __device__ float settle_scale(const dmat &y8, int64_t row, float most, float *shared) {
     most = fmaxf(block_max(most, shared), TINIEST);
     if (threadIdx.x == 0)
-        y8.scale[row] = most / LARGEST;
-    return LARGEST / most;
+        y8.scale[row] = most / E4M3_FULL;
+    return E4M3_FULL / most;
 }
 
 static __global__ void __launch_bounds__(MOST_THREADS) quantise(dmat x, dmat y8) {
@@ -260,7 +260,7 @@ static __global__ void __launch_bounds__(256) rescale(dmat raw, dmat y) {
     if (col >= y.width)
         return;
     piece p = load_piece(raw, row, col);
-    float factor = RAW_UNIT * raw.row_scale[row];
+    float factor = raw.row_scale[row];
 #pragma unroll
     for (int i = 0; i < PIECE; i++)
         p.v[i] = raw_value(raw, factor, col + i, p.v[i]);

@@ -1,6 +1,6 @@
 /* split.cu - raw products (kernels.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster share.
  *
- *     y [M, out] = x [M, in] W^T / RAW_UNIT          x and W e4m3, y in half precision
+ *     y [M, out] = x [M, in] W^T          x and W e4m3, y in half precision
  *
  * Mathematics as in wide.cu: wgmma m64nNk32 with tokens as the first operand, 64 tokens by N rows of W from shared memory, sums in float32
  * registers.
@@ -207,7 +207,6 @@ template <int N, int SPLIT> struct block {
     }
     template <int RANK, int BASE> __device__ __forceinline__ void finish(const float (&sums)[N / 2], int first_token, int lane) const {
         constexpr int TO = S::first_of(RANK + 1);
-        constexpr float UNIT = 1 / RAW_UNIT;
         if constexpr (BASE < TO) {
             uint32_t staging = w + threadIdx.x / 32 * STAGING, to = staging + lane / 4 * PITCH + lane % 4 * 4;
             float4 v[4];
@@ -215,8 +214,8 @@ template <int N, int SPLIT> struct block {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 if (BASE + i < TO) {
-                    store_shared(to + i * 16, to_pair<false>(v[i].x * UNIT, v[i].y * UNIT));
-                    store_shared(to + i * 16 + 8 * PITCH, to_pair<false>(v[i].z * UNIT, v[i].w * UNIT));
+                    store_shared(to + i * 16, to_pair<false>(v[i].x, v[i].y));
+                    store_shared(to + i * 16 + 8 * PITCH, to_pair<false>(v[i].z, v[i].w));
                 }
             __syncwarp();
 #pragma unroll

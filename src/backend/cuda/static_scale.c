@@ -1,26 +1,28 @@
 /* static_scale.c - scales of e4m3 twins that are known before the values are; see cuda.h.
  *
- * e4m3 has 15 binades of normal numbers, so a row's scale need not be its largest size / 448: one that holds for most rows of a layer lets the
- * kernel that makes a value write the twin as well, and what is left of quantising is a look at the rows' largest sizes (launch_quantise_rest).
+ * e4m3 has 15 binades of normal numbers, of which a row at E4M3_FULL has 10 below its largest size, so a row's scale need not be that size /
+ * E4M3_FULL: one that holds for most rows of a layer lets the kernel that makes a value write the twin as well, and what is left of quantising is a look
+ * at the rows' largest sizes (launch_quantise_rest).
  *
  * That is done for what a GATED_ACT makes of a LINEAR of normed rows. Those have a root mean square of 1 before the norm's weight n whatever came
  * before, so gates and ups have the variances sum_k (w[j, k] n[k])^2, as far as rows agree with no row of w more than with others. With A the
- * root of the mean of gate times up, random rows have their largest of some 20,000 columns at 8 A. The scale is the power of two next to A / 8, so
- * that rows with a largest from A to 56 A keep it; others get a scale of their own, as all had without it. It depends on weights alone: a row
- * comes out the same whatever step and batch it is in. */
+ * root of the mean of gate times up, random rows have their largest of some 20,000 columns at 8 A. The scale is the power of two next to 2 A, so
+ * that rows with a largest from 2 A to 56 A keep it; others get a scale of their own, as all had without it. It depends on weights alone: a row
+ * comes out the same whatever step and batch it is in.
+ */
 #include "backend/cuda/cuda.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static const double SHARE = 8, MOST = 0x1p15; // MOST: what half precision has an exact reciprocal of
+static const double TIMES = 2, MOST = 0x1p15; // MOST: what half precision has an exact reciprocal of
 
 /* A power of two; 0: none would do. */
 static float scale_for(const float *squares, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++)
         sum += (double)squares[i];
-    double scale = exp2(round(log2(sqrt(sum / n) / SHARE)));
+    double scale = exp2(round(log2(sqrt(sum / n) * TIMES)));
     return scale >= 1 / MOST && scale <= MOST ? (float)scale : 0; // not of what is not a number
 }
 

@@ -153,20 +153,13 @@ static void fill_pinned(const struct piece *p, char *pinned) {
         copy_scales(p, (float *)(void *)(pinned + scales_offset(p)));
 }
 
-/* Rows that need no kernel: their element is the one wanted, with at most a scale a row. */
-static bool goes_straight(const struct piece *p) {
-    bool scaled = sent_as(p->part) == ELEMENT_E4M3;
-    return sent_as(p->part) == p->to->element && (!scaled || scales_a_row(p->part, p->to->in) == 1);
-}
+/* Rows that need no kernel: their element is the one wanted, but for e4m3, whose sizes are looked at. */
+static bool goes_straight(const struct piece *p) { return sent_as(p->part) == p->to->element && p->to->element != ELEMENT_E4M3; }
 
 static cudaError_t send_straight(const struct worker *w, const struct slot *s, const struct piece *p) {
     int64_t row_bytes = p->to->in * element_bytes(p->to->element);
     char *to = (char *)(uintptr_t)p->to->at + p->row * row_bytes;
-    cudaError_t code = cudaMemcpyAsync(to, s->pinned, (size_t)(p->n_rows * row_bytes), cudaMemcpyHostToDevice, w->stream);
-    if (code == cudaSuccess && p->to->scale)
-        code = cudaMemcpyAsync((float *)(uintptr_t)p->to->scale + p->row, s->pinned + scales_offset(p), (size_t)p->n_rows * sizeof(float),
-                               cudaMemcpyHostToDevice, w->stream);
-    return code;
+    return cudaMemcpyAsync(to, s->pinned, (size_t)(p->n_rows * row_bytes), cudaMemcpyHostToDevice, w->stream);
 }
 
 static cudaError_t send_to_kernel(const struct worker *w, const struct slot *s, const struct piece *p) {
