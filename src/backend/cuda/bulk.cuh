@@ -202,10 +202,15 @@ __device__ __forceinline__ float load_at_rank(uint32_t there) {
     asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
     return v;
 }
-/* Counted, as 4 or 16 bytes, by a barrier of the block it goes to: no fence is needed on either side. */
+/* Counted, as 4, 8 or 16 bytes, by a barrier of the block it goes to: no fence is needed on either side. */
 __device__ __forceinline__ void store_at_rank(uint32_t there, float v, uint32_t barrier_there) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(there), "r"(barrier_there),
                  "f"(v)
+                 : "memory");
+}
+__device__ __forceinline__ void store_at_rank(uint32_t there, uint2 v, uint32_t barrier_there) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%2, %3}, [%1];" ::"r"(there),
+                 "r"(barrier_there), "r"(v.x), "r"(v.y)
                  : "memory");
 }
 __device__ __forceinline__ void store_at_rank(uint32_t there, float4 v, uint32_t barrier_there) {

@@ -320,8 +320,8 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
                                    const struct wide_cut *cut);
 
 /* ---- split.cu: raw products of 65 and more rows, whose terms the blocks of a cluster share ---- */
-/* Whether it can compute y = x W^T: x e4m3; w.in a multiple of 16, w.out of 8, w, x and y and their rows at multiples of 16 bytes; y of
- * half precision. Scales are not looked at. */
+/* Whether it can compute y = x W^T: x e4m3; w.in a multiple of 16 up to HALF_SUMS_IN, w.out of 8, w, x and y and their rows at multiples of
+ * 16 bytes; y of half precision, as its sums are. Scales are not looked at. */
 bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
 /* rest: of x; NULL: none. */
 cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, const struct drest *rest);

@@ -2,8 +2,8 @@
  *
  *     y [M, out] = x [M, in] W^T          x and W e4m3, y in half precision
  *
- * Mathematics as in wide.cu: wgmma m64nNk32 with tokens as the first operand, 64 tokens by N rows of W from shared memory, sums in float32
- * registers.
+ * Mathematics: wgmma m64nNk32 with tokens as the first operand, 64 tokens by N rows of W from shared memory, sums in pairs of halves, which
+ * elements of e4m3 are small enough for (kernels.h): less energy than float32, half of the registers, and half of the bytes where blocks join them.
  *
  *     tile    up to 128 tokens by N rows of W; tokens are spread evenly over their tiles.
  *     cluster SPLIT blocks with the same tile, each with a part of its terms, so that there is work for all multiprocessors though tiles are
@@ -31,13 +31,14 @@
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/ring.cuh"
 #include "backend/cuda/twin_rest.cuh"
-#include "backend/cuda/wgmma_e4m3.cuh"
+#include "backend/cuda/wgmma_e4m3_f16.cuh"
 
 namespace {
 
 enum { GROUPS = 2, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + 32 };
 enum { GROUP_TOKENS = 64, TOKENS = GROUPS * GROUP_TOKENS, X_BYTES = TOKENS * PIECE_BYTES, MOST_STAGES = 24, SHARED_MOST = 226 << 10 };
-enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH }; // of a warp: 16 tokens, 64 bytes of each
+enum { PAIRS_BYTES = 8, OCTET_BYTES = CONSUMERS * PAIRS_BYTES }; // of a thread, for eight columns; of all
+enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH };     // of a warp: 16 tokens, 64 bytes of each
 
 struct split_args {
     void *y;
@@ -47,10 +48,10 @@ struct split_args {
     rest_args rest;
 };
 
-/* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of four sums. */
+/* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of two pairs of sums. */
 template <int N, int SPLIT> struct shape {
     static constexpr int EIGHTS = N / 8, MOST_EIGHTS = (EIGHTS + SPLIT - 1) / SPLIT, W_BYTES = N * PIECE_BYTES;
-    static constexpr int SENT_BYTES = MOST_EIGHTS * CONSUMERS * 16, JOIN_BYTES = (SPLIT - 1) * SENT_BYTES;
+    static constexpr int SENT_BYTES = MOST_EIGHTS * OCTET_BYTES, JOIN_BYTES = (SPLIT - 1) * SENT_BYTES;
     static constexpr int w_stages(int of_x) {
         int n = (SHARED_MOST - ATOM - JOIN_BYTES - of_x * X_BYTES) / W_BYTES;
         return n < MOST_STAGES ? n : MOST_STAGES;
@@ -70,10 +71,16 @@ template <int N, int SPLIT> struct shape {
 
 // ---- of a thread ------------------------------------------------------------------------------------------------------
 
-static __device__ float4 load_sums(uint32_t at) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+/* Of an octet of columns: those of the first of the thread's two tokens, then of the second. */
+static __device__ __forceinline__ uint2 load_pairs(uint32_t at) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
     return v;
+}
+static __device__ __forceinline__ uint32_t add_pair(uint32_t a, uint32_t b) {
+    uint32_t sum;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
 }
 
 // ---- a block ----------------------------------------------------------------------------------------------------------
@@ -101,7 +108,7 @@ template <int N, int SPLIT> struct block {
         }
         barrier_init(joined, 1);
         barrier_init_done();
-        barrier_expect(joined, (SPLIT - 1) * (S::first_of(rank + 1) - S::first_of(rank)) * CONSUMERS * 16);
+        barrier_expect(joined, (SPLIT - 1) * (S::first_of(rank + 1) - S::first_of(rank)) * OCTET_BYTES);
         fence_bulk();
     }
     __device__ void put_w(const CUtensorMap *map, int i, int slot, uint64_t policy) const {
@@ -142,7 +149,7 @@ template <int N, int SPLIT> struct block {
 
     // ---- products: a warpgroup's ----
 
-    __device__ __forceinline__ void multiply(float (&sums)[N / 2], int group, bool tells) const {
+    __device__ __forceinline__ void multiply(uint32_t (&sums)[N / 4], int group, bool tells) const {
         const uint64_t first_w = operand_rows(w), first_x = operand_rows(x + group * GROUP_TOKENS * PIECE_BYTES);
         const uint64_t high = first_w & 0xffffffff00000000u;
         const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x);
@@ -153,7 +160,7 @@ template <int N, int SPLIT> struct block {
             products_begin();
 #pragma unroll
             for (int k = 0; k < PIECE_BYTES / E4M3_K; k++)
-                e4m3_product<N>::multiply(sums, high | (at_x + k * E4M3_K_STEP), high | (at_w + k * E4M3_K_STEP), i > 0 || k > 0);
+                e4m3_half_product<N>::multiply(sums, high | (at_x + k * E4M3_K_STEP), high | (at_w + k * E4M3_K_STEP), i > 0 || k > 0);
             products_commit();
             products_wait<1>(); // of the stage before
             if (last >= 0 && tells)
@@ -170,15 +177,15 @@ template <int N, int SPLIT> struct block {
     // ---- the end ----
 
     /* To each of the others the sums of its columns, for the thread of the same number. */
-    template <int TO> __device__ __forceinline__ void send_to(const float (&sums)[N / 2]) const {
+    template <int TO> __device__ __forceinline__ void send_to(const uint32_t (&sums)[N / 4]) const {
         int from = rank < TO ? rank : rank - 1; // among those who send there
-        uint32_t there = address_at_rank(join + from * S::SENT_BYTES + threadIdx.x * 16, TO), counted = address_at_rank(joined, TO);
+        uint32_t there = address_at_rank(join + from * S::SENT_BYTES + threadIdx.x * PAIRS_BYTES, TO),
+                 counted = address_at_rank(joined, TO);
 #pragma unroll
         for (int j = S::first_of(TO); j < S::first_of(TO + 1); j++)
-            store_at_rank(there + (j - S::first_of(TO)) * (CONSUMERS * 16),
-                          make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), counted);
+            store_at_rank(there + (j - S::first_of(TO)) * OCTET_BYTES, make_uint2(sums[2 * j], sums[2 * j + 1]), counted);
     }
-    template <int TO> __device__ __forceinline__ void send(const float (&sums)[N / 2]) const {
+    template <int TO> __device__ __forceinline__ void send(const uint32_t (&sums)[N / 4]) const {
         if constexpr (TO < SPLIT) {
             if (TO != rank)
                 send_to<TO>(sums);
@@ -187,35 +194,31 @@ template <int N, int SPLIT> struct block {
     }
 
     /* Up to four octets of the tile from BASE on, which block RANK finishes: all sums of the lane's two tokens, for two columns each. */
-    template <int RANK, int BASE> __device__ __forceinline__ void add_up(float4 (&v)[4], const float (&sums)[N / 2]) const {
+    template <int RANK, int BASE> __device__ __forceinline__ void add_up(uint2 (&v)[4], const uint32_t (&sums)[N / 4]) const {
         constexpr int TO = S::first_of(RANK + 1), FIRST = S::first_of(RANK);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            v[i] = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int from = 0; from < SPLIT; from++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 if (BASE + i < TO) {
-                    const float *d = sums + 4 * (BASE + i);
-                    float4 s = make_float4(d[0], d[1], d[2], d[3]);
+                    uint2 s = make_uint2(sums[2 * (BASE + i)], sums[2 * (BASE + i) + 1]);
                     if (from != RANK)
-                        s = load_sums(join + (from < RANK ? from : from - 1) * S::SENT_BYTES + (BASE + i - FIRST) * (CONSUMERS * 16) +
-                                      threadIdx.x * 16);
-                    v[i].x += s.x, v[i].y += s.y, v[i].z += s.z, v[i].w += s.w;
+                        s = load_pairs(join + (from < RANK ? from : from - 1) * S::SENT_BYTES + (BASE + i - FIRST) * OCTET_BYTES +
+                                       threadIdx.x * PAIRS_BYTES);
+                    v[i] = from == 0 ? s : make_uint2(add_pair(v[i].x, s.x), add_pair(v[i].y, s.y));
                 }
     }
-    template <int RANK, int BASE> __device__ __forceinline__ void finish(const float (&sums)[N / 2], int first_token, int lane) const {
+    template <int RANK, int BASE> __device__ __forceinline__ void finish(const uint32_t (&sums)[N / 4], int first_token, int lane) const {
         constexpr int TO = S::first_of(RANK + 1);
         if constexpr (BASE < TO) {
             uint32_t staging = w + threadIdx.x / 32 * STAGING, to = staging + lane / 4 * PITCH + lane % 4 * 4;
-            float4 v[4];
+            uint2 v[4];
             add_up<RANK, BASE>(v, sums);
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 if (BASE + i < TO) {
-                    store_shared(to + i * 16, to_pair<false>(v[i].x, v[i].y));
-                    store_shared(to + i * 16 + 8 * PITCH, to_pair<false>(v[i].z, v[i].w));
+                    store_shared(to + i * 16, v[i].x);
+                    store_shared(to + i * 16 + 8 * PITCH, v[i].y);
                 }
             __syncwarp();
 #pragma unroll
@@ -230,7 +233,7 @@ template <int N, int SPLIT> struct block {
         }
     }
     /* What this block does, whose rank is no constant. */
-    template <int RANK> __device__ __forceinline__ void finish_own(const float (&sums)[N / 2], int first_token, int lane) const {
+    template <int RANK> __device__ __forceinline__ void finish_own(const uint32_t (&sums)[N / 4], int first_token, int lane) const {
         if constexpr (RANK < SPLIT) {
             if (rank == RANK)
                 finish<RANK, S::first_of(RANK)>(sums, first_token, lane);
@@ -262,7 +265,7 @@ template <int N, int SPLIT> struct block {
         cluster_are_here();
     }
     __device__ void compute(int warp, int lane) const {
-        float sums[N / 2] = {}; // a part may have no terms
+        uint32_t sums[N / 4] = {}; // a part may have no terms
         int group = warp / 4;
         wait_for_previous(); // who reads y has
         if (a.rest.value.at) {
@@ -353,7 +356,7 @@ bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 &&
                     (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0;
     return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && y.element == ELEMENT_F16 && in_place && n_rows >= 1 &&
-           w.out % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= INT32_MAX / 16;
+           w.out % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= HALF_SUMS_IN;
 }
 
 cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
