@@ -67,6 +67,18 @@ static void front_metric(struct buf *b, const char *name, const char *type, cons
     buf_printf(b, "%s %.15g\n", name, value);
 }
 
+/* Of a device that has shorter ways for most steps: how often the longer ones were taken. */
+static void append_device(struct buf *b, const struct api *api, const struct service_state *s) {
+    engine_metric(b, api, "gyre:screened_steps_total", "counter", "Steps of greedy rows alone, which may leave most of the head unread.",
+                  (double)s->n_screened);
+    engine_metric(b, api, "gyre:screened_steps_left_total", "counter", "Of those, steps that had to read all of the head as well.",
+                  (double)s->n_screened_left);
+    engine_metric(b, api, "gyre:screened_steps_paused_total", "counter",
+                  "Of those, steps that read all of the head at once, as many were left.", (double)s->n_screened_paused);
+    engine_metric(b, api, "gyre:rescaled_rows_total", "counter", "Rows of layers whose foreseen FP8 scale did not fit, quantised anew.",
+                  (double)s->n_rows_rescaled);
+}
+
 static void append_engine(struct buf *b, const struct api *api) {
     const struct gyre_info *info = service_info(api->service);
     struct service_state s;
@@ -86,6 +98,8 @@ static void append_engine(struct buf *b, const struct api *api) {
     buf_printf(b, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", info->block_size,
                (long long)(info->kv_cache_tokens / info->block_size));
     engine_metric(b, api, "gyre:steps_total", "counter", "Steps of the engine.", (double)s.n_steps);
+    if (s.device_counts)
+        append_device(b, api, &s);
 }
 
 static void append_finished(struct buf *b, const struct api *api) {

@@ -51,6 +51,14 @@ struct device_memory {
     int64_t taken;         // of it, now, by whomever; 0: not known
 };
 
+/* Of the steps so far: how often a device had to do more than it does in most steps. */
+struct device_counts {
+    int64_t n_screened;        // steps of greedy rows alone, which may leave most of the head unread (device_memory.head_screen) ...
+    int64_t n_screened_left;   // ... of those, steps in which too many tokens could have won: they read all of it as well ...
+    int64_t n_screened_paused; // ... and steps that read all of it at once, as that had happened often
+    int64_t n_rows_rescaled;   // rows of a layer that were far from the size for which their scale was made beforehand, and got their own
+};
+
 /* What a device can do at best, so that a speed can be given as per cent of a limit. */
 struct device_limits {
     char name[96];           // "NVIDIA H200, 132 multiprocessors"
@@ -117,6 +125,9 @@ struct backend_ops {
 
     /* Of an executable and the backend that it is for, as allocated. */
     void (*memory)(const struct executable *exe, struct device_memory *out);
+
+    /* Between steps or while some are in flight. NULL: the device does the same in every step. */
+    void (*counts)(const struct backend *b, struct device_counts *out);
 
     /* Bytes that are read of a weight when a step reads all of it; NULL: those that are stored. */
     int64_t (*weight_bytes)(const struct backend *b, const struct weight *w);

@@ -3,6 +3,8 @@
 
 #include "products.cuh"
 
+#include <string.h>
+
 /* How a row's largest size stands to the static scale. */
 static __device__ float size_of_row(uint32_t bits, float static_scale) {
     switch (bits % 12) {
@@ -32,7 +34,8 @@ static __global__ void fill_rows(dmat x, uint64_t seed, float static_scale, bool
     }
 }
 
-static __device__ bool is_within(uint32_t most, float static_scale) {
-    float size = __uint_as_float(most);
+static __host__ __device__ bool is_within(uint32_t most, float static_scale) {
+    float size;
+    memcpy(&size, &most, sizeof size);
     return size == 0 || (size >= STATIC_LEAST * static_scale && size <= STATIC_MOST * static_scale);
 }

@@ -104,6 +104,12 @@ static struct dscreen_state state_of(const struct rig *r) {
     return s;
 }
 
+static struct device_counts counts_of(const struct rig *r) {
+    struct device_counts c;
+    backend_cuda.counts(r->b, &c);
+    return c;
+}
+
 static void some_tokens(int32_t *tokens) {
     for (int i = 0; i < ROWS; i++)
         tokens[i] = below(N_INPUTS);
@@ -126,6 +132,7 @@ static void greedy_steps_are_screened_and_others_are_not(void **state) {
         rig_open(&without, "0", eager, false);
         EXPECT(without.exe->screen.state == NULL);
         uint32_t n_done = state_of(&with).n_done;
+        int64_t n_screened = 0;
         for (int i = 0; i < 60; i++) {
             int n = i < 8 ? 1 + i : 1 + below(ROWS), other = i % 3 == 2 ? below(n) : -1;
             some_tokens(tokens);
@@ -133,10 +140,14 @@ static void greedy_steps_are_screened_and_others_are_not(void **state) {
             run(&without, n, tokens, other);
             expect_same(&with, &without, n);
             n_done += other < 0;
+            n_screened += other < 0;
+            EXPECT_EQ(counts_of(&with).n_screened, n_screened);
+            EXPECT_EQ(counts_of(&without).n_screened, 0);
             EXPECT_EQ(state_of(&with).n_done, n_done);
             EXPECT_EQ(state_of(&with).is_done != 0, other < 0);
         }
         EXPECT_EQ(state_of(&with).n_left, 0);
+        EXPECT_EQ(counts_of(&with).n_screened_left + counts_of(&with).n_screened_paused, 0);
         rig_close(&with);
         rig_close(&without);
         rig_release(&with);
@@ -161,6 +172,9 @@ static void what_cannot_be_screened_is_left_and_after_some_of_it_not_tried(void 
         EXPECT_EQ(s.is_done, 0);
         n_paused += s.n_left == n_left;
         n_left = s.n_left;
+        EXPECT_EQ(counts_of(&r).n_screened, i + 1);
+        EXPECT_EQ(counts_of(&r).n_screened_left, n_left);
+        EXPECT_EQ(counts_of(&r).n_screened_paused, n_paused);
     }
     EXPECT_EQ(state_of(&r).n_done, n_done);
     EXPECT(n_left > 4 && n_paused > 200);

@@ -49,6 +49,9 @@ static enum status open_parts(struct backend *b, struct error *err) {
     if ((code = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking)) != cudaSuccess)
         return no_device(err, code, "no stream");
     TRY(memory_take(b, &b->workspace, WORKSPACE_BYTES, "workspace", err));
+    if ((code = cudaMallocHost((void **)&b->counts, sizeof *b->counts)) != cudaSuccess)
+        return no_device(err, code, "no words of the host's");
+    *b->counts = (struct dcounts){0};
     if (cublasLtCreate(&b->blas) != CUBLAS_STATUS_SUCCESS)
         return fail(err, ERR_UNSUPPORTED, "--device cuda: cuBLASLt does not start");
     if ((code = cudaEventCreate(&b->begun)) != cudaSuccess || (code = cudaEventCreate(&b->ended)) != cudaSuccess)
@@ -63,6 +66,7 @@ static void cuda_free(struct backend *b) {
     weights_release(b);
     caches_release(b);
     cudaFree(b->workspace);
+    cudaFreeHost(b->counts);
     plan_cache_free(b->plans);
     if (b->begun)
         cudaEventDestroy(b->begun);
@@ -563,6 +567,7 @@ const struct backend_ops backend_cuda = {
     .logits = cuda_logits,
     .hidden = cuda_hidden,
     .memory = cuda_memory,
+    .counts = cuda_counts,
     .weight_bytes = cuda_weight_bytes,
     .measure = cuda_measure,
     .trace = cuda_trace,

@@ -87,6 +87,8 @@ struct backend {
         bool left_out;   // there is not room enough for it
         bool not_finite; // the head holds such elements, and its copy is of no use
     } screen;
+    struct dcounts *counts; // pinned
+    int64_t n_screened;     // steps: device_counts.n_screened
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
     bool eager;         // no graphs
@@ -398,6 +400,7 @@ enum status screen_again(const struct executable *exe, struct error *err); // be
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err);
+void cuda_counts(const struct backend *b, struct device_counts *out);
 const struct step_slot *step_collected(const struct executable *exe);                       // the one collected last
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err); // all ops, one after the other
 enum status step_launch_ops(struct executable *exe, const struct launch *l, int first, int end, struct error *err); // some of them

@@ -136,6 +136,12 @@ __device__ inline void fold_most(uint32_t *most, int64_t row, float size) {
         atomicMax(most + row, bits);
 }
 
+/* By all threads alike; `adds` holds for one of them. */
+__device__ inline void tally(const dtally &t, int n, bool adds) {
+    if (adds && n > 0)
+        atomicAdd(t.at, (unsigned long long)n);
+}
+
 __device__ inline int step_tokens(const device_plan &p) { return p.counts[0]; }
 __device__ inline int step_seqs(const device_plan &p) { return p.counts[1]; }
 __device__ inline int step_rows(const device_plan &p) { return p.counts[2]; }

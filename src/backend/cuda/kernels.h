@@ -201,6 +201,18 @@ struct dgated_sizes {
 };
 void launch_gated_sizes(cudaStream_t stream, const struct dgated_sizes *g, float *squares);
 
+/* ---- what steps count for the host ----
+ * In pinned memory, added to when there is something to count, which in most steps there is not. */
+struct dcounts {
+    unsigned long long rows_outside; // of a layer each: by dtally
+    unsigned long long left, paused; // steps: by dscreen
+};
+/* Where rows are counted that their static scale does not fit; not those behind the step's own. at NULL: nobody counts. */
+struct dtally {
+    unsigned long long *at;
+    const int32_t *n_rows; // of the step, on the device
+};
+
 /* ---- quantise.cu ---- */
 /* y8 = x as e4m3 with a scale a row: the largest size / E4M3_FULL. What is not finite stays so. x of 16 or 32 bits; y8.width % 16 == 0.
  * x may have most: then it is read once, by as many blocks as there is room for. */
@@ -209,9 +221,9 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
 /* Where whoever made x has also written its twin y8 by a scale known beforehand (dmat.static_scale, a power of two from 2^-15 to 2^15; rows at
  * multiples of 8 bytes): e4m3(x / static_scale), clamped. A row whose largest size is from STATIC_LEAST to STATIC_MOST times that, or zero, is
  * left as it is, and the scale is its own; any other becomes what launch_quantise makes of it. So a row depends on nothing but itself and
- * static_scale. x of 16 bits, with most. */
+ * static_scale. x of 16 bits, with most. Those others are counted. */
 enum { STATIC_LEAST = 1, STATIC_MOST = (int)E4M3_FULL };
-void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8);
+void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8, struct dtally others);
 
 /* The same by the product that reads the twin, before it does: its blocks share the rows that are to be made, and wait for one another, so all of
  * them must have a place at once. */
@@ -222,6 +234,7 @@ struct dmeeting {
 struct drest {
     struct dmat value;          // whose twin x is, with most; at NULL: the twin is as it should be
     struct dmeeting *of_tokens; // [REST_MEETINGS], of REST_TOKENS rows each at most; nobody else's at the same time, zero to begin with
+    struct dtally others;       // rows that are made
 };
 
 /* What the library and split.cu make of e4m3 rows and e4m3 rows are raw products: sums of products of elements, in half precision. With scales in the library
@@ -396,7 +409,8 @@ struct dscreen {
     void *copy;       // screen_copy_bytes, filled by launch_screen_copy
     void *scratch;    // screen_scratch_bytes; nothing in it lives from one step to the next
     struct dscreen_state *state;
-    int32_t *asked; // in pinned memory: becomes 1 when launch_screen_again may help, once a pause; NULL: nobody asks
+    int32_t *asked;         // in pinned memory: becomes 1 when launch_screen_again may help, once a pause; NULL: nobody asks
+    struct dcounts *counts; // steps that were left, and that were not tried as steps are paused; NULL: nobody counts
 };
 /* Whether it can: x of w's element, its rows and w's at multiples of 16 bytes; no bias. */
 bool screen_takes(const struct dhead *a, struct dmat x, int n_rows);

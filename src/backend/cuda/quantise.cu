@@ -225,7 +225,7 @@ static __device__ int list_in_order(bool holds, int *listed, int *of_warps) {
 }
 
 /* Each block looks at all rows, a thread at one: in most steps that is all. */
-template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) quantise_rest(dmat x, dmat y8, int n_rows) {
+template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) quantise_rest(dmat x, dmat y8, int n_rows, dtally others) {
     __shared__ int listed[LEFT_THREADS], of_warps[LEFT_THREADS / 32];
     let_next_start();
     wait_for_previous();
@@ -237,16 +237,18 @@ template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) quan
             y8.scale[row] = there ? y8.static_scale : e4m3_scale(most);
         if (!__syncthreads_or(!there))
             continue;
+        if (others.at && blockIdx.x == 0)
+            tally(others, __syncthreads_count(!there && row < *others.n_rows), threadIdx.x == 0);
         int n_listed = list_in_order(!there, listed, of_warps);
         quantise_listed<E>(x, y8, first_row, listed, n_listed);
         __syncthreads(); // nobody reads it any more
     }
 }
 
-void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8) {
+void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8, struct dtally others) {
     int blocks = n_rows <= FEW_LEFT ? LEFT_BLOCKS : 4 * LEFT_BLOCKS;
     auto rest = x.element == ELEMENT_F16 ? quantise_rest<ELEMENT_F16> : quantise_rest<ELEMENT_BF16>;
-    launch_node(rest, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows);
+    launch_node(rest, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows, others);
 }
 
 // ---- raw products -----------------------------------------------------------------------------------------------

@@ -108,7 +108,8 @@ static struct dscreen screen_of(const struct executable *exe, const struct compi
                             .copy = exe->backend->screen.copy,
                             .scratch = exe->screen.scratch,
                             .state = exe->screen.state,
-                            .asked = exe->screen.asked};
+                            .asked = exe->screen.asked,
+                            .counts = exe->backend->counts};
 }
 
 enum status screen_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x,

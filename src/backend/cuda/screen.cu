@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
 }
 
 /* Whether all rows of the step are plain, and steps are not paused; all threads of a block. */
-__device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_state *state, int32_t *asked) {
+__device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_state *state, const host_words &host) {
     bool other = false;
     for (int r = threadIdx.x; r < step_rows(plan); r += blockDim.x)
         other |= !plan.rows[r].is_plain;
@@ -164,7 +164,7 @@ __device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_st
         return;
     bool paused = !other && state->paused > 0;
     if (paused)
-        count_pause(state, asked);
+        count_pause(state, host);
     state->is_done = 0;
     *s.is_wanted = !other && !paused;
     *s.n_ended = 0;
@@ -172,7 +172,7 @@ __device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_st
 
 template <bool BF16>
 __global__ void __launch_bounds__(MOST_ROW_THREADS)
-    round_rows(device_plan plan, dmat x, copied w, scratch s, dscreen_state *state, int32_t *asked) {
+    round_rows(device_plan plan, dmat x, copied w, scratch s, dscreen_state *state, host_words host) {
     __shared__ measured shared[32];
     __shared__ squares sums[32];
     int r = blockIdx.x;
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
     float typical = typical_row(w.rows, w.n_rows);
     wait_for_previous();
     if (r == (int)gridDim.x - 1) {
-        begin_step(plan, s, state, asked);
+        begin_step(plan, s, state, host);
         return;
     }
     if (step_rows_not_plain(plan) > 0) // nobody will ask
@@ -336,12 +336,13 @@ static void put_copy(cudaStream_t stream, const dscreen *s, const columns &c, un
 
 template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows, const dscreen *s, dmat x, const scratch &at) {
     copied w = {columns_of(s), rows_of(s), s->w.out};
-    launch_node(round_rows<BF16>, dim3(n_rows + 1), dim3(row_threads(x.width)), 0, l->stream, l->plan, x, w, at, s->state, s->asked);
+    launch_node(round_rows<BF16>, dim3(n_rows + 1), dim3(row_threads(x.width)), 0, l->stream, l->plan, x, w, at, s->state,
+                host_words{s->asked, s->counts});
     cudaError_t code = launch_product(l, n_rows, s, at);
     if (code != cudaSuccess)
         return code;
     int most_exact = s->budget > 0 && s->budget < MOST_EXACT ? s->budget : MOST_EXACT;
-    ending e = {l->plan, at, x, static_cast<const char *>(s->w.at), (int)s->w.in, most_exact, s->cap, s->state};
+    ending e = {l->plan, at, x, static_cast<const char *>(s->w.at), (int)s->w.in, most_exact, s->cap, s->state, s->counts};
     int shared = exact_logits<BF16>::RING, parts = CHOICE_BLOCKS / n_rows < MOST_PARTS ? CHOICE_BLOCKS / n_rows : MOST_PARTS;
     cudaFuncSetAttribute(choose<BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     launch_node(choose<BF16>, dim3(parts, n_rows), dim3(CHOICE_THREADS), shared, l->stream, e);

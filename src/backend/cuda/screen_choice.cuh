@@ -49,6 +49,7 @@ struct ending {
     int in, most_exact;
     float cap;
     dscreen_state *state;
+    dcounts *counts;
 };
 
 /* Logits of a token for some rows of W, a block's work: by way of shared memory, bulk copies of some columns ahead, by warps that do nothing else, and
@@ -246,6 +247,8 @@ __device__ inline void end_token(const ending &e, bool bad) {
     state->recent = pauses ? 0 : recent;
     if (pauses)
         state->paused = PAUSE;
+    if (left && e.counts)
+        atomicAdd(&e.counts->left, 1ull);
     if (left)
         state->n_left++;
     else

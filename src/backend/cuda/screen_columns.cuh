@@ -78,10 +78,18 @@ template <bool BF16> __device__ void watch_columns(const char *at, int n, const 
     }
 }
 
+/* In pinned memory; NULL: nobody reads them. */
+struct host_words {
+    int32_t *asked;
+    dcounts *counts;
+};
+
 /* One step less is not to be screened; when enough of them were watched the host is asked for better scales. */
-__device__ inline void count_pause(dscreen_state *state, int32_t *asked) {
-    if (--state->paused == PAUSE - WATCHED && asked)
-        *asked = 1;
+__device__ inline void count_pause(dscreen_state *state, const host_words &host) {
+    if (--state->paused == PAUSE - WATCHED && host.asked)
+        *host.asked = 1;
+    if (host.counts)
+        atomicAdd(&host.counts->paused, 1ull);
 }
 
 // ---- between steps --------------------------------------------------------------------------------------------------

@@ -372,7 +372,7 @@ cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dwe
         return cudaErrorInvalidValue;
     split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens, {}};
     if (rest && rest->value.at)
-        args.rest = {rest->value, x, rest->of_tokens};
+        args.rest = {rest->value, x, rest->of_tokens, rest->others};
     cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
     dim3 grid(up_to((int)w.out, i->cut.rows) * i->cut.split, tiles);
     return launch_cluster(i->run, grid, i->cut.split, dim3(THREADS), i->shared, stream, w_map, x_map, args);

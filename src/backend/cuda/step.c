@@ -56,14 +56,16 @@ static void written_by_ours(const struct executable *exe, const struct compiled_
 }
 
 /* The twin of x, which the product settles itself, or a node before it. */
-static void read_twin(const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x, struct linear_values *v) {
+static void read_twin(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x,
+                      struct linear_values *v) {
     struct twin *t = c->in_twin;
+    struct dtally others = {&exe->backend->counts->rows_outside, l->plan.counts};
     x.most = t->folded ? t->most : NULL;
     v->x = t->q;
     if (!t->written && t->foreseen && gemm_settles(c->gemm, n_rows))
-        v->rest = (struct drest){x, t->of_tokens};
+        v->rest = (struct drest){x, t->of_tokens, others};
     else if (!t->written && t->foreseen)
-        launch_quantise_rest(l, n_rows, x, t->q);
+        launch_quantise_rest(l, n_rows, x, t->q, others);
     else if (!t->written)
         launch_quantise(l, n_rows, x, t->q);
     t->written = true;
@@ -75,7 +77,7 @@ static enum status run_linear(const struct executable *exe, const struct compile
     enum linear_path path = linear_path(c, n_rows);
     struct linear_values v = {0};
     if (reads_twin(path)) {
-        read_twin(c, l, n_rows, x, &v);
+        read_twin(exe, c, l, n_rows, x, &v);
         v.y = c->raw;
         if (is_ours(path))
             written_by_ours(exe, c, n_rows, &v);
@@ -270,8 +272,17 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, stru
     struct launch l = launch_for(exe, plan);
     TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
     DEVICE_TRY(b, err, cudaEventRecord(slot->done, b->stream), "a step of %d tokens", plan->n_tokens);
+    b->n_screened += plan->n_rows > 0 && slot->n_not_plain == 0 && screen_done(exe, l.n_rows);
     exe->n_started++;
     return OK;
+}
+
+void cuda_counts(const struct backend *b, struct device_counts *out) {
+    const volatile struct dcounts *c = b->counts;
+    *out = (struct device_counts){.n_screened = b->n_screened,
+                                  .n_screened_left = (int64_t)c->left,
+                                  .n_screened_paused = (int64_t)c->paused,
+                                  .n_rows_rescaled = (int64_t)c->rows_outside};
 }
 
 const struct step_slot *step_collected(const struct executable *exe) { return &exe->slots[(exe->n_collected - 1) % STEPS_IN_FLIGHT]; }

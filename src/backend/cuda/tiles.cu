@@ -395,7 +395,7 @@ cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struc
                        (int)ring_bytes(in_pairs(a), n_rows, cut),
                        a->twin,
                        1 / a->twin.static_scale,
-                       {a->rest.value, x, a->rest.of_tokens}};
+                       {a->rest.value, x, a->rest.of_tokens, a->rest.others}};
     kernel k = kernel_of(a, y.element, n_rows);
     size_t shared = shared_bytes(&a->ending, n_rows, cut);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);

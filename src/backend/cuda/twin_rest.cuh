@@ -14,6 +14,7 @@ struct rest_args {
     dmat value;          // with most; at NULL: nothing is left to be done
     dmat twin;           // of it, with static_scale
     dmeeting *of_tokens; // [token tiles]
+    dtally others;
 };
 
 enum { REST_HELD = 4 };
@@ -24,7 +25,16 @@ struct rest_list {
     __device__ bool any() const { return (bits[0] | bits[1] | bits[2] | bits[3]) != 0; }
 };
 
-/* A warp's. Scales are written by one warp of all for whom `tells` holds. */
+/* By one warp. Of the tokens [first, first + REST_TOKENS). */
+static __device__ void tally_list(const dtally &others, const rest_list &list, int first, int lane) {
+    int token = first + lane, n_rows = *others.n_rows, n = 0;
+#pragma unroll
+    for (int i = 0; i < REST_TOKENS / 32; i++)
+        n += __popc(list.bits[i] & __ballot_sync(0xffffffffu, token + i * 32 < n_rows));
+    tally(others, n, lane == 0);
+}
+
+/* A warp's. Scales are written, and rows that are left counted, by one warp of all for whom `tells` holds. */
 static __device__ rest_list look_at_rows(const rest_args &r, int first, int end, int lane, bool tells) {
     rest_list list;
     float most[REST_TOKENS / 32];
@@ -41,6 +51,8 @@ static __device__ rest_list look_at_rows(const rest_args &r, int first, int end,
         if (tells && token < end)
             r.twin.scale[token] = there ? r.twin.static_scale : e4m3_scale(most[i]);
     }
+    if (tells && r.others.at && list.any())
+        tally_list(r.others, list, first, lane);
     return list;
 }
 
