@@ -746,8 +746,8 @@ void rig_judge(struct rig *rig, const double *got, const double *want, struct ri
     const char *in = rig->o.kernels ? rig->o.kernels : "best";
     double most = rig_error(rig, got, want), rms = rig_rms(rig, got, want), cosine = rig_cosine(rig, got, want);
     if (getenv("GYRE_TEST_TELL"))
-        printf("told: %s | %s | %d | %d x %d | bound %.3g | max %.3g | rms %.3g | cos %.7f\n", what, in, schedule, rig->n_rows,
-               rig->out.width, bounds.most, most, rms, cosine);
+        printf("told: %s | %s | %d | %d x %d | max %.3g of %.3g | rms %.3g of %.3g | cos %.7f of %.7f\n", what, in, schedule, rig->n_rows,
+               rig->out.width, most, bounds.most, rms, bounds.rms, cosine, bounds.cosine);
     note_error(rig, most, bounds.most, schedule, what);
     if (is_sparse(rig)) // the others are means over many rows
         bounds.rms = bounds.cosine = 0;
