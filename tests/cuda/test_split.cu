@@ -1,5 +1,5 @@
 /* test_split.cu - raw products of many rows (src/backend/cuda/split.cu) against double precision: every cut, random shapes and numbers
- * of rows. */
+ * of rows; and when the node behind starts. */
 #include "backend/cuda/split.cu"
 
 #include "product_cases.cuh"
@@ -100,11 +100,47 @@ static void check_rest(int out, int in, int n, int cut, uint64_t seed) {
     n_bad += !fine;
 }
 
+// ---- the node behind ------------------------------------------------------------------------------------------------
+
+/* Lets the next node start, and writes late. */
+static __global__ void write_late(uint32_t *at, uint32_t value) {
+    let_next_start();
+    wait_for_previous();
+    long long begun = clock64();
+    while (clock64() - begun < 200000)
+        ;
+    at[threadIdx.x] = value;
+}
+static __global__ void read_before_waiting(const uint32_t *at, uint32_t value, unsigned long long *n_wrong) {
+    bool wrong = __ldcg(at + threadIdx.x) != value;
+    wait_for_previous();
+    if (wrong)
+        atomicAdd(n_wrong, 1);
+}
+
+/* Who starts behind the product finds what the node before the product left without waiting for the product. */
+static void check_start_of_next(int cut, int n) {
+    problem p = {2 * split_cut_at(cut).rows, 4096, n, false, false, 0, ELEMENT_F16};
+    fill_operands(p, (uint64_t)cut + 1, 130, {1, 1}, {1, 1});
+    begin(p);
+    for (uint32_t value = 1; value <= 8; value++) {
+        launch_node(write_late, 1, 32, 0, stream, d.most, value);
+        MUST(launch_split_product_cut(stream, n, w_of(p), x_of(p), y_of(p), nullptr, cut));
+        launch_node(read_before_waiting, 1, 32, 0, stream, (const uint32_t *)d.most, value, &d.c->wrong);
+    }
+    counts found;
+    MUST(cudaMemcpyAsync(&found, d.c, sizeof found, cudaMemcpyDeviceToHost, stream));
+    MUST(cudaStreamSynchronize(stream));
+    printf("the next node starts %s\n", found.wrong ? "TOO EARLY" : "when all before has ended");
+    n_bad += found.wrong != 0;
+}
+
 int main(int argc, char **argv) {
     uint64_t seed = seed_of(argc, argv);
     open_operands(seed, (size_t)8192 * 22016, 700 * (22016 + 32), 700 * 8192, 700 * 8192);
     auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
     for (int cut = 0; cut < SPLIT_CUTS; cut++) {
+        check_start_of_next(cut, 200);
         check(8, 16, 1, cut, seed); // parts without terms
         check(48, 128, 65, cut, seed);
         check(split_cut_at(cut).rows, 512, 128, cut, seed);

@@ -8,8 +8,9 @@
  * and the row's factor, being positive, changes neither which element is largest nor what e4m3 makes of r w / largest. Norm weights
  * are loaded before the wait. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond, and x,
  * which was written a layer ago, is brought to the L2 before the wait. Of many, a block of up to 512 threads has a row, or two at a time
- * that share the columns' weights and scales, which are more bytes than a row of d. Bytes a row of W: 4 W (x) + 4 W (d) + 4 W (r) +
- * 2 W (y). On an H200, each behind the one before (bench/cuda/nodes.cu): a row of 3,584 1.2 us, of
+ * that share the columns' weights and scales, which are more bytes than a row of d. Behind a product of split.cu of more than 128 rows x, all of it,
+ * is in registers before the wait: two rows a block, as there is room for one block beside each of the product's.
+ * Bytes a row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda/nodes.cu): a row of 3,584 1.2 us, of
  * 5,376 1.3 us (1.7 with d normed), 128 of them 2.7 and 2.9, 512 4.8 and 6.1 us (6.3 TB/s, from L2).
  *
  * Rows that are not a multiple of four columns, or lie off 16 bytes, or are wider than 8,192 take the plain kernels, which read a
@@ -43,6 +44,7 @@ struct add_norm_args {
     const float *r_scale; // NULL: 1
     dmat r, y, twin;
     int n_rows;
+    bool prefetch; // x may be read before the wait
 };
 
 /* The line that this lies in, whoever may still write it: the L2 is where writes meet. */
@@ -178,18 +180,28 @@ static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_n
         if (row[j] >= a.n_rows)
             row[j] = blockIdx.x; // once more
     }
+    auto load_x = [&] {
+#pragma unroll
+        for (int j = 0; j < ROWS; j++) {
+            const float4 *xs = reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + row[j] * a.x.stride) + thread;
+#pragma unroll
+            for (int k = 0; k < FOURS; k++)
+                x[j][k] = is_mine(k) ? __ldcg(xs + k * n_threads) : float4{};
+        }
+    };
+    if (a.prefetch)
+        load_x();
     wait_for_previous();
+    if (!a.prefetch)
+        load_x();
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
-        const float4 *xs = reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + row[j] * a.x.stride) + thread;
         const stored *ds =
             reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) + row[j] * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) + thread;
         unit[j] = RAW ? a.d.row_scale[row[j]] : 1.0f;
 #pragma unroll
-        for (int k = 0; k < FOURS; k++) {
-            x[j][k] = is_mine(k) ? xs[k * n_threads] : float4{};
+        for (int k = 0; k < FOURS; k++)
             d[j][k] = is_mine(k) && (RAW || a.d.at) ? ds[k * n_threads] : stored{};
-        }
     }
     __syncwarp(); // else the assembler waits for the first of these before it asks for the others
     auto added = [&](int j, int k) {
@@ -283,7 +295,7 @@ template <element D, bool RAW, bool NORMED> static void launch_fours(const struc
         launch_node(add_norm<D, RAW, NORMED, 4, 2>, 4 * rows, threads_of(n, 4, 2), 0, l->stream, a);
     else if (rows <= 64)
         launch_node(add_norm<D, RAW, NORMED, 2, 2>, 2 * rows, threads_of(n, 2, 2), 0, l->stream, a);
-    else if (n % 64 == 0 && n <= 2 * MOST_THREADS && rows > LONE_ROWS && !NORMED)
+    else if (n % 64 == 0 && n <= 2 * MOST_THREADS && (rows > LONE_ROWS || a.prefetch) && !NORMED)
         launch_node(add_norm_rows<D, RAW, false, 2, 2, true>, (rows + 1) / 2, n / 2, 0, l->stream, a);
     else if (n % 64 == 0 && n <= 2 * MOST_THREADS)
         launch_node(add_norm_rows<D, RAW, NORMED, 2, 1, true>, rows, n / 2, 0, l->stream, a);
@@ -319,7 +331,8 @@ void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct d
                           r,
                           y,
                           twin,
-                          l->n_tokens};
+                          l->n_tokens,
+                          a->prefetch};
     if (a->d_norm.at)
         launch_by_element<true>(l, args);
     else if (fits_registers(args))

@@ -16,6 +16,10 @@
  * library's kernels cannot do, and where most of the gain comes from. The block takes less than half of a multiprocessor's registers, so that
  * small nodes before and behind it run beside it.
  *
+ * Where tokens take several tiles it is the tensor core that is waited for, not W: then x of the first stage must not stand behind W of all, so only
+ * BEGUN stages are asked for before the wait, the others in turn with x; and the node behind starts when all before this one has ended, so that it
+ * may read what that left (split_keeps_order).
+ *
  * x may have been written by a static scale, which rows of other sizes must not keep (launch_quantise_rest): then blocks look at the rows' largest
  * sizes before x is copied, and make the rows that it does not fit (twin_rest.cuh).
  *
@@ -39,6 +43,7 @@ enum { GROUPS = 2, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + 32 };
 enum { GROUP_TOKENS = 64, TOKENS = GROUPS * GROUP_TOKENS, X_BYTES = TOKENS * PIECE_BYTES, MOST_STAGES = 24, SHARED_MOST = 226 << 10 };
 enum { PAIRS_BYTES = 8, OCTET_BYTES = CONSUMERS * PAIRS_BYTES }; // of a thread, for eight columns; of all
 enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH };     // of a warp: 16 tokens, 64 bytes of each
+enum { BEGUN = 3 }; // stages of W that are asked for before the wait where there are several tiles of tokens
 
 struct split_args {
     void *y;
@@ -47,6 +52,8 @@ struct split_args {
     int tile_tokens;                   // a multiple of 8
     rest_args rest;
 };
+
+static __host__ __device__ bool several_tiles(int n_tokens) { return n_tokens > TOKENS; }
 
 /* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of two pairs of sums. */
 template <int N, int SPLIT> struct shape {
@@ -118,16 +125,21 @@ template <int N, int SPLIT> struct block {
     __device__ void put_x(const CUtensorMap *map, int i, int slot, int x_slot, uint64_t policy) const {
         bulk_copy_box(x + x_slot * X_BYTES, map, (piece + i) * PIECE_BYTES, token_tile * a.tile_tokens, full + slot * 8, policy);
     }
+    __device__ int n_begun() const { return min(n_pieces, several_tiles(a.n_tokens) ? (int)BEGUN : (int)S::W_STAGES); }
     __device__ void begin(const CUtensorMap *w_map, uint64_t policy) const {
 #pragma unroll 1
-        for (int i = 0; i < n_pieces && i < S::W_STAGES; i++)
+        for (int i = 0; i < n_begun(); i++)
             put_w(w_map, i, i, policy);
     }
     __device__ void feed(const CUtensorMap *w_map, const CUtensorMap *x_map, uint64_t policy) const {
         uint64_t often = policy_read_often();
 #pragma unroll 1
-        for (int i = 0; i < n_pieces && i < S::X_STAGES; i++)
-            put_x(x_map, i, i, i, often);
+        for (int i = 0; i < n_pieces && i < S::W_STAGES; i++) {
+            if (i >= n_begun())
+                put_w(w_map, i, i, policy);
+            if (i < S::X_STAGES)
+                put_x(x_map, i, i, i, often);
+        }
         int slot = 0, parity = 0, x_slot = 0, x_full = S::X_STAGES;
         for (int i = 0; i + S::X_STAGES < n_pieces; i++) { // where piece i was there is room
             barrier_wait(done + slot * 8, parity);
@@ -247,7 +259,7 @@ template <int N, int SPLIT> struct block {
     /* W is read by the blocks of all token tiles. */
     __device__ uint64_t policy() const { return gridDim.y > 1 ? policy_read_again() : policy_read_once(); }
 
-    /* Before all threads meet: one thread makes the barriers ready, and has W come into all of its ring. */
+    /* Before all threads meet: one thread makes the barriers ready, and has the first stages of W come. */
     __device__ void start(const CUtensorMap *w_map, int lane) const {
         if (lane == 0) {
             prepare();
@@ -256,7 +268,6 @@ template <int N, int SPLIT> struct block {
         __syncwarp();
     }
     __device__ void copy(const CUtensorMap *w_map, const CUtensorMap *x_map, int lane) const {
-        wait_for_previous();
         if (a.rest.value.at && look(lane, row_tile == 0 && rank == 0).any())
             copies_may_begin(CONSUMERS);
         if (lane == 0)
@@ -267,7 +278,6 @@ template <int N, int SPLIT> struct block {
     __device__ void compute(int warp, int lane) const {
         uint32_t sums[N / 4] = {}; // a part may have no terms
         int group = warp / 4;
-        wait_for_previous(); // who reads y has
         if (a.rest.value.at) {
             rest_list list = look(lane, false);
             if (list.any())
@@ -287,7 +297,8 @@ template <int N, int SPLIT>
 __global__ void __launch_bounds__(THREADS, 1)
     split_product(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                   const __grid_constant__ split_args a) {
-    let_next_start();
+    if (!several_tiles(a.n_tokens))
+        let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * shape<N, SPLIT>::W_STAGES + 1];
     block<N, SPLIT> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)), kept(shared_address(barriers)));
@@ -297,6 +308,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         b.start(&w_map, lane);
     __syncthreads(); // barriers are ready
     cluster_is_here();
+    wait_for_previous(); // for x, and for those who read y
+    if (several_tiles(a.n_tokens))
+        let_next_start();
     if (copies)
         b.copy(&w_map, &x_map, lane);
     else
@@ -349,6 +363,8 @@ int split_cut_of(struct dweight w, int n_rows) {
             return i;
     return -1;
 }
+
+bool split_keeps_order(int n_rows) { return several_tiles(n_rows); }
 
 bool split_settles(struct dweight w, int n_rows) { return split_cut_of(w, n_rows) >= 0 && n_rows <= REST_MEETINGS * TOKENS; }
 

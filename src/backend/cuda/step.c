@@ -122,6 +122,18 @@ static struct made made_for(const struct executable *exe, const struct compiled_
     return m;
 }
 
+/* Whether the node before c's lets it read its first input before it waits. */
+static bool may_prefetch(const struct executable *exe, const struct compiled_op *c, int n_rows) {
+    const struct compiled_op *before = c;
+    do {
+        if (before == exe->ops)
+            return false;
+        before--;
+    } while (before->fold == FOLD_ALWAYS);
+    return before->op->code == OP_LINEAR && before->raw_is_read && linear_path(before, n_rows) == PATH_SPLIT && split_keeps_order(n_rows) &&
+           before->op->out[0].id != c->op->in[0].id;
+}
+
 static void run_add_norm(const struct executable *exe, const struct compiled_op *c, const struct launch *l) {
     const struct norm_args *a = &c->op->args.norm;
     struct dadd_norm d = {.w = c->floats[0], .r_scale = c->floats[1], .eps = a->eps, .plus_one = a->plus_one};
@@ -131,6 +143,7 @@ static void run_add_norm(const struct executable *exe, const struct compiled_op 
         d.d_eps = c->d_norm->eps;
         d.d_plus_one = c->d_norm->plus_one;
     }
+    d.prefetch = may_prefetch(exe, c, l->n_tokens);
     launch_add_norm(l, &d, c->in[0], input_of(exe, c, 1, l->n_tokens), c->out[0], m.y, m.twin);
 }
 
