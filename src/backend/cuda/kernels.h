@@ -344,13 +344,14 @@ bool split_keeps_order(int n_rows);
 bool split_settles(struct dweight w, int n_rows);
 
 /* How it is cut into blocks. launch_split_product takes the one that split_cut_of names, or the first; tests and benchmarks try others. */
-enum { SPLIT_CUTS = 12 };
+enum { SPLIT_CUTS = 16 };
 struct split_cut {
-    int rows;  // of W in a tile, whose tokens are 128
-    int split; // blocks of a cluster, each with a part of a tile's terms
+    int rows;    // of W in a tile, whose tokens are 128
+    int split;   // blocks with the same tile, each with a part of its terms
+    int sharers; // tiles of a cluster, of other tokens and the same rows: 1 or 2
 };
 struct split_cut split_cut_at(int i);
-/* The narrowest with which all blocks are at work at once, on most multiprocessors; negative: none, and the library is better. */
+/* One with which all blocks are at work at once, on most multiprocessors; negative: none, and the library is better. */
 int split_cut_of(struct dweight w, int n_rows);
 cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
                                      const struct drest *rest, int cut);

@@ -15,9 +15,9 @@
  * show (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114.
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
- * not reach the power limit that a step runs at. From there to 512 rows wide.cu computes large products with a GATED_ACT behind them, up to
- * 256 split.cu those that it has a cut for (split_cut_of: not around 160 rows), as steps of 96 to 512 rows showed (docs/benchmarks.md), and
- * the library all else. A head that head.cu takes is its own: what is saved with logits that nobody reads, a step without rows does not show.
+ * not reach the power limit that a step runs at. From there to 512 rows wide.cu computes large products with a GATED_ACT behind them,
+ * split.cu those that it has a cut for (split_cut_of: not around 160, nor from 257 to 445 rows), as steps of 96 to 512 rows showed (docs/benchmarks.md),
+ * and the library all else. A head that head.cu takes is its own: what is saved with logits that nobody reads, a step without rows does not show.
  *
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
  * if GYRE_LINEAR names a path (library, stream, tiles, wide, split: for tests and to measure), and those for which the time is up take what is
@@ -27,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_KINDS = 64, REPLAYS = 4, MOST_PASSES = 3, MOST_TIMED_ROWS = 64, MOST_SPLIT_ROWS = 256, MOST_WIDE_ROWS = 512 };
+enum { MOST_KINDS = 64, REPLAYS = 4, MOST_PASSES = 3, MOST_TIMED_ROWS = 64, MOST_OWN_ROWS = 512 };
 static const int64_t ENOUGH_BYTES = 256 << 20; // of weights: four times the L2
 static const int64_t WORTH_WIDE = 32 << 20;    // of a weight
 static const double WORTH = 0.97, MOST_SECONDS = 1.5;
@@ -98,9 +98,9 @@ static enum linear_path usual(const struct compiled_op *c, int rows) {
         return linear_takes(c, path, rows) ? path : gemm_library(c->gemm);
     if (linear_takes(c, PATH_HEAD, rows))
         return PATH_HEAD;
-    if (rows > MOST_TIMED_ROWS && rows <= MOST_WIDE_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows))
+    if (rows > MOST_TIMED_ROWS && rows <= MOST_OWN_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows))
         return PATH_WIDE;
-    if (rows > MOST_TIMED_ROWS && rows <= MOST_SPLIT_ROWS && !c->pair && linear_takes(c, PATH_SPLIT, rows) &&
+    if (rows > MOST_TIMED_ROWS && rows <= MOST_OWN_ROWS && !c->pair && linear_takes(c, PATH_SPLIT, rows) &&
         split_cut_of(c->matrix[0], rows) >= 0)
         return PATH_SPLIT;
     if (rows > 1 && rows <= 64 && linear_takes(c, PATH_TILES, rows))

@@ -8,13 +8,15 @@
  *     tile    up to 128 tokens by N rows of W; tokens are spread evenly over their tiles.
  *     cluster SPLIT blocks with the same tile, each with a part of its terms, so that there is work for all multiprocessors though tiles are
  *             large: a block takes in (tokens + N) * in / SPLIT bytes, and what a multiprocessor takes in, 50 to 60 bytes a cycle, is what bounds
- *             these products, not memory.
+ *             these products, not memory. And that for each of SHARERS tiles of tokens, 1 or 2: those share W, which both take from the L2 in
+ *             turn for one another (multicast). Loads alone of down at 256 rows take 33 us where two blocks read each row
+ *             of W, 23 where one does.
  *     block   two warpgroups, each with 64 of the tokens, and a thread that copies. A ring of stages of W and one of x, 128 bytes of each row,
  *             are filled by bulk copies of tensor maps; as many stages of x as W leaves room for, as x is what is waited for.
  *
- * Weights are never written: W's ring is full, or all of a block's W on its way, before the wait for the node before. That is what the
- * library's kernels cannot do, and where most of the gain comes from. The block takes less than half of a multiprocessor's registers, so that
- * small nodes before and behind it run beside it.
+ * Weights are never written: W's ring is full, or all of a block's W on its way, before the wait for the node before; sharers meet first. That is
+ * what the library's kernels cannot do, and where most of the gain comes from. The block takes less than half of a multiprocessor's registers, so
+ * that small nodes before and behind it run beside it.
  *
  * Where tokens take several tiles it is the tensor core that is waited for, not W: then x of the first stage must not stand behind W of all, so only
  * BEGUN stages are asked for before the wait, the others in turn with x; and the node behind starts when all before this one has ended, so that it
@@ -28,8 +30,8 @@
  * token at a time. All is unrolled: with loops and divisions it took 2.4 us in place of 1.
  *
  * On an H200, in a step of Qwen2.5-7B of 128 rows: qkv 5.8 us, o 5.2, down 23.4 where the library takes 8.0, 7.7 and 24.7 (docs/benchmarks.md).
- * Tried and lost: sums of each part to memory, added by the node behind (writing them takes 1.7 us); clusters that also share x or W by
- * multicast; tiles of 256 tokens, whose ends take 3 to 5 us; four blocks for qkv and o (only 30 such clusters have a place at once). */
+ * Tried and lost: sums of each part to memory, added by the node behind (writing them takes 1.7 us); at 128 rows clusters that also share
+ * x or W; tiles of 256 tokens, whose ends take 2 to 5 us; four blocks for qkv and o (only 30 such clusters have a place at once). */
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/mma.cuh"
@@ -92,26 +94,29 @@ static __device__ __forceinline__ uint32_t add_pair(uint32_t a, uint32_t b) {
 
 // ---- a block ----------------------------------------------------------------------------------------------------------
 
-template <int N, int SPLIT> struct block {
+template <int N, int SPLIT, int SHARERS> struct block {
     using S = shape<N, SPLIT>;
     const split_args &a;
     uint32_t w, x, join, full, done, joined; // in shared memory
-    int rank, row_tile, token_tile, piece, n_pieces;
+    int rank, sharer;                        // among those with the same tile; which of the cluster's tiles
+    int row_tile, token_tile, piece, n_pieces;
 
     __device__ int end_token() const { return min(a.n_tokens, (token_tile + 1) * a.tile_tokens); } // of the tile
 
-    /* barriers: full, a stage's bytes have come; done, both warpgroups are done with it; joined, all that is sent to this block has come. */
+    /* barriers: full, a stage's bytes have come; done, both warpgroups of all sharers are done with it; joined, all that is sent to this block has
+     * come. */
     __device__ block(const split_args &a, uint32_t ring, uint32_t barriers)
         : a(a), w(ring), x(ring + S::W_STAGES * S::W_BYTES), join(x + S::X_STAGES * X_BYTES), full(barriers),
-          done(barriers + S::W_STAGES * 8), joined(barriers + S::W_STAGES * 16), rank(blockIdx.x % SPLIT), row_tile(blockIdx.x / SPLIT),
-          token_tile(blockIdx.y), piece(a.n_pieces * rank / SPLIT), n_pieces(a.n_pieces * (rank + 1) / SPLIT - piece) {}
+          done(barriers + S::W_STAGES * 8), joined(barriers + S::W_STAGES * 16), rank(blockIdx.x % SPLIT),
+          sharer(blockIdx.x / SPLIT % SHARERS), row_tile(blockIdx.x / (SPLIT * SHARERS)), token_tile(blockIdx.y * SHARERS + sharer),
+          piece(a.n_pieces * rank / SPLIT), n_pieces(a.n_pieces * (rank + 1) / SPLIT - piece) {}
 
     // ---- copying: one thread's ----
 
     __device__ void prepare() const {
         for (int i = 0; i < S::W_STAGES; i++) {
             barrier_init(full + i * 8, 1);
-            barrier_init(done + i * 8, GROUPS);
+            barrier_init(done + i * 8, GROUPS * SHARERS);
         }
         barrier_init(joined, 1);
         barrier_init_done();
@@ -120,7 +125,11 @@ template <int N, int SPLIT> struct block {
     }
     __device__ void put_w(const CUtensorMap *map, int i, int slot, uint64_t policy) const {
         barrier_expect(full + slot * 8, S::W_BYTES + a.tile_tokens * PIECE_BYTES);
-        bulk_copy_box(w + slot * S::W_BYTES, map, (piece + i) * PIECE_BYTES, row_tile * N, full + slot * 8, policy);
+        int column = (piece + i) * PIECE_BYTES;
+        if (SHARERS == 1)
+            bulk_copy_box(w + slot * S::W_BYTES, map, column, row_tile * N, full + slot * 8, policy);
+        else if (i % SHARERS == sharer) // those bytes may come before the other block expects them
+            bulk_copy_box_to((1 | 1 << SPLIT) << rank, w + slot * S::W_BYTES, map, column, row_tile * N, full + slot * 8, policy);
     }
     __device__ void put_x(const CUtensorMap *map, int i, int slot, int x_slot, uint64_t policy) const {
         bulk_copy_box(x + x_slot * X_BYTES, map, (piece + i) * PIECE_BYTES, token_tile * a.tile_tokens, full + slot * 8, policy);
@@ -161,6 +170,13 @@ template <int N, int SPLIT> struct block {
 
     // ---- products: a warpgroup's ----
 
+    /* The warpgroup is done with piece i. The other sharer's block is told where it waits for that: behind its last wait it may have ended. */
+    __device__ __forceinline__ void release(int i, int slot) const {
+        barrier_arrive(done + slot * 8);
+        if (SHARERS > 1 && i + S::X_STAGES < n_pieces)
+            barrier_arrive_at_rank(address_at_rank(done + slot * 8, (1 - sharer) * SPLIT + rank));
+    }
+
     __device__ __forceinline__ void multiply(uint32_t (&sums)[N / 4], int group, bool tells) const {
         const uint64_t first_w = operand_rows(w), first_x = operand_rows(x + group * GROUP_TOKENS * PIECE_BYTES);
         const uint64_t high = first_w & 0xffffffff00000000u;
@@ -176,7 +192,7 @@ template <int N, int SPLIT> struct block {
             products_commit();
             products_wait<1>(); // of the stage before
             if (last >= 0 && tells)
-                barrier_arrive(done + last * 8);
+                release(i - 1, last);
             last = slot;
             x_slot = x_slot + 1 == S::X_STAGES ? 0 : x_slot + 1;
             if (++slot == S::W_STAGES)
@@ -191,8 +207,8 @@ template <int N, int SPLIT> struct block {
     /* To each of the others the sums of its columns, for the thread of the same number. */
     template <int TO> __device__ __forceinline__ void send_to(const uint32_t (&sums)[N / 4]) const {
         int from = rank < TO ? rank : rank - 1; // among those who send there
-        uint32_t there = address_at_rank(join + from * S::SENT_BYTES + threadIdx.x * PAIRS_BYTES, TO),
-                 counted = address_at_rank(joined, TO);
+        uint32_t there = address_at_rank(join + from * S::SENT_BYTES + threadIdx.x * PAIRS_BYTES, sharer * SPLIT + TO),
+                 counted = address_at_rank(joined, sharer * SPLIT + TO);
 #pragma unroll
         for (int j = S::first_of(TO); j < S::first_of(TO + 1); j++)
             store_at_rank(there + (j - S::first_of(TO)) * OCTET_BYTES, make_uint2(sums[2 * j], sums[2 * j + 1]), counted);
@@ -256,16 +272,30 @@ template <int N, int SPLIT> struct block {
 
     // ---- who does what ----
 
-    /* W is read by the blocks of all token tiles. */
+    /* W is read by the blocks of all token tiles that do not share it. */
     __device__ uint64_t policy() const { return gridDim.y > 1 ? policy_read_again() : policy_read_once(); }
 
-    /* Before all threads meet: one thread makes the barriers ready, and has the first stages of W come. */
+    /* Before all threads meet: one thread makes the barriers ready, and has the first stages of W come, unless others send some of them. */
     __device__ void start(const CUtensorMap *w_map, int lane) const {
         if (lane == 0) {
             prepare();
-            begin(w_map, policy());
+            if (SHARERS == 1)
+                begin(w_map, policy());
         }
         __syncwarp();
+    }
+    /* All blocks of the cluster have begun, and their barriers are ready: who shares W knows before he asks for it, others before they send. */
+    __device__ void meet_early(const CUtensorMap *w_map, bool asks) const {
+        if (SHARERS > 1) {
+            cluster_are_here();
+            if (asks)
+                begin(w_map, policy());
+            __syncwarp();
+        }
+    }
+    __device__ static void meet_late() {
+        if (SHARERS == 1)
+            cluster_are_here();
     }
     __device__ void copy(const CUtensorMap *w_map, const CUtensorMap *x_map, int lane) const {
         if (a.rest.value.at && look(lane, row_tile == 0 && rank == 0).any())
@@ -273,7 +303,7 @@ template <int N, int SPLIT> struct block {
         if (lane == 0)
             feed(w_map, x_map, policy());
         __syncwarp();
-        cluster_are_here();
+        meet_late();
     }
     __device__ void compute(int warp, int lane) const {
         uint32_t sums[N / 4] = {}; // a part may have no terms
@@ -281,10 +311,11 @@ template <int N, int SPLIT> struct block {
         if (a.rest.value.at) {
             rest_list list = look(lane, false);
             if (list.any())
-                settle_rows(a.rest, list, token_tile * a.tile_tokens, x + warp * REST_TOKENS * 4, CONSUMERS, a.rest.of_tokens + token_tile);
+                settle_rows(a.rest, list, token_tile * a.tile_tokens, x + warp * REST_TOKENS * 4, CONSUMERS,
+                            {a.rest.of_tokens + token_tile, row_tile * SPLIT + rank, (int)gridDim.x / SHARERS});
         }
         multiply(sums, group, threadIdx.x % WARPGROUP == 0);
-        cluster_are_here(); // all have begun, and their barriers are ready
+        meet_late();
         send<0>(sums);
         threads_sync(1, CONSUMERS); // nobody reads W's ring any more, which values leave through
         barrier_wait(joined, 0);
@@ -292,8 +323,8 @@ template <int N, int SPLIT> struct block {
     }
 };
 
-/* No block ends before all that is sent to it has come, and nothing else of others reaches it. */
-template <int N, int SPLIT>
+/* No block ends before all that is sent to it has come: sums, W, and that others are done with W. */
+template <int N, int SPLIT, int SHARERS>
 __global__ void __launch_bounds__(THREADS, 1)
     split_product(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                   const __grid_constant__ split_args a) {
@@ -301,13 +332,14 @@ __global__ void __launch_bounds__(THREADS, 1)
         let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * shape<N, SPLIT>::W_STAGES + 1];
-    block<N, SPLIT> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)), kept(shared_address(barriers)));
+    block<N, SPLIT, SHARERS> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)), kept(shared_address(barriers)));
     int warp = (int)of_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
     bool copies = warp == CONSUMERS / 32;
     if (copies)
         b.start(&w_map, lane);
     __syncthreads(); // barriers are ready
     cluster_is_here();
+    b.meet_early(&w_map, copies && lane == 0);
     wait_for_previous(); // for x, and for those who read y
     if (several_tiles(a.n_tokens))
         let_next_start();
@@ -327,28 +359,35 @@ struct instance {
     int shared;
     kernel run;
 };
-#define INSTANCE(N, SPLIT) \
-    { {N, SPLIT}, shape<N, SPLIT>::SHARED, split_product<N, SPLIT> }
-/* Narrow ones first. */
-const instance INSTANCES[SPLIT_CUTS] = {INSTANCE(56, 2),  INSTANCE(64, 2),  INSTANCE(72, 2),  INSTANCE(88, 2),
-                                        INSTANCE(96, 2),  INSTANCE(112, 2), INSTANCE(128, 2), INSTANCE(144, 2),
-                                        INSTANCE(168, 2), INSTANCE(120, 4), INSTANCE(144, 4), INSTANCE(184, 4)};
+#define INSTANCE(N, SPLIT, SHARERS) \
+    { {N, SPLIT, SHARERS}, shape<N, SPLIT>::SHARED, split_product<N, SPLIT, SHARERS> }
+/* Those that share W first, then narrow ones. */
+const instance INSTANCES[SPLIT_CUTS] = {INSTANCE(120, 2, 2), INSTANCE(160, 2, 2), INSTANCE(112, 1, 2), INSTANCE(144, 1, 2),
+                                        INSTANCE(56, 2, 1),  INSTANCE(64, 2, 1),  INSTANCE(72, 2, 1),  INSTANCE(88, 2, 1),
+                                        INSTANCE(96, 2, 1),  INSTANCE(112, 2, 1), INSTANCE(128, 2, 1), INSTANCE(144, 2, 1),
+                                        INSTANCE(168, 2, 1), INSTANCE(120, 4, 1), INSTANCE(144, 4, 1), INSTANCE(184, 4, 1)};
 
 int blocks_of(const instance *i) {
     static int found[SPLIT_CUTS];
     int *n = &found[i - INSTANCES];
     if (*n == 0)
-        *n = blocks_at_once(i->run, i->cut.split, THREADS, i->shared);
+        *n = blocks_at_once(i->run, i->cut.split * i->cut.sharers, THREADS, i->shared);
     return *n;
 }
 
-/* By four blocks where terms are many: joining four takes longer, and x is half as much for each. */
-enum { MANY_TERMS = 12288, WORST_FILL = 85, WORST_TOKENS = 75 };
+/* Tiles of tokens of so many rows. */
+int token_tiles(const instance *i, int n_rows) { return up_to(n_rows, TOKENS * i->cut.sharers) * i->cut.sharers; }
+
+/* In how many parts. By four blocks where terms are many: joining four takes longer, and x is half as much for each. */
+enum { MANY_TERMS = 12288 };
+int parts_of(struct dweight w, int tiles) { return tiles > 2 ? 1 : tiles == 1 && w.in >= MANY_TERMS ? 4 : 2; }
+
+enum { WORST_FILL = 85, WORST_TOKENS = 75, WORST_TOKENS_OF_MANY = 87 };
 bool suits(const instance *i, struct dweight w, int n_rows) {
-    int token_tiles = up_to(n_rows, TOKENS), split = token_tiles == 1 && w.in >= MANY_TERMS ? 4 : 2;
-    int blocks = up_to((int)w.out, i->cut.rows) * token_tiles * split;
-    bool full = token_tiles == 1 || n_rows * 100 >= token_tiles * TOKENS * WORST_TOKENS;
-    return full && i->cut.split == split && blocks <= blocks_of(i) && blocks * 100 >= blocks_of(i) * WORST_FILL;
+    int tiles = token_tiles(i, n_rows), blocks = up_to((int)w.out, i->cut.rows) * tiles * i->cut.split;
+    bool shared = i->cut.sharers > 1 ? n_rows > TOKENS : tiles <= 2;
+    bool full = tiles == 1 || n_rows * 100 >= tiles * TOKENS * (tiles > 2 ? WORST_TOKENS_OF_MANY : WORST_TOKENS);
+    return shared && full && i->cut.split == parts_of(w, tiles) && blocks <= blocks_of(i) && blocks * 100 >= blocks_of(i) * WORST_FILL;
 }
 
 } // namespace
@@ -378,7 +417,7 @@ bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
 cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
                                      const struct drest *rest, int cut) {
     const instance *i = &INSTANCES[cut];
-    int tiles = up_to(n_rows, TOKENS), tile_tokens = up_to(up_to(n_rows, tiles), 8) * 8;
+    int tiles = token_tiles(i, n_rows), tile_tokens = up_to(up_to(n_rows, tiles), 8) * 8;
     CUtensorMap w_map, x_map;
     cuuint64_t w_size[2] = {(cuuint64_t)w.in, (cuuint64_t)w.out}, w_stride[1] = {(cuuint64_t)w.in};
     cuuint64_t x_size[2] = {(cuuint64_t)x.width, (cuuint64_t)n_rows}, x_stride[1] = {(cuuint64_t)x.stride};
@@ -390,8 +429,9 @@ cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dwe
     if (rest && rest->value.at)
         args.rest = {rest->value, x, rest->of_tokens, rest->others};
     cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
-    dim3 grid(up_to((int)w.out, i->cut.rows) * i->cut.split, tiles);
-    return launch_cluster(i->run, grid, i->cut.split, dim3(THREADS), i->shared, stream, w_map, x_map, args);
+    int cluster = i->cut.split * i->cut.sharers;
+    dim3 grid(up_to((int)w.out, i->cut.rows) * cluster, tiles / i->cut.sharers);
+    return launch_cluster(i->run, grid, cluster, dim3(THREADS), i->shared, stream, w_map, x_map, args);
 }
 
 cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,

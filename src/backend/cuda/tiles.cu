@@ -225,7 +225,7 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
     if (E == PLAIN && a.rest.value.at) {
         rest_list list = look_at_rows(a.rest, 0, a.n_tokens, threadIdx.x % 32, false);
         if (list.any())
-            settle_rows(a.rest, list, 0, s.x + warp * TILES_MAX_ROWS * 4, n_consumers, a.rest.of_tokens);
+            settle_rows(a.rest, list, 0, s.x + warp * TILES_MAX_ROWS * 4, n_consumers, {a.rest.of_tokens, (int)blockIdx.x, (int)gridDim.x});
     }
     ring_place at = {0, a.n_stages, 0};
     float sums[N / 2], most[N / 8] = {};

@@ -1,7 +1,7 @@
 /* twin_rest.cuh - rows that a product finds in e4m3 by a scale that does not fit them (struct drest), and makes anew before it reads them.
  *
  * Every block looks at the largest sizes of its tokens, as its tile cannot be multiplied before. In most steps that is all, and takes a third of
- * what a node that looks does. Else the blocks with the same tokens, a row of the grid, share the pieces of the rows that are left, and wait for one
+ * what a node that looks does. Else the blocks with the same tokens share the pieces of the rows that are left, and wait for one
  * another. */
 #pragma once
 
@@ -18,6 +18,12 @@ struct rest_args {
 };
 
 enum { REST_HELD = 4 };
+
+/* Blocks with the same tokens: where they meet, which of them this is, and how many they are. */
+struct rest_blocks {
+    dmeeting *meeting;
+    int mine, n;
+};
 
 /* Bits of the tokens [first, end), 32 in a word, whose rows are left: known to all lanes. */
 struct rest_list {
@@ -70,9 +76,10 @@ static __device__ int list_rows(const rest_list &list, int lane, uint32_t to) {
 }
 
 /* This block's share of the rows listed, by n_threads of it. */
-template <element E> static __device__ void make_rows(const rest_args &r, int first, uint32_t listed, int n_listed, int n_threads) {
-    int pieces = r.twin.width / 8, n = n_listed * pieces, all = gridDim.x * n_threads;
-    for (int base = blockIdx.x * n_threads + threadIdx.x; base < n; base += all * REST_HELD) {
+template <element E>
+static __device__ void make_rows(const rest_args &r, int first, uint32_t listed, int n_listed, int n_threads, const rest_blocks &blocks) {
+    int pieces = r.twin.width / 8, n = n_listed * pieces, all = blocks.n * n_threads;
+    for (int base = blocks.mine * n_threads + threadIdx.x; base < n; base += all * REST_HELD) {
         eight_of<E> held[REST_HELD];
         int row[REST_HELD];
 #pragma unroll
@@ -95,10 +102,10 @@ template <element E> static __device__ void make_rows(const rest_args &r, int fi
 }
 
 /* One thread's, behind all that its block has written: returns when all blocks with these tokens have come. The last makes room for the next. */
-static __device__ void meet_blocks(dmeeting *m) {
+static __device__ void meet_blocks(dmeeting *m, int n) {
     uint32_t held = *static_cast<volatile uint32_t *>(&m->n_held);
     __threadfence();
-    if (atomicAdd(&m->n_come, 1) == gridDim.x - 1) {
+    if (atomicAdd(&m->n_come, 1) == (uint32_t)n - 1) {
         m->n_come = 0;
         __threadfence();
         atomicAdd(&m->n_held, 1);
@@ -118,19 +125,19 @@ static __device__ float scale_of_row(const rest_args &r, int token) {
 /* By all n_threads of the block that multiply, while a warp behind them waits to copy (copies_may_begin). listed: shared memory of the warp, a word a
  * token of the tile. */
 static __device__ void settle_rows(const rest_args &r, const rest_list &list, int first, uint32_t listed, int n_threads,
-                                   dmeeting *meeting) {
+                                   const rest_blocks &blocks) {
     int n_listed = list_rows(list, threadIdx.x % 32, listed);
     __syncwarp();
     if (r.value.element == ELEMENT_F16)
-        make_rows<ELEMENT_F16>(r, first, listed, n_listed, n_threads);
+        make_rows<ELEMENT_F16>(r, first, listed, n_listed, n_threads, blocks);
     else
-        make_rows<ELEMENT_BF16>(r, first, listed, n_listed, n_threads);
+        make_rows<ELEMENT_BF16>(r, first, listed, n_listed, n_threads, blocks);
     fence_bulk_all();
     __threadfence();
     threads_sync(1, n_threads); // this block's share is written
     if (threadIdx.x == 0)
-        meet_blocks(meeting);
-    __syncwarp(); // its first thread has come back
+        meet_blocks(blocks.meeting, blocks.n);
+    __syncwarp();                      // its first thread has come back
     threads_arrive(2, n_threads + 32); // so are the others
 }
 static __device__ void copies_may_begin(int n_threads) {
