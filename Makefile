@@ -204,12 +204,12 @@ build/cuda/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
 # Products alone, against double precision; in build/racecheck as racecheck has them.
-PRODUCT_TESTS := $(addprefix build/cuda/test_,tiles wide split)
+PRODUCT_TESTS := $(addprefix build/cuda/test_,tiles wide split large)
 $(PRODUCT_TESTS) $(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): build/%: $(wildcard tests/cuda/*.cuh) src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC) -O3 $(if $(findstring racecheck,$@),-DGYRE_RACECHECK) -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ \
 	    tests/cuda/$(@F).cu
-$(foreach t,tiles wide split,$(eval build/cuda/test_$(t) build/racecheck/test_$(t): tests/cuda/test_$(t).cu src/backend/cuda/$(t).cu))
+$(foreach t,tiles wide split large,$(eval build/cuda/test_$(t) build/racecheck/test_$(t): tests/cuda/test_$(t).cu src/backend/cuda/$(t).cu))
 build/cuda/test_place: tests/cuda/test_place.cu tests/cuda/products.cuh src/backend/cuda/place.cu src/backend/cuda/kernels.h src/backend/cuda/device.cuh
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
 build/cuda/test_quantise: tests/cuda/test_quantise.cu tests/cuda/products.cuh tests/cuda/rows_of_sizes.cuh src/backend/cuda/quantise.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
@@ -217,6 +217,8 @@ build/cuda/test_quantise: tests/cuda/test_quantise.cu tests/cuda/products.cuh te
 build/cuda/test_screen: tests/cuda/test_screen.cu tests/cuda/products.cuh src/backend/cuda/screen.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh) build/cuda/backend/cuda/head.cu.o build/cuda/backend/cuda/sample.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^)
 build/cuda/bench_wide: bench/cuda/wide.cu bench/cuda/products.cuh src/backend/cuda/wide.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
+build/cuda/bench_large: bench/cuda/large.cu bench/cuda/products.cuh src/backend/cuda/large.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
 build/cuda/bench_library: bench/cuda/library.cu bench/cuda/products.cuh bench/cuda/graph_time.cuh src/backend/cuda/kernels.h
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
@@ -228,7 +230,7 @@ build/cuda/bench_screen: bench/cuda/screen.cu bench/cuda/graph_time.cuh src/back
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
 build/cuda/bench_tiles: bench/cuda/tiles.cu bench/cuda/products.cuh src/backend/cuda/tiles.cu src/backend/cuda/kernels.h build/cuda/backend/cuda/norm.cu.o build/cuda/backend/cuda/quantise.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
-cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear $(PRODUCT_TESTS) build/cuda/test_place build/cuda/test_quantise build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/bench_sample build/cuda/libtimeline.so
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear $(PRODUCT_TESTS) build/cuda/test_place build/cuda/test_quantise build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_large build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/bench_sample build/cuda/libtimeline.so
 build/cuda/bench_nodes: bench/cuda/nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o

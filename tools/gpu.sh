@@ -17,7 +17,7 @@ pack() {
     tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c |
         sed 's:tests/\(.*\)\.c$:\1:')
     release=build/release root=build/gpu/root
-    make cuda cuda-tests build/racecheck/libgyre-cuda.so build/racecheck/test_tiles build/racecheck/test_wide build/racecheck/test_split $(for t in $tests; do echo "$release/tests/$t"; done)
+    make cuda cuda-tests build/racecheck/libgyre-cuda.so build/racecheck/test_tiles build/racecheck/test_wide build/racecheck/test_split build/racecheck/test_large $(for t in $tests; do echo "$release/tests/$t"; done)
     rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
     cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive $release/src/main/backends.o \
         $release/tests/op_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lpthread -lm
@@ -45,13 +45,14 @@ tests() {
     for t in thousands eight_bit each_of sixteen captured what_others; do
         echo "device_$t GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=$t* $there/test_device"
     done
+    echo "device_large GYRE_LINEAR=large GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
     for k in 1 2 3 4; do echo "device_screening_$k GYRE_TEST_PART=$k/4 GYRE_TEST_ONLY=screening* $there/test_device"; done
     for k in 1 2 3 4; do echo "parity_fp8_$k $fp8 GYRE_TEST_PART=$k/4 $there/test_parity"; done
     for dtype in float32 float16 bfloat16; do
         for k in 1 2; do echo "parity_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/2 $there/test_parity"; done
         for k in 1 2 3; do echo "goldens_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/3 $there/test_goldens"; done
     done
-    for path in library stream tiles wide split; do # wherever it can be taken, not where it is fastest
+    for path in library stream tiles wide split large; do # wherever it can be taken, not where it is fastest
         echo "rows_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/6 $there/test_ops_rows"
         echo "layer_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=2/4 $there/test_ops_layer"
     done
@@ -97,7 +98,7 @@ samples() {
     echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_SCREEN=64)"
     echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
     echo "racecheck_rows_by_stream $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=stream GYRE_TEST_ONLY="*e4m3*")"
-    for path in tiles wide split; do
+    for path in tiles wide split large; do
         echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_$path)"
         for tool in memcheck initcheck synccheck; do echo "${tool}_$path GYRE_TEST_BRIEF=1 $(under $tool $there/test_$path)"; done
     done

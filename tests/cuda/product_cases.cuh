@@ -63,7 +63,7 @@ static void open_operands(uint64_t seed, size_t most_w, size_t most_x, size_t mo
         MUST(cudaMalloc(y, most_y * 4));
     for (double **sums : {&d.products, &d.sizes})
         MUST(cudaMalloc(sums, most_sums * 8));
-    MUST(cudaMalloc(&d.most, 4096));
+    MUST(cudaMalloc(&d.most, 1 << 14));
     MUST(cudaMalloc(&d.twin, most_y));
     MUST(cudaMalloc(&d.c, sizeof(counts)));
 }

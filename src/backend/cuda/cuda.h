@@ -5,7 +5,7 @@
  *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
  *     weights.c   weights on the device: which element and place each gets, and what rounding did
  *     upload.c    how they come there
- *     gemm.c      LINEAR by cuBLASLt, tiles.cu or wide.cu
+ *     gemm.c      LINEAR by cuBLASLt, tiles.cu, wide.cu, split.cu or large.cu
  *     memory.c    what a step takes of the device, and what is left for caches
  *     cache.c     caches: addresses for all blocks, memory behind those that are used; virtual.c maps it
  *     gemm_plan.c which of the library's algorithms for each number of rows, found by timing (gemm_time.c); plan_cache.c keeps what was found
@@ -28,7 +28,7 @@
  *
  * Products run in float16 where the checkpoint stores most of its matrices in 16 bits or fewer (eight times finer than bfloat16;
  * what its range does not hold is refused when weights are placed), else in float32; matrices of LINEAR may be e4m3; sums are
- * float32 either way. The residual stream, logits, router scores and gates of recurrences stay float32; what a product reads
+ * float32, or half precision where a kernel of ours multiplies e4m3. The residual stream, logits, router scores and gates of recurrences stay float32; what a product reads
  * has the product's element. A device fault is kept in backend.fault and given again for ever. */
 #pragma once
 
@@ -150,12 +150,13 @@ enum linear_path {
     PATH_TWIN,   // by cuBLASLt from its e4m3 twin, to raw products
     PATH_TILES,  // by tiles.cu from its twin, with the GATED_ACT behind it
     PATH_STREAM, // by stream.cu from the value, likewise
-    PATH_WIDE,   // by wide.cu from its twin, likewise
+    PATH_WIDE,   // by wide.cu, or of many rows large.cu, from its twin, likewise
     PATH_SPLIT,  // by split.cu from its twin, to raw products
+    PATH_LARGE,  // by large.cu from its twin, likewise
     PATH_HEAD,   // by head.cu from the value, with the SOFTCAP behind it and what SAMPLE wants of greedy rows
     N_PATHS
 };
-static inline bool makes_raw(enum linear_path path) { return path == PATH_TWIN || path == PATH_SPLIT; }
+static inline bool makes_raw(enum linear_path path) { return path == PATH_TWIN || path == PATH_SPLIT || path == PATH_LARGE; }
 static inline bool reads_twin(enum linear_path path) { return makes_raw(path) || path == PATH_TILES || path == PATH_WIDE; }
 static inline bool is_ours(enum linear_path path) { return path == PATH_TILES || path == PATH_STREAM || path == PATH_WIDE; }
 enum linear_path gemm_library(const struct gemm *g);                    // PATH_VALUE or PATH_TWIN

@@ -86,8 +86,10 @@ bool gemm_takes(const struct gemm *g, enum linear_path path, int rows) {
     struct dwide wide = wide_of(g);
     switch (path) {
     case PATH_TILES: return tiles_take(&tiles, g->x, g->made, rows);
-    case PATH_WIDE: return g->act && wide_takes(&wide, g->x, g->made, rows);
+    case PATH_WIDE:
+        return g->act && (rows > WIDE_MAX_ROWS ? large_gated_takes(&wide, g->x, g->made, rows) : wide_takes(&wide, g->x, g->made, rows));
     case PATH_SPLIT: return split_takes(g->weight, g->x, g->y, rows);
+    case PATH_LARGE: return large_takes(g->weight, g->x, g->y, rows);
     default: return path == gemm_library(g);
     }
 }
@@ -171,7 +173,10 @@ static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, 
     tiles.rest = v->rest;
     switch (p->path) {
     case PATH_TILES: return launch_tiles_linear(g->backend->stream, p->rows, &tiles, v->x, v->y);
-    case PATH_WIDE: return launch_wide_linear(g->backend->stream, p->rows, &wide, v->x, v->y);
+    case PATH_WIDE:
+        return p->rows > WIDE_MAX_ROWS ? launch_large_gated(g->backend->stream, p->rows, &wide, v->x, v->y)
+                                       : launch_wide_linear(g->backend->stream, p->rows, &wide, v->x, v->y);
+    case PATH_LARGE: return launch_large_product(g->backend->stream, p->rows, g->weight, v->x, v->y);
     default: return launch_split_product(g->backend->stream, p->rows, g->weight, v->x, v->y, &v->rest);
     }
 }
@@ -183,7 +188,7 @@ bool gemm_settles(const struct gemm *g, int n_rows) {
 
 enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, struct error *err) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
-    if (p->path == PATH_TILES || p->path == PATH_WIDE || p->path == PATH_SPLIT) {
+    if (p->path != gemm_library(g)) {
         DEVICE_TRY(g->backend, err, put_ours(g, p, v), "%s: the product of %d rows did not start", g->op->weights[0]->name, n_rows);
         return OK;
     }

@@ -306,6 +306,7 @@ cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struc
                                     const struct tiles_cut *cut);
 
 /* ---- wide.cu: LINEAR of many rows, e4m3 by e4m3 on the tensor core, with GATED_ACT behind it ---- */
+enum { WIDE_MAX_ROWS = 512 }; // of more by large.cu
 struct dwide {
     struct dweight w;  // e4m3: gates, then what they let through
     const float *bias; // [w.out]; NULL: none
@@ -355,6 +356,29 @@ struct split_cut split_cut_at(int i);
 int split_cut_of(struct dweight w, int n_rows);
 cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
                                      const struct drest *rest, int cut);
+
+/* ---- large.cu: products of hundreds and thousands of rows, summed in half precision ---- */
+/* Whether it can compute the raw products y = x W^T: x e4m3; w.in a multiple of 16, at most HALF_SUMS_IN, w.out of 8, w, x and y and their rows at multiples of
+ * 16 bytes; y of half precision. Scales are not looked at. */
+bool large_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
+cudaError_t launch_large_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y);
+/* Likewise what wide.cu computes, and as it does. */
+bool large_gated_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows);
+cudaError_t launch_large_gated(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y);
+/* Whether it should, in place of the library: rows fill its tiles, and tiles the multiprocessors. */
+bool large_pays(struct dweight w, int n_rows);
+bool large_gated_pays(struct dweight w, int n_rows);
+
+/* How it is cut into blocks. launch_large_product takes what large_cut_of says; tests and benchmarks try others. */
+enum { LARGE_CUTS = 8 };
+struct large_cut {
+    int rows;    // of W in a tile, whose tokens are 256
+    int sharers; // blocks of a cluster, which have the same rows and each other tokens: 1, or 2 if tokens make an even number of tiles
+};
+struct large_cut large_cut_at(int i);
+int large_cut_of(struct dweight w, int n_rows);
+bool large_takes_cut(int n_rows, int cut);
+cudaError_t launch_large_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut);
 
 /* ---- head.cu: LINEAR of 16 bits whose rows are logits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows ---- */
 struct dhead {

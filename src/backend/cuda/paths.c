@@ -17,19 +17,20 @@
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
  * not reach the power limit that a step runs at. From there to 512 rows wide.cu computes large products with a GATED_ACT behind them,
  * split.cu those that it has a cut for (split_cut_of: not around 160, nor from 257 to 445 rows), as steps of 96 to 512 rows showed (docs/benchmarks.md),
- * and the library all else. A head that head.cu takes is its own: what is saved with logits that nobody reads, a step without rows does not show.
+ * and the library all else. Of more, prompts', large.cu computes what fills its tiles and multiprocessors (large_pays). A head that head.cu takes is its
+ * own: what is saved with logits that nobody reads, a step without rows does not show.
  *
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
- * if GYRE_LINEAR names a path (library, stream, tiles, wide, split: for tests and to measure), and those for which the time is up take what is
+ * if GYRE_LINEAR names a path (library, stream, tiles, wide, split, large: for tests and to measure), and those for which the time is up take what is
  * usual. Choices are kept with the plans (plan_cache.h). */
 #include "backend/cuda/gemm_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_KINDS = 64, REPLAYS = 4, MOST_PASSES = 3, MOST_TIMED_ROWS = 64, MOST_OWN_ROWS = 512 };
-static const int64_t ENOUGH_BYTES = 256 << 20; // of weights: four times the L2
-static const int64_t WORTH_WIDE = 32 << 20;    // of a weight
+enum { MOST_KINDS = 64, REPLAYS = 4, MOST_PASSES = 3, MOST_TIMED_ROWS = 64 };
+static const int64_t ENOUGH_BYTES = 256 << 20;                     // of weights: four times the L2
+static const int64_t WORTH_WIDE = 32 << 20, WORTH_LARGE = 8 << 20; // of a weight
 static const double WORTH = 0.97, MOST_SECONDS = 1.5;
 
 struct chain {
@@ -78,7 +79,8 @@ static bool is_forced(enum linear_path *path) {
     static const struct {
         const char *name;
         enum linear_path path;
-    } known[] = {{"library", PATH_TWIN}, {"stream", PATH_STREAM}, {"tiles", PATH_TILES}, {"wide", PATH_WIDE}, {"split", PATH_SPLIT}};
+    } known[] = {{"library", PATH_TWIN}, {"stream", PATH_STREAM}, {"tiles", PATH_TILES},
+                 {"wide", PATH_WIDE},    {"split", PATH_SPLIT},   {"large", PATH_LARGE}};
     const char *name = getenv("GYRE_LINEAR");
     for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
         if (strcmp(name, known[i].name) == 0) {
@@ -92,17 +94,28 @@ static int64_t weight_bytes(const struct compiled_op *c) {
     return c->matrix[0].out * c->matrix[0].in * element_bytes(c->matrix[0].element);
 }
 
+/* Of more rows than graphs have. */
+static enum linear_path usual_of_prompts(const struct compiled_op *c, int rows) {
+    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows) && large_gated_pays(c->matrix[0], rows))
+        return PATH_WIDE;
+    if (weight_bytes(c) >= WORTH_LARGE && linear_takes(c, PATH_LARGE, rows) && large_pays(c->matrix[0], rows))
+        return PATH_LARGE;
+    return gemm_library(c->gemm);
+}
+
 static enum linear_path usual(const struct compiled_op *c, int rows) {
     enum linear_path path;
     if (is_forced(&path))
         return linear_takes(c, path, rows) ? path : gemm_library(c->gemm);
     if (linear_takes(c, PATH_HEAD, rows))
         return PATH_HEAD;
-    if (rows > MOST_TIMED_ROWS && rows <= MOST_OWN_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows))
+    if (rows > MOST_TIMED_ROWS && rows <= WIDE_MAX_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows))
         return PATH_WIDE;
-    if (rows > MOST_TIMED_ROWS && rows <= MOST_OWN_ROWS && !c->pair && linear_takes(c, PATH_SPLIT, rows) &&
+    if (rows > MOST_TIMED_ROWS && rows <= WIDE_MAX_ROWS && !c->pair && linear_takes(c, PATH_SPLIT, rows) &&
         split_cut_of(c->matrix[0], rows) >= 0)
         return PATH_SPLIT;
+    if (rows > WIDE_MAX_ROWS)
+        return usual_of_prompts(c, rows);
     if (rows > 1 && rows <= 64 && linear_takes(c, PATH_TILES, rows))
         return PATH_TILES;
     return rows <= 8 && linear_takes(c, PATH_STREAM, rows) ? PATH_STREAM : gemm_library(c->gemm);
@@ -276,7 +289,7 @@ static enum status improve(struct search *s, const struct compiled_op *like, int
     for (int k = 0; k < N_PATHS; k++) {
         enum linear_path old = linear_path(like, rows), path = (enum linear_path)k;
         double now;
-        if (path == old || path == PATH_WIDE || path == PATH_SPLIT || !linear_takes(like, path, rows))
+        if (path == old || path == PATH_WIDE || path == PATH_SPLIT || path == PATH_LARGE || !linear_takes(like, path, rows))
             continue;
         take(s->exe, like, path, rows);
         TRY(time_chain(s, rows, &now, err));
