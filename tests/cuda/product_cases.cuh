@@ -213,8 +213,8 @@ static __global__ void compare(problem p, const double *products, const double *
         double off = fabs((double)load(y, i, p.e) - expected) / most;
         if (!(off <= 1))
             atomicAdd(&c->wrong, 1);
-        if (off > c->worst)
-            c->worst = off; // roughly
+        if (!(off <= c->worst))
+            atomicMax(reinterpret_cast<unsigned long long *>(&c->worst), (unsigned long long)__double_as_longlong(off)); // NaN is largest
     }
 }
 

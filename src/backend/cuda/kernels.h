@@ -345,7 +345,7 @@ bool split_keeps_order(int n_rows);
 bool split_settles(struct dweight w, int n_rows);
 
 /* How it is cut into blocks. launch_split_product takes the one that split_cut_of names, or the first; tests and benchmarks try others. */
-enum { SPLIT_CUTS = 16 };
+enum { SPLIT_CUTS = 19 };
 struct split_cut {
     int rows;    // of W in a tile, whose tokens are 128
     int split;   // blocks with the same tile, each with a part of its terms

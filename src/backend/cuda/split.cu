@@ -362,10 +362,11 @@ struct instance {
 #define INSTANCE(N, SPLIT, SHARERS) \
     { {N, SPLIT, SHARERS}, shape<N, SPLIT>::SHARED, split_product<N, SPLIT, SHARERS> }
 /* Those that share W first, then narrow ones. */
-const instance INSTANCES[SPLIT_CUTS] = {INSTANCE(120, 2, 2), INSTANCE(160, 2, 2), INSTANCE(112, 1, 2), INSTANCE(144, 1, 2),
-                                        INSTANCE(56, 2, 1),  INSTANCE(64, 2, 1),  INSTANCE(72, 2, 1),  INSTANCE(88, 2, 1),
-                                        INSTANCE(96, 2, 1),  INSTANCE(112, 2, 1), INSTANCE(128, 2, 1), INSTANCE(144, 2, 1),
-                                        INSTANCE(168, 2, 1), INSTANCE(120, 4, 1), INSTANCE(144, 4, 1), INSTANCE(184, 4, 1)};
+const instance INSTANCES[SPLIT_CUTS] = {INSTANCE(120, 2, 2), INSTANCE(160, 2, 2), INSTANCE(112, 1, 2), INSTANCE(128, 1, 2),
+                                        INSTANCE(144, 1, 2), INSTANCE(168, 1, 2), INSTANCE(192, 1, 2), INSTANCE(56, 2, 1),
+                                        INSTANCE(64, 2, 1),  INSTANCE(72, 2, 1),  INSTANCE(88, 2, 1),  INSTANCE(96, 2, 1),
+                                        INSTANCE(112, 2, 1), INSTANCE(128, 2, 1), INSTANCE(144, 2, 1), INSTANCE(168, 2, 1),
+                                        INSTANCE(120, 4, 1), INSTANCE(144, 4, 1), INSTANCE(184, 4, 1)};
 
 int blocks_of(const instance *i) {
     static int found[SPLIT_CUTS];
