@@ -42,18 +42,19 @@ static void table(const model &m, const std::vector<int> &rows) {
 }
 
 static void print_cut(double us, double steady_us, const wide_cut &c) {
-    printf("    %6.2f us, %6.2f steady: %d octets, W shared by %d, %d blocks, %d stages, %s\n", us, steady_us, c.octets, c.sharers,
-           c.n_blocks, c.n_stages, c.together ? "together" : "by turns");
+    static const char *const SHARED[] = {"nothing shared", "W shared", "tokens shared"};
+    printf("    %6.2f us, %6.2f steady: %d octets, %d parts, %d blocks, %d stages, %s\n", us, steady_us, c.octets, c.parts, c.n_blocks,
+           c.n_stages, SHARED[c.shared]);
 }
 
 static void cuts(const model &m, const std::vector<int> &rows) {
     const shape &s = m.layer[2];
     for (int n : rows) {
         std::vector<std::pair<double, wide_cut>> tried;
-        for (int sharers = 1; sharers <= 2; sharers++)
-            for (int octets : {7, 9, 11})
-                for (bool together : {false, true}) {
-                    wide_cut c = {octets, wide_blocks(sharers), wide_stages(octets), sharers, together};
+        for (wide_sharing shared : {WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X})
+            for (int octets : {6, 7, 9, 11})
+                for (int parts : {2, 3, 4}) {
+                    wide_cut c = {octets, parts, wide_blocks(shared), wide_stages(octets, parts), shared};
                     double us = wide_takes_cut(n, &c) ? time_wide(s, n, &c, 2) : -1;
                     if (us > 0)
                         tried.push_back({us, c});

@@ -4,13 +4,14 @@
 
 #include "product_cases.cuh"
 
+static const char *const SHARED[] = {"nothing shared", "W shared", "tokens shared"};
+
 static void check(const problem &p, const wide_cut *cut, uint64_t seed) {
     fill_operands(p, seed, 16, of_ones(p), {0.5f, 1.5f});
     dwide a = {w_of(p), p.bias ? d.bias : nullptr, p.act};
     wide_cut c = cut ? *cut : wide_cut_of(&a, p.n);
     begin(p);
-    printf("%d octets, W shared by %d, %d blocks, %d stages%s: ", c.octets, c.sharers, c.n_blocks, c.n_stages,
-           c.together ? ", together" : "");
+    printf("%d octets, %d parts, %s, %d blocks, %d stages: ", c.octets, c.parts, SHARED[c.shared], c.n_blocks, c.n_stages);
     if (!wide_takes(&a, x_of(p), y_of(p), p.n) || !wide_takes_cut(p.n, &c)) {
         refuse();
         return;
@@ -41,15 +42,17 @@ int main(int argc, char **argv) {
             check({37888, 3584, n, true, n % 8 != 0, 0, ELEMENT_F16}, nullptr, seed);
         check({27264, 5376, 256, true, false, 1, ELEMENT_BF16}, nullptr, seed);
     }
+    const int OCTETS[] = {6, 7, 9, 11};
     for (int i = 0; i < (is_brief() ? 8 : 250);) {
         int n = 1 + random(i % 5 ? 300 : 600), out = 16 * (1 + random(i % 4 || is_brief() ? 100 : 600));
         int in = 16 * (1 + random(is_brief() ? 60 : 300));
         wide_cut c = {};
-        c.sharers = 1 + random(2);
-        c.octets = 7 + 2 * random(3);
-        c.n_blocks = (1 + random(wide_blocks(c.sharers) / c.sharers)) * c.sharers;
-        c.n_stages = 2 + random(wide_stages(c.octets) - 1);
-        c.together = random(2) != 0;
+        c.shared = (wide_sharing)random(3);
+        c.octets = OCTETS[random(4)];
+        c.parts = 2 + random(3);
+        int sharers = c.shared == WIDE_SHARES_NOTHING ? 1 : 2;
+        c.n_blocks = (1 + random(wide_blocks(c.shared) / sharers)) * sharers;
+        c.n_stages = 2 + random(4);
         if (!wide_takes_cut(n, &c))
             continue;
         check({out, in, n, true, random(2) != 0, random(2), i % 2 ? ELEMENT_F16 : ELEMENT_BF16}, &c, seed);

@@ -1,8 +1,7 @@
 /* wide_tile.cuh - what a warpgroup of wide.cu does with a tile: products of all stages, and what becomes of the sums.
  *
- * Sums are laid out as wgmma.cuh says: a lane has columns 2t and 2t + 1 of every eight for tokens g and g + 8 of the warp's 16, here of both
- * parts of 64 tokens. Values leave by way of the warp's lines in shared memory, 16 tokens by 64 bytes, from where 16 bytes a lane are
- * written. */
+ * Sums are laid out as wgmma_e4m3_f16.cuh says: a lane has columns 2t and 2t + 1 of every eight, a pair of halves, for tokens g and g + 8 of the
+ * warp's 16, here of each part of 64 tokens. */
 #pragma once
 
 #include "backend/cuda/mma.cuh"
@@ -15,10 +14,23 @@ namespace {
 static __device__ void copy_four(uint32_t to, const float *from, bool there) { // zeros if not
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
 }
-static __device__ float2 load_pair(uint32_t at) {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+static __device__ float4 load_four(uint32_t at) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
     return v;
+}
+static __device__ float load_float(uint32_t at) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+    return v;
+}
+static __device__ uint32_t load_word(uint32_t at) {
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
+}
+static __device__ void fold_size(uint32_t at, uint32_t size) {
+    asm volatile("red.shared.max.u32 [%0], %1;" ::"r"(at), "r"(size) : "memory");
 }
 
 /* Of pairs of the element, one by one; what is not a number stays so. */
@@ -41,25 +53,30 @@ template <bool BF16> static __device__ uint2 to_e4m3(uint4 eight, float factor) 
     return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
 }
 
-/* gate * up / (1 + e^-(gate * (bend + twist * gate^2))): SiLU, and GELU by tanh. bend and twist count in powers of two. */
-static __device__ float gated(const wide_args &a, float gate, float up) {
-    float power = exp2_fast(-gate * (a.bend + a.twist * gate * gate));
-    return __fdividef(gate * up, 1.0f + power);
+/* x/2 + x/2 tanh(y). SiLU has y = x/2. What the hyperbolic tangent is off by, 2^-11 at most, is what half precision makes of x/2. */
+static __device__ float gate_by_tanh(float half_x, float y) {
+    float t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(y));
+    return fmaf(half_x, t, half_x);
 }
 
-/* N: rows of W that a product has: gates, then as many that they let through. TOGETHER: each warpgroup has a part of every tile's tokens; or all
- * of every other tile. PLAIN: SiLU and no biases, with an end of fewer instructions (finish_plain). */
-template <int N, bool TOGETHER, bool PLAIN> struct consumer {
-    static constexpr int MINE = TOGETHER ? 1 : PARTS;                                       // parts of a tile
+/* Bytes of a warpgroup's scales and biases. */
+template <int N, int PARTS> constexpr int SCALES = (2 * N + PARTS * PART_TOKENS) * 4;
+
+/* How a warp's sums become rows: of 16 tokens a line each, gates of so many octets and then what they let through, 16 bytes an octet, swizzled. */
+template <int PARTS> constexpr int LINE_OCTETS = PARTS == 2 ? 2 : 4; // of two parts the ring has another stage for it
+template <int PARTS> constexpr int LINES = 16 * LINE_OCTETS<PARTS> * 32;
+
+/* N: rows of W that a product has: gates, then as many that they let through. PARTS: of the tile's tokens. PLAIN: SiLU and no biases. */
+template <int N, int PARTS, bool PLAIN> struct consumer {
     static constexpr int EIGHTS = N / 8, OCTETS = EIGHTS / 2, STEPS = PIECE_BYTES / E4M3_K; // of W's rows; of y's columns
-    static constexpr int TURN = 1 + GROUPS; // the first of the barriers at which warpgroups wait for their turn
+    static constexpr int AT_ONCE = LINE_OCTETS<PARTS>, TIMES = (OCTETS + AT_ONCE - 1) / AT_ONCE;
 
     const wide_args &a;
     const shared_places &m;
-    int rank, stage_bytes, group, warp, lane; // rank: in the cluster; warp: of the group
-    uint32_t empty_there;                     // of the block whom this lane tells that a slot is free; 0: nobody
-    float sums[MINE][N / 2];
-    float x_scale[MINE][2];
+    int rank, group, warp, lane; // rank: in the cluster; warp: of the group
+    uint32_t empty_there;        // of the block whom this lane tells that a slot is free; 0: nobody
+    uint32_t sums[PARTS][N / 4];
 
     __device__ void sync_group() const { threads_sync(1 + group, WARPGROUP); }
 
@@ -67,9 +84,9 @@ template <int N, bool TOGETHER, bool PLAIN> struct consumer {
 
     /* A lane of the first warp for each block that copies to this one: a product of the tensor core ends for all four warps. */
     __device__ uint32_t told() const {
-        if (warp > 0 || lane >= a.sharers)
+        if (warp > 0 || lane >= a.sharers())
             return 0;
-        return a.sharers > 1 ? address_at_rank(m.empty, lane) : m.empty;
+        return a.sharers() > 1 ? address_at_rank(m.empty, lane) : m.empty;
     }
     __device__ void release(int slot) const {
         if (slot >= 0 && empty_there)
@@ -78,22 +95,23 @@ template <int N, bool TOGETHER, bool PLAIN> struct consumer {
 
     /* Of the stage, as the tensor core is told where it lies: of W, or behind it of tokens. */
     __device__ uint64_t operand(int slot, int offset) const {
+        constexpr int STAGE = GROUPS * N * PIECE_BYTES + PARTS * PART_BYTES;
         uint64_t first = operand_rows(m.ring);
-        uint32_t low = of_warp((uint32_t)first + (slot * stage_bytes + offset >> 4));
+        uint32_t low = of_warp((uint32_t)first + (slot * STAGE + offset >> 4));
         return (first & 0xffffffff00000000u) | low;
     }
 
     /* A stage's products are begun, and those of the stage before have ended. */
-    template <int SOME> __device__ void multiply_stage(ring_place &at, int &last, bool add) {
-        constexpr int APART = PART_TOKENS * PIECE_BYTES;
-        uint64_t w = operand(at.slot, 0), x = operand(at.slot, stage_bytes - X_BYTES + (TOGETHER ? group * APART : 0));
+    __device__ void multiply_stage(ring_place &at, int &last, bool add) {
+        uint64_t w = operand(at.slot, group * N * PIECE_BYTES), x = operand(at.slot, GROUPS * N * PIECE_BYTES);
         barrier_wait(m.full + at.slot * 8, at.parity);
         products_begin();
 #pragma unroll
         for (int k = 0; k < STEPS; k++)
 #pragma unroll
-            for (int part = 0; part < SOME; part++)
-                e4m3_product<N>::multiply(sums[part], x + k * E4M3_K_STEP + part * (APART >> 4), w + k * E4M3_K_STEP, add || k > 0);
+            for (int part = 0; part < PARTS; part++)
+                e4m3_half_product<N>::multiply(sums[part], x + k * E4M3_K_STEP + part * (PART_BYTES >> 4), w + k * E4M3_K_STEP,
+                                               add || k > 0);
         products_commit();
         products_wait<1>();
         release(last);
@@ -101,34 +119,29 @@ template <int N, bool TOGETHER, bool PLAIN> struct consumer {
         at.step();
     }
 
-    /* All pieces of the tile, of one or both parts; behind the last the other warpgroup may begin its own. A warpgroup must not wait for
-     * a stage before those before it have come: a barrier tells one round of the ring from the next, no more. */
-    template <int SOME> __device__ void multiply(ring_place &at, bool more) {
+    /* All pieces of the tile. */
+    __device__ void multiply(ring_place &at) {
         int last = -1;
-        if (PLAIN) { // their registers are free until here
 #pragma unroll
-            for (int part = 0; part < SOME; part++)
+        for (int part = 0; part < PARTS; part++) // their registers are free until here
 #pragma unroll
-                for (int i = 0; i < N / 2; i++)
-                    sums[part][i] = 0;
-        }
+            for (int i = 0; i < N / 4; i++)
+                sums[part][i] = 0;
         for (int piece = 0; piece < a.n_pieces; piece++)
-            multiply_stage<SOME>(at, last, piece > 0);
-        if (more && !TOGETHER)
-            threads_arrive(TURN + 1 - group, CONSUMERS);
+            multiply_stage(at, last, piece > 0);
         products_wait<0>();
 #pragma unroll
-        for (int part = 0; part < SOME; part++)
+        for (int part = 0; part < PARTS; part++)
             registers_settle(sums[part]);
         release(last);
     }
 
     // ---- the end of a tile ------------------------------------------------------------------------------------------
 
-    /* Scales and biases of the tile's rows: [scale, bias][gate, up][octets][8]. */
-    __device__ uint32_t scales() const { return m.scales + group * 2 * EIGHTS * 32; }
-    __device__ void fetch_scales(int row_tile) const {
-        sync_group(); // nobody reads those of the tile before
+    /* Of the tile: of W's rows [scale, bias][gate, up][octets][8], then the scales of its tokens. */
+    __device__ uint32_t scales() const { return m.scales + group * SCALES<N, PARTS>; }
+    __device__ uint32_t x_scales() const { return scales() + 2 * EIGHTS * 32; }
+    __device__ void fetch_w_scales(int row_tile) const {
         const int n = OCTETS * 8;
         for (int i = threadIdx.x % WARPGROUP; i < n * 2; i += WARPGROUP) {
             int half = i >= n, column = row_tile * n + i - half * n;
@@ -138,176 +151,151 @@ template <int N, bool TOGETHER, bool PLAIN> struct consumer {
             copy_four(scales() + (i + EIGHTS * 8) * 4, a.bias ? a.bias + row : a.w_scale, there && a.bias);
         }
     }
-    __device__ void fetch_x_scales(int first_token) {
-#pragma unroll
-        for (int i = 0; i < 2 * MINE; i++) {
-            int token = first_token + i / 2 * PART_TOKENS + i % 2 * 8 + lane / 4;
-            x_scale[i / 2][i % 2] = token < a.n_tokens ? a.x_scale[token] : 0;
+    __device__ void fetch_x_scales(int token) const {
+        for (int i = threadIdx.x % WARPGROUP; i < PARTS * PART_TOKENS; i += WARPGROUP) {
+            bool there = token + i < a.n_tokens;
+            copy_four(x_scales() + i * 4, a.x_scale + (there ? token + i : 0), there);
         }
     }
+    __device__ uint32_t lines() const { return m.lines + (group * 4 + warp) * LINES<PARTS>; }
+    __device__ uint32_t sizes() const { return m.sizes + (group * 4 + warp) * 64; } // of 16 tokens, the largest so far
+    static __device__ uint32_t line_turn(int token) { return AT_ONCE == 4 ? token & 7 : token >> 1 & 3; }
 
-    /* Two columns of the lane's first token, then of its second: of the gates, or of what they let through. */
-    __device__ float4 value(int part, int octet, int half) const {
-        const float *d = &sums[part][(half * OCTETS + octet) * 4], *by = x_scale[part];
-        uint32_t at = scales() + ((half * OCTETS + octet) * 8 + lane % 4 * 2) * 4;
-        float2 s = load_pair(at), b = load_pair(at + EIGHTS * 8 * 4);
-        return {fmaf(d[0], s.x * by[0], b.x), fmaf(d[1], s.y * by[0], b.y), fmaf(d[2], s.x * by[1], b.x), fmaf(d[3], s.y * by[1], b.y)};
-    }
-    __device__ float4 column_pairs(int part, int octet) const {
-        float4 v = value(part, octet, 0), u = value(part, octet, 1);
-        return {gated(a, v.x, u.x), gated(a, v.y, u.y), gated(a, v.z, u.z), gated(a, v.w, u.w)};
-    }
-
-    /* most: pairs of sizes of the lane's two tokens. */
-    template <bool BF16> __device__ void tell_most(uint32_t (&most)[2], int first_token) const {
+    /* Some octets of a part to the warp's lines. */
+    template <int PART, int TIME> __device__ void to_lines() const {
+        constexpr int FIRST = TIME * AT_ONCE, THERE = OCTETS - FIRST < AT_ONCE ? OCTETS - FIRST : AT_ONCE;
+        int token = lane % 16;
+        uint32_t to = lines() + token * AT_ONCE * 32 + (lane / 16 ^ line_turn(token)) * 16;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            most[i] = larger_sizes<BF16>(most[i], most[i] >> 16);
-            most[i] = larger_sizes<BF16>(most[i], __shfl_xor_sync(0xffffffffu, most[i], 1));
-            most[i] = larger_sizes<BF16>(most[i], __shfl_xor_sync(0xffffffffu, most[i], 2));
-            int token = first_token + lane / 4 + 8 * i;
-            uint32_t size = BF16 ? most[i] << 16 : __float_as_uint(__half2float(__ushort_as_half((unsigned short)most[i])));
-            if (lane % 4 == 0 && token < a.n_tokens)
-                atomicMax(a.most + token, size);
-        }
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < THERE; i += 2) {
+                const uint32_t *d = &sums[PART][(half * OCTETS + FIRST + i) * 2];
+                bool two = i + 1 < THERE;
+                store_matrices(to ^ (half * AT_ONCE + i) * 16, d[0], d[1], two ? d[2] : 0, two ? d[3] : 0);
+            }
+    }
+    /* The which-th of all of them: registers have no numbers at run time. */
+    template <int FROM, int TO> __device__ void to_lines(int which) const {
+        if constexpr (TO - FROM == 1)
+            to_lines<FROM / TIMES, FROM % TIMES>();
+        else if (which < (FROM + TO) / 2)
+            to_lines<FROM, (FROM + TO) / 2>(which);
+        else
+            to_lines<(FROM + TO) / 2, TO>(which);
     }
 
-    template <bool BF16> __device__ void finish(int part, int row_tile, int first_token) {
-        constexpr int AT_ONCE = LINE / 16; // octets
-        uint32_t staging = m.staging + (group * 4 + warp) * STAGING, to = staging + lane / 4 * PITCH + lane % 4 * 4;
-        uint32_t most[2] = {0, 0};
+    /* Eight columns of a token from its pairs of gates and of what they let through; scales: of the octet. */
+    template <bool BF16> __device__ uint4 gated_octet(uint4 gates, uint4 ups, uint32_t scales, float by) const {
+        uint32_t g[4] = {gates.x, gates.y, gates.z, gates.w}, u[4] = {ups.x, ups.y, ups.z, ups.w}, words[4];
 #pragma unroll
-        for (int base = 0; base < OCTETS; base += AT_ONCE) {
+        for (int i = 0; i < 8; i += 4) {
+            float4 gate_by = load_four(scales + i * 4), up_by = load_four(scales + OCTETS * 32 + i * 4), gate_bias = {}, up_bias = {};
+            if (!PLAIN) {
+                gate_bias = load_four(scales + EIGHTS * 32 + i * 4);
+                up_bias = load_four(scales + EIGHTS * 32 + OCTETS * 32 + i * 4);
+            }
+            const float *gs = &gate_by.x, *us = &up_by.x, *gb = &gate_bias.x, *ub = &up_bias.x;
+            float v[4];
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++)
-                if (base + k < OCTETS) {
-                    float4 v = column_pairs(part, base + k);
-                    uint32_t first = to_pair<BF16>(v.x, v.y), second = to_pair<BF16>(v.z, v.w);
-                    store_shared(to + k * 16, first);
-                    store_shared(to + k * 16 + 8 * PITCH, second);
-                    most[0] = larger_sizes<BF16>(most[0], first); // columns beyond the last are zeros
-                    most[1] = larger_sizes<BF16>(most[1], second);
-                }
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int token = i * 8 + lane / 4, octet = base + lane % 4, column = (row_tile * OCTETS + octet) * 8;
-                if (octet < OCTETS && column < a.n_columns && first_token + token < a.n_tokens) {
-                    int64_t at = (first_token + token) * a.y_stride + column, twin_at = (first_token + token) * a.twin_stride + column;
-                    uint4 eight = load_shared_16(staging + token * PITCH + lane % 4 * 16);
-                    *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) + at * 2) = eight;
-                    if (a.twin)
-                        *reinterpret_cast<uint2 *>(a.twin + twin_at) = to_e4m3<BF16>(eight, a.twin_factor);
+            for (int k = 0; k < 4; k++) {
+                float2 gate2 = __half22float2(reinterpret_cast<const __half2 &>(g[(i + k) / 2]));
+                float2 up2 = __half22float2(reinterpret_cast<const __half2 &>(u[(i + k) / 2]));
+                float gate = k % 2 ? gate2.y : gate2.x, up = k % 2 ? up2.y : up2.x;
+                if (PLAIN) {
+                    float half = gate * gs[k] * (0.5f * by);
+                    v[k] = gate_by_tanh(half, half) * (up * us[k] * by);
+                } else {
+                    gate = fmaf(gate, gs[k] * by, gb[k]);
+                    v[k] = gate_by_tanh(0.5f * gate, gate * (a.bend + a.twist * gate * gate)) * fmaf(up, us[k] * by, ub[k]);
                 }
             }
-            __syncwarp();
+            words[i / 2] = to_pair<BF16>(v[0], v[1]);
+            words[i / 2 + 1] = to_pair<BF16>(v[2], v[3]);
         }
-        if (a.most)
-            tell_most<BF16>(most, first_token);
+        return make_uint4(words[0], words[1], words[2], words[3]);
+    }
+    template <bool BF16> static __device__ uint32_t largest_of(uint4 eight) {
+        uint32_t most =
+            larger_sizes<BF16>(larger_sizes<BF16>(eight.x & 0x7fff7fffu, eight.y), larger_sizes<BF16>(eight.z & 0x7fff7fffu, eight.w));
+        most = larger_sizes<BF16>(most, most >> 16);
+        return BF16 ? most << 16 : __float_as_uint(__half2float(__ushort_as_half((unsigned short)most)));
     }
 
-    /* Words of four values of SiLU: two columns of the lane's first token, then of its second. The scale of a token is a factor of gate and up, so
-     * what is linear in them gets its square. Two gates share a reciprocal, as reciprocals and powers are what is waited for; a gate that 2^60
-     * closes is closed. */
-    template <bool BF16> __device__ void plain_words(uint32_t (&words)[2], int part, int octet) const {
-        const float *g = &sums[part][octet * 4], *u = &sums[part][(OCTETS + octet) * 4], *by = x_scale[part];
-        uint32_t at = scales() + (octet * 8 + lane % 4 * 2) * 4;
-        float2 gate_by = load_pair(at), up_by = load_pair(at + OCTETS * 32);
-        float v[4], closes[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float gate = g[i] * (i % 2 ? gate_by.y : gate_by.x), up = u[i] * (i % 2 ? up_by.y : up_by.x);
-            closes[i] = 1.0f + exp2_fast(fminf(gate * (by[i / 2] * -a.bend), 60.0f));
-            v[i] = gate * up * (by[i / 2] * by[i / 2]);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-            float both = reciprocal_fast(closes[i] * closes[i + 1]);
-            words[i / 2] = to_pair<BF16>(v[i] * (both * closes[i + 1]), v[i + 1] * (both * closes[i]));
+    /* What lies in the lines: a lane has an octet of a token at a time, so that 32 or 64 bytes of a token leave together. */
+    template <bool BF16> __device__ void from_lines(int part, int time, int row_tile, int first_token) const {
+        int octet0 = row_tile * OCTETS + time * AT_ONCE, n_tokens = a.n_tokens - first_token;
+        int there = min(min(AT_ONCE, OCTETS - time * AT_ONCE), a.n_columns / 8 - octet0), shift = there > 2 ? 2 : there - 1;
+        if (there <= 0)
+            return;
+        char *y = static_cast<char *>(a.y) + (first_token * a.y_stride + octet0 * 8) * 2;
+        uint8_t *twin = a.twin + (first_token * a.twin_stride + octet0 * 8);
+        uint32_t of_octets = scales() + time * AT_ONCE * 32, of_tokens = x_scales() + (part * PART_TOKENS + warp * 16) * 4;
+#pragma unroll 1
+        for (int task = lane; task < 16 << shift; task += 32) {
+            int token = task >> shift, octet = task - (token << shift);
+            if (octet >= there || token >= n_tokens)
+                continue;
+            uint32_t from = lines() + token * AT_ONCE * 32 + (octet ^ line_turn(token)) * 16;
+            uint4 eight = gated_octet<BF16>(load_shared_16(from), load_shared_16(from ^ AT_ONCE * 16), of_octets + octet * 32,
+                                            load_float(of_tokens + token * 4));
+            *reinterpret_cast<uint4 *>(y + (token * (int)a.y_stride + octet * 8) * 2) = eight;
+            if (a.twin)
+                *reinterpret_cast<uint2 *>(twin + token * (int)a.twin_stride + octet * 8) = to_e4m3<BF16>(eight, a.twin_factor);
+            if (a.most)
+                fold_size(sizes() + token * 4, largest_of<BF16>(eight));
         }
     }
-    /* As finish, with whole matrices to the warp's lines. */
-    template <bool BF16> __device__ void finish_plain(int part, int row_tile, int first_token) {
-        constexpr int AT_ONCE = LINE / 16; // octets
-        uint32_t staging = m.staging + (group * 4 + warp) * STAGING, to = staging + lane % 16 * PITCH + lane / 16 * 16;
-        uint32_t from = staging + lane / 4 * PITCH + lane % 4 * 16, most[2] = {0, 0};
-        int first = first_token + lane / 4, column = (row_tile * OCTETS + lane % 4) * 8, n_columns = a.n_columns - column;
-        char *y = static_cast<char *>(a.y) + (first * a.y_stride + column) * 2;
-        uint8_t *twin = a.twin + first * a.twin_stride + column;
-#pragma unroll
-        for (int base = 0; base < OCTETS; base += AT_ONCE) {
-            uint32_t words[AT_ONCE][2] = {};
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++)
-                if (base + k < OCTETS) {
-                    plain_words<BF16>(words[k], part, base + k);
-                    most[0] = larger_sizes<BF16>(most[0], words[k][0]); // columns beyond the last are zeros
-                    most[1] = larger_sizes<BF16>(most[1], words[k][1]);
-                }
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k += 2)
-                if (base + k < OCTETS)
-                    store_matrices(to + k * 16, words[k][0], words[k][1], words[k + 1][0], words[k + 1][1]);
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                if (base + lane % 4 < OCTETS && base * 8 < n_columns && first + i * 8 < a.n_tokens) {
-                    uint4 eight = load_shared_16(from + i * 8 * PITCH);
-                    *reinterpret_cast<uint4 *>(y + i * 16 * a.y_stride + base * 16) = eight;
-                    if (a.twin)
-                        *reinterpret_cast<uint2 *>(twin + i * 8 * a.twin_stride + base * 8) = to_e4m3<BF16>(eight, a.twin_factor);
-                }
-            __syncwarp();
+    /* Sizes of the part's 16 tokens of the warp go out, and begin again. */
+    __device__ void tell_most(int first_token) const {
+        if (lane < 16) {
+            uint32_t at = sizes() + lane * 4, size = load_word(at);
+            store_shared(at, 0);
+            if (first_token + lane < a.n_tokens)
+                atomicMax(a.most + first_token + lane, size);
         }
-        if (a.most)
-            tell_most<BF16>(most, first_token);
     }
-    template <bool BF16> __device__ void finish_parts(int n_parts, int row_tile, int first_token) {
-#pragma unroll
-        for (int part = 0; part < MINE; part++)
-            if (part < n_parts) {
-                if (PLAIN)
-                    finish_plain<BF16>(part, row_tile, first_token + part * PART_TOKENS);
-                else
-                    finish<BF16>(part, row_tile, first_token + part * PART_TOKENS);
+
+    /* A loop of few instructions, as they are run once or twice a launch and come from far: in a step a tile's end of 3,400 instructions one
+     * after the other took 12,000 cycles more the first time than the next. */
+    template <bool BF16> __device__ void finish(int row_tile, int first_token) const {
+#pragma unroll 1
+        for (int which = 0; which < PARTS * TIMES; which++) {
+            int part = which / TIMES, time = which - part * TIMES;
+            to_lines<0, PARTS * TIMES>(which);
+            __syncwarp();
+            from_lines<BF16>(part, time, row_tile, first_token + part * PART_TOKENS);
+            __syncwarp();
+            if (a.most && time == TIMES - 1) {
+                tell_most(first_token + part * PART_TOKENS);
+                __syncwarp();
             }
+        }
     }
 
     // ---- tile after tile -------------------------------------------------------------------------------------------
 
     __device__ void run() {
         ring_place at = {0, a.n_stages, 0};
-        tile_walk walk(a, rank);
         empty_there = told();
-        if (group == 1 && !TOGETHER) {
-            walk.next();
-            at.skip(a.n_pieces);
-        }
-        for (bool first = true; walk.there(); first = false) {
-            int row_tile = walk.row_tile(), token = walk.token_tile() * TOKENS;
-            int first_token = token + warp * 16 + (TOGETHER ? group * PART_TOKENS : 0);
-            int n_parts = TOGETHER || token + PART_TOKENS >= a.n_tokens ? 1 : PARTS;
-            fetch_scales(row_tile);
+        bool first = true;
+        if (lane < 16)
+            store_shared(sizes() + lane * 4, 0);
+        for (tile_walk walk(a, rank); walk.there(); walk.next()) {
+            int row_tile = walk.row_tile() * GROUPS + group, token = walk.token_tile() * PARTS * PART_TOKENS;
+            sync_group(); // nobody reads scales of the tile before
+            fetch_w_scales(row_tile);
             if (first)
                 wait_for_previous();
-            fetch_x_scales(first_token);
-            if (!TOGETHER && (!first || group == 1))
-                threads_sync(TURN + group, CONSUMERS);
-            if (n_parts == MINE)
-                multiply<MINE>(at, walk.left() > 1);
-            else
-                multiply<1>(at, walk.left() > 1);
+            first = false;
+            fetch_x_scales(token);
+            multiply(at);
             asm volatile("cp.async.wait_all;" ::: "memory");
             sync_group(); // scales are there
             if (a.y_element == ELEMENT_F16)
-                finish_parts<false>(n_parts, row_tile, first_token);
+                finish<false>(row_tile, token + warp * 16);
             else
-                finish_parts<true>(n_parts, row_tile, first_token);
-            walk.next();
-            if (!TOGETHER) {
-                walk.next();
-                at.skip(a.n_pieces);
-            }
+                finish<true>(row_tile, token + warp * 16);
         }
         wait_for_previous();
     }
