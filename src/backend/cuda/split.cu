@@ -383,11 +383,13 @@ int token_tiles(const instance *i, int n_rows) { return up_to(n_rows, TOKENS * i
 enum { MANY_TERMS = 12288 };
 int parts_of(struct dweight w, int tiles) { return tiles > 2 ? 1 : tiles == 1 && w.in >= MANY_TERMS ? 4 : 2; }
 
-enum { WORST_FILL = 85, WORST_TOKENS = 75, WORST_TOKENS_OF_MANY = 87 };
+/* Per cent: of the blocks that run at once, and of tiles that are tokens, where there are two, two that share W, and more of those. */
+enum { WORST_FILL = 85, WORST_TOKENS = 75, WORST_TOKENS_SHARED = 62, WORST_TOKENS_OF_MANY = 87 };
 bool suits(const instance *i, struct dweight w, int n_rows) {
     int tiles = token_tiles(i, n_rows), blocks = up_to((int)w.out, i->cut.rows) * tiles * i->cut.split;
     bool shared = i->cut.sharers > 1 ? n_rows > TOKENS : tiles <= 2;
-    bool full = tiles == 1 || n_rows * 100 >= tiles * TOKENS * (tiles > 2 ? WORST_TOKENS_OF_MANY : WORST_TOKENS);
+    int worst = tiles > 2 ? WORST_TOKENS_OF_MANY : i->cut.sharers > 1 ? WORST_TOKENS_SHARED : WORST_TOKENS;
+    bool full = tiles == 1 || n_rows * 100 >= tiles * TOKENS * worst;
     return shared && full && i->cut.split == parts_of(w, tiles) && blocks <= blocks_of(i) && blocks * 100 >= blocks_of(i) * WORST_FILL;
 }
 
