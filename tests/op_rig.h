@@ -229,9 +229,10 @@ const char *rig_query_dtype(const char *dtype, const char *kv_dtype, const struc
  * oracle in double precision that rounds as the op is defined to, less what being off that oracle by 3e-3 can make of it. */
 #define RIG_F8_LEFT(cosine) fmin(RIG_F8_COSINE, (cosine)-2e-4)
 /* Against the numbers read: the tensor core sums products of e4m3 with 14 bits of the largest, as others have found as well
- * (DeepSeek-V3's report, 3.3.2): 1.1e-3 of a sum of 2,064 is seen. */
-#define RIG_F8_READ_BOUND 0.006
-#define RIG_F8_READ_RMS 2e-3
+ * (DeepSeek-V3's report, 3.3.2): 1.1e-3 of a sum of 2,064 is seen. Sums in half precision are rounded behind each 32 terms as well, by 1.2e-3 of such
+ * a sum and up to 0.0043 of a row's largest in 2,000 rows, as double precision tells; with both 1.6e-3 and 0.0060 are seen. */
+#define RIG_F8_READ_BOUND 0.01
+#define RIG_F8_READ_RMS 2.5e-3
 /* The same where what is read was made by other products of e4m3: a number that lies in the middle between two of e4m3 may have become
  * the other one, an eighth of it off. */
 #define RIG_F8_CHAIN_BOUND 0.05
