@@ -361,8 +361,12 @@ cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dwe
                                      const struct drest *rest, int cut);
 
 /* ---- large.cu: products of hundreds and thousands of rows, summed in half precision ---- */
-/* Whether it can compute the raw products y = x W^T: x e4m3; w.in a multiple of 16, at most HALF_SUMS_IN, w.out of 8, w, x and y and their rows at multiples of
- * 16 bytes; y of half precision. Scales are not looked at. */
+/* Whether it can compute the raw products y = x W^T: x e4m3; w.in a multiple of 16, at most LARGE_MOST_IN, w.out of 8, w, x and y and their rows at multiples of
+ * 16 bytes; y of half precision. Scales are not looked at.
+ *
+ * A sum is one chain of terms, of which the tensor core drops what is below 2^-13 of the sum so far: terms that are all alike in size and sign stop adding up
+ * after 8,192 to 16,384 of them. Of others sums do not come near that. */
+enum { LARGE_MOST_IN = 22016 };
 bool large_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
 cudaError_t launch_large_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y);
 /* Likewise what wide.cu computes, and as it does. */

@@ -287,7 +287,7 @@ bool shares(const instance *i, int n_rows) { return up_to(n_rows, TOKENS) % i->c
 
 bool lies_well(struct dweight w, struct dmat x, struct dmat y) {
     return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 &&
-           (uintptr_t)x.at % 16 == 0 && (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= HALF_SUMS_IN;
+           (uintptr_t)x.at % 16 == 0 && (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= LARGE_MOST_IN;
 }
 
 cudaError_t launch_instance(cudaStream_t stream, const instance *i, int n_rows, struct dweight w, struct dmat x, struct dmat y,
