@@ -140,6 +140,7 @@ int main(int argc, char **argv) {
     open_operands(seed, (size_t)8192 * 22016, 700 * (22016 + 32), 700 * 8192, 700 * 8192);
     auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
     for (int cut = 0; cut < SPLIT_CUTS; cut++) {
+        check_start_of_next(cut, 100);
         check_start_of_next(cut, 200);
         check(8, 16, 1, cut, seed); // parts without terms
         check(48, 128, 65, cut, seed);

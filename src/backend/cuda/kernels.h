@@ -340,10 +340,8 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
 /* Whether it can compute y = x W^T: x e4m3; w.in a multiple of 16 up to HALF_SUMS_IN, w.out of 8, w, x and y and their rows at multiples of
  * 16 bytes; y of half precision, as its sums are. Scales are not looked at. */
 bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
-/* rest: of x; NULL: none. */
+/* rest: of x; NULL: none. The node behind it starts when all before it have ended, and so may read before it waits what those left. */
 cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, const struct drest *rest);
-/* Whether the node behind it starts only when all before it have ended, and so may read before it waits what those left. */
-bool split_keeps_order(int n_rows);
 /* Whether rest.value may be given. */
 bool split_settles(struct dweight w, int n_rows);
 
@@ -468,7 +466,7 @@ struct dadd_norm {
     struct dweight d_norm; // at given: d is normed by it first, where widths are multiples of 4 and at most 8,192
     float d_eps;
     bool d_plus_one;
-    bool prefetch; // x is from before the node before, which keeps the order (split_keeps_order): it is read before that ends
+    bool prefetch; // the node before is launch_split_product's and has not made x, which is read before that ends
 };
 void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r, struct dmat y,
                      struct dmat twin);

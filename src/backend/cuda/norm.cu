@@ -8,8 +8,8 @@
  * and the row's factor, being positive, changes neither which element is largest nor what e4m3 makes of r w / largest. Norm weights
  * are loaded before the wait. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond, and x,
  * which was written a layer ago, is brought to the L2 before the wait. Of many, a block of up to 512 threads has a row, or two at a time
- * that share the columns' weights and scales, which are more bytes than a row of d. Behind a product of split.cu of more than 128 rows x, all of it,
- * is in registers before the wait: two rows a block, as there is room for one block beside each of the product's.
+ * that share the columns' weights and scales, which are more bytes than a row of d. Behind a product of split.cu x is
+ * in registers before the wait: of all rows up to 264, as beside each of the product's blocks there is room for one of two rows.
  * Bytes a row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda/nodes.cu): a row of 3,584 1.2 us, of
  * 5,376 1.3 us (1.7 with d normed), 128 of them 2.7 and 2.9, 512 4.8 and 6.1 us (6.3 TB/s, from L2).
  *
@@ -19,7 +19,7 @@
 #include "backend/cuda/row_join.cuh"
 
 enum { THREADS = 256, MOST_THREADS = 512, WIDEST = MOST_THREADS * 4 * 4 };
-enum { LONE_ROWS = 256 }; // up to so many rows, each has a block of its own
+enum { LONE_ROWS = 256, PREFETCHED_LONE_ROWS = 128 }; // up to so many rows, each has a block of its own
 
 struct norm_of {
     const float *w; // NULL: 1
@@ -295,7 +295,7 @@ template <element D, bool RAW, bool NORMED> static void launch_fours(const struc
         launch_node(add_norm<D, RAW, NORMED, 4, 2>, 4 * rows, threads_of(n, 4, 2), 0, l->stream, a);
     else if (rows <= 64)
         launch_node(add_norm<D, RAW, NORMED, 2, 2>, 2 * rows, threads_of(n, 2, 2), 0, l->stream, a);
-    else if (n % 64 == 0 && n <= 2 * MOST_THREADS && (rows > LONE_ROWS || a.prefetch) && !NORMED)
+    else if (n % 64 == 0 && n <= 2 * MOST_THREADS && rows > (a.prefetch ? PREFETCHED_LONE_ROWS : LONE_ROWS) && !NORMED)
         launch_node(add_norm_rows<D, RAW, false, 2, 2, true>, (rows + 1) / 2, n / 2, 0, l->stream, a);
     else if (n % 64 == 0 && n <= 2 * MOST_THREADS)
         launch_node(add_norm_rows<D, RAW, NORMED, 2, 1, true>, rows, n / 2, 0, l->stream, a);

@@ -14,13 +14,10 @@
  *     block   two warpgroups, each with 64 of the tokens, and a thread that copies. A ring of stages of W and one of x, 128 bytes of each row,
  *             are filled by bulk copies of tensor maps; as many stages of x as W leaves room for, as x is what is waited for.
  *
- * Weights are never written: W's ring is full, or all of a block's W on its way, before the wait for the node before; sharers meet first. That is
- * what the library's kernels cannot do, and where most of the gain comes from. The block takes less than half of a multiprocessor's registers, so
- * that small nodes before and behind it run beside it.
- *
- * Where tokens take several tiles it is the tensor core that is waited for, not W: then x of the first stage must not stand behind W of all, so only
- * BEGUN stages are asked for before the wait, the others in turn with x; and the node behind starts when all before this one has ended, so that it
- * may read what that left (split_keeps_order).
+ * Weights are never written: BEGUN stages of W are on their way before the wait for the node before; sharers meet first. That is what the
+ * library's kernels cannot do, and where most of the gain comes from. What else the rings hold is asked for behind the wait, W and x in turn, as x of
+ * the first stages must not stand behind W of all. The block takes less than half of a multiprocessor's registers, so that small nodes before
+ * and behind it run beside it; those behind start when all before this one has ended, so that they may read before they wait what that left.
  *
  * x may have been written by a static scale, which rows of other sizes must not keep (launch_quantise_rest): then blocks look at the rows' largest
  * sizes before x is copied, and make the rows that it does not fit (twin_rest.cuh).
@@ -45,7 +42,7 @@ enum { GROUPS = 2, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + 32 };
 enum { GROUP_TOKENS = 64, TOKENS = GROUPS * GROUP_TOKENS, X_BYTES = TOKENS * PIECE_BYTES, MOST_STAGES = 24, SHARED_MOST = 226 << 10 };
 enum { PAIRS_BYTES = 8, OCTET_BYTES = CONSUMERS * PAIRS_BYTES }; // of a thread, for eight columns; of all
 enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH };     // of a warp: 16 tokens, 64 bytes of each
-enum { BEGUN = 3 }; // stages of W that are asked for before the wait where there are several tiles of tokens
+enum { BEGUN = 4 };                                              // stages of W that are asked for before the wait
 
 struct split_args {
     void *y;
@@ -54,8 +51,6 @@ struct split_args {
     int tile_tokens;                   // a multiple of 8
     rest_args rest;
 };
-
-static __host__ __device__ bool several_tiles(int n_tokens) { return n_tokens > TOKENS; }
 
 /* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of two pairs of sums. */
 template <int N, int SPLIT> struct shape {
@@ -73,7 +68,7 @@ template <int N, int SPLIT> struct shape {
     }
     static constexpr int X_STAGES = x_stages(), W_STAGES = w_stages(X_STAGES);
     static constexpr int SHARED = ATOM + W_STAGES * W_BYTES + X_STAGES * X_BYTES + JOIN_BYTES;
-    static_assert(X_STAGES >= 3 && WARPGROUP / 32 * GROUPS * STAGING <= W_STAGES * W_BYTES, "");
+    static_assert(X_STAGES >= 3 && W_STAGES >= BEGUN && WARPGROUP / 32 * GROUPS * STAGING <= W_STAGES * W_BYTES, "");
     /* The first octet that a block finishes. */
     static constexpr __host__ __device__ int first_of(int rank) { return EIGHTS * rank / SPLIT; }
 };
@@ -134,7 +129,7 @@ template <int N, int SPLIT, int SHARERS> struct block {
     __device__ void put_x(const CUtensorMap *map, int i, int slot, int x_slot, uint64_t policy) const {
         bulk_copy_box(x + x_slot * X_BYTES, map, (piece + i) * PIECE_BYTES, token_tile * a.tile_tokens, full + slot * 8, policy);
     }
-    __device__ int n_begun() const { return min(n_pieces, several_tiles(a.n_tokens) ? (int)BEGUN : (int)S::W_STAGES); }
+    __device__ int n_begun() const { return min(n_pieces, (int)BEGUN); }
     __device__ void begin(const CUtensorMap *w_map, uint64_t policy) const {
 #pragma unroll 1
         for (int i = 0; i < n_begun(); i++)
@@ -328,8 +323,6 @@ template <int N, int SPLIT, int SHARERS>
 __global__ void __launch_bounds__(THREADS, 1)
     split_product(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                   const __grid_constant__ split_args a) {
-    if (!several_tiles(a.n_tokens))
-        let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * shape<N, SPLIT>::W_STAGES + 1];
     block<N, SPLIT, SHARERS> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)), kept(shared_address(barriers)));
@@ -340,9 +333,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads(); // barriers are ready
     cluster_is_here();
     b.meet_early(&w_map, copies && lane == 0);
+    // In this order: who starts behind this node may rely on all before it being done (norm.cu).
     wait_for_previous(); // for x, and for those who read y
-    if (several_tiles(a.n_tokens))
-        let_next_start();
+    let_next_start();
     if (copies)
         b.copy(&w_map, &x_map, lane);
     else
@@ -405,8 +398,6 @@ int split_cut_of(struct dweight w, int n_rows) {
             return i;
     return -1;
 }
-
-bool split_keeps_order(int n_rows) { return several_tiles(n_rows); }
 
 bool split_settles(struct dweight w, int n_rows) { return split_cut_of(w, n_rows) >= 0 && n_rows <= REST_MEETINGS * TOKENS; }
 

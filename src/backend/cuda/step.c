@@ -130,7 +130,7 @@ static bool may_prefetch(const struct executable *exe, const struct compiled_op 
             return false;
         before--;
     } while (before->fold == FOLD_ALWAYS);
-    return before->op->code == OP_LINEAR && before->raw_is_read && linear_path(before, n_rows) == PATH_SPLIT && split_keeps_order(n_rows) &&
+    return before->op->code == OP_LINEAR && before->raw_is_read && linear_path(before, n_rows) == PATH_SPLIT &&
            before->op->out[0].id != c->op->in[0].id;
 }
 
