@@ -53,7 +53,7 @@ static void cuts(const model &m, const std::vector<int> &rows) {
         std::vector<std::pair<double, wide_cut>> tried;
         for (wide_sharing shared : {WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X})
             for (int octets : {6, 7, 9, 11})
-                for (int parts : {2, 3, 4}) {
+                for (int parts : {1, 2, 3, 4}) {
                     wide_cut c = {octets, parts, wide_blocks(shared), wide_stages(octets, parts), shared};
                     double us = wide_takes_cut(n, &c) ? time_wide(s, n, &c, 2) : -1;
                     if (us > 0)

@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
         wide_cut c = {};
         c.shared = (wide_sharing)random(3);
         c.octets = OCTETS[random(4)];
-        c.parts = 2 + random(3);
+        c.parts = 1 + random(4);
         int sharers = c.shared == WIDE_SHARES_NOTHING ? 1 : 2;
         c.n_blocks = (1 + random(wide_blocks(c.shared) / sharers)) * sharers;
         c.n_stages = 2 + random(4);

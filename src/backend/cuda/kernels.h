@@ -322,11 +322,11 @@ cudaError_t launch_wide_linear(cudaStream_t stream, int n_rows, const struct dwi
 enum wide_sharing { WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X };
 struct wide_cut {
     int octets;   // of columns of y that each of two warpgroups has of a tile: 6, 7, 9 or 11
-    int parts;    // of 64 tokens that a tile has: 2, 3 or 4; of 11 octets not 4
+    int parts;    // of 64 tokens that each has: 2, 3 or 4 (of 11 octets not 4), the same, and other columns; or 1, of the same columns
     int n_blocks; // even where they share
     int n_stages; // of the ring: 2 at least
-    /* What the two blocks of a cluster have in common: rows of W, with other tokens each, which make an even number of tiles; or tokens, with
-     * other rows of W each. */
+    /* What the two blocks of a cluster have in common: rows of W, with other tokens each, which make an even number of tiles (not of 1
+     * part); or tokens, with other rows of W each. */
     enum wide_sharing shared;
 };
 struct wide_cut wide_cut_of(const struct dwide *a, int n_rows);

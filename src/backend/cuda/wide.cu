@@ -6,7 +6,8 @@
  * which e4m3 rows are made for (kernels.h). N is any multiple of 16, so the width of a tile can be what makes all multiprocessors end at once.
  *
  *     tile    64 * parts tokens by 2N rows of W: each of two warpgroups has all tokens and N rows, as many of Wg (8 * octets) as then of Wu, so that
- *             a lane holds a gate and its up. Sums of 256 tokens by 144 rows are 144 registers.
+ *             a lane holds a gate and its up. Sums of 256 tokens by 144 rows are 144 registers. Of up to 128 rows, where memory is what bounds it, 128
+ *             tokens by N rows, 64 tokens for each warpgroup: the ring fills while a tile ends.
  *     block   two warpgroups that multiply and a warp, one thread of which copies. A ring of stages, 128 bytes of each row of the tile and of its
  *             tokens, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs
  *             on. With few sums there are registers for a block of the node before on the multiprocessor, so that weights are on their way while
@@ -78,11 +79,11 @@ static __device__ void copy_all(const wide_args &a, const CUtensorMap *w_map, co
     __syncwarp();
 }
 
-/* Three warps of a quarter of a multiprocessor have 168 registers each. 104 leave room for 14 warps of 48: a block of it and one of the ADD_NORM
+/* Three warps of a quarter of a multiprocessor have 168 registers each. 96 leave room for 14 warps of 56: a block of it and one of the ADD_NORM
  * before it are on a multiprocessor at the same time. Where sums want more than 168, registers that a copying warpgroup leaves go to them
  * (setmaxnreg). */
 template <int N, int PARTS> constexpr bool LARGE = (N * PARTS) > 528;
-template <int N, int PARTS> constexpr int REGISTERS = (N * PARTS) <= 288 ? 104 : 168;
+template <int N, int PARTS> constexpr int REGISTERS = PARTS == 1 ? 96 : 168;
 template <int N, int PARTS> constexpr int THREADS = CONSUMERS + (LARGE<N, PARTS> ? WARPGROUP : 32);
 
 template <int N, int PARTS, bool PLAIN>
@@ -111,7 +112,7 @@ __global__ void __maxnreg__((REGISTERS<N, PARTS>))
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
 /* Of few rows a block starts beside the node before, and asks for W as far as the ring goes; of more it starts behind that, and the first tokens must
- * not stand behind 15 MB of W. */
+ * not stand behind 15 MB of W: one stage or two, as measured (docs/benchmarks.md). */
 enum { SHARED_MOST = 227 << 10, FEW_ROWS = 128 };
 
 int up_to(int n, int of) { return (n + of - 1) / of; }
@@ -130,9 +131,9 @@ constexpr instance AN_INSTANCE = {N / 16,
                                   wide_linear<N, PARTS, true>,
                                   THREADS<N, PARTS>,
                                   WARPS *(LINES<PARTS> + 64) + GROUPS *SCALES<N, PARTS>};
-const instance INSTANCES[] = {AN_INSTANCE<96, 2>,  AN_INSTANCE<96, 3>,  AN_INSTANCE<96, 4>,  AN_INSTANCE<112, 2>,
-                              AN_INSTANCE<112, 3>, AN_INSTANCE<112, 4>, AN_INSTANCE<144, 2>, AN_INSTANCE<144, 3>,
-                              AN_INSTANCE<144, 4>, AN_INSTANCE<176, 2>, AN_INSTANCE<176, 3>};
+const instance INSTANCES[] = {AN_INSTANCE<96, 1>,  AN_INSTANCE<112, 1>, AN_INSTANCE<144, 1>, AN_INSTANCE<176, 1>, AN_INSTANCE<96, 2>,
+                              AN_INSTANCE<96, 3>,  AN_INSTANCE<96, 4>,  AN_INSTANCE<112, 2>, AN_INSTANCE<112, 3>, AN_INSTANCE<112, 4>,
+                              AN_INSTANCE<144, 2>, AN_INSTANCE<144, 3>, AN_INSTANCE<144, 4>, AN_INSTANCE<176, 2>, AN_INSTANCE<176, 3>};
 
 const instance *instance_of(const struct wide_cut *c) {
     for (const instance &i : INSTANCES)
@@ -145,8 +146,12 @@ int w_sharers(const struct wide_cut *c) { return c->shared == WIDE_SHARES_W ? 2 
 int x_sharers(const struct wide_cut *c) { return c->shared == WIDE_SHARES_X ? 2 : 1; }
 int sharers(const struct wide_cut *c) { return w_sharers(c) * x_sharers(c); }
 
+int row_groups(int parts) { return parts == 1 ? 1 : GROUPS; }
+int tile_parts(int parts) { return parts == 1 ? GROUPS : parts; }
+int tile_tokens(const struct wide_cut *c) { return tile_parts(c->parts) * PART_TOKENS; }
+
 int shared_bytes(const instance *i, int n_stages) {
-    return ATOM + n_stages * (GROUPS * i->octets * 2 * ATOM + i->parts * PART_BYTES) + i->bytes;
+    return ATOM + n_stages * (row_groups(i->parts) * i->octets * 2 * ATOM + tile_parts(i->parts) * PART_BYTES) + i->bytes;
 }
 
 /* [gate, up][octet][row of 8][column] */
@@ -184,24 +189,30 @@ int wide_stages(int octets, int parts) {
 
 bool wide_takes_cut(int n_rows, const struct wide_cut *c) {
     return instance_of(c) && c->n_blocks >= sharers(c) && c->n_blocks % sharers(c) == 0 && c->n_stages >= 2 &&
-           c->n_stages <= wide_stages(c->octets, c->parts) && up_to(n_rows, c->parts * PART_TOKENS) % w_sharers(c) == 0;
+           c->n_stages <= wide_stages(c->octets, c->parts) && up_to(n_rows, tile_tokens(c)) % w_sharers(c) == 0 &&
+           (c->parts > 1 || c->shared != WIDE_SHARES_W);
 }
 
-static int token_tiles(int n_rows, const struct wide_cut *c) { return up_to(n_rows, c->parts * PART_TOKENS); }
+static int token_tiles(int n_rows, const struct wide_cut *c) { return up_to(n_rows, tile_tokens(c)); }
 /* That a cluster computes, each of as many tiles as it has blocks. */
 static int cluster_tiles(const struct dwide *a, int n_rows, const struct wide_cut *c) {
-    int row_tiles = up_to(up_to(columns_of(a), 8), GROUPS * c->octets);
+    int row_tiles = up_to(up_to(columns_of(a), 8), row_groups(c->parts) * c->octets);
     return token_tiles(n_rows, c) / w_sharers(c) * up_to(row_tiles, x_sharers(c));
 }
 
 /* About how many cycles it takes, as measured on an H200 at the clock of a step: what a stage needs of the tensor core, of the L2 and of
  * memory; tiles' ends; and what is the same for all. */
 static double cycles_of(const struct dwide *a, int n_rows, const struct wide_cut *c) {
-    double rows = GROUPS * c->octets * 16, tokens = c->parts * PART_TOKENS, stages = up_to((int)a->w.in, PIECE_BYTES);
+    double rows = row_groups(c->parts) * c->octets * 16, tokens = tile_tokens(c), stages = up_to((int)a->w.in, PIECE_BYTES);
     double passes = up_to(cluster_tiles(a, n_rows, c) * sharers(c), c->n_blocks), abreast = token_tiles(n_rows, c);
     double l2 = (rows / w_sharers(c) + tokens / x_sharers(c)) * PIECE_BYTES / 45,
            memory = rows * PIECE_BYTES * c->n_blocks / abreast / 2700;
     return 8000 + passes * (stages * (fmax(rows * tokens / 32, fmax(l2, memory)) + 0.2 * l2) + 150 * c->octets * c->parts);
+}
+
+/* Of few rows, where memory bounds the product, tiles of half the size stand beside the node before, and copies come while one of them ends. */
+static bool is_usual(int n_rows, const struct wide_cut *c) {
+    return n_rows <= FEW_ROWS ? c->parts == 1 && c->shared == WIDE_SHARES_NOTHING : c->parts > 1;
 }
 
 struct wide_cut wide_cut_of(const struct dwide *a, int n_rows) {
@@ -210,7 +221,7 @@ struct wide_cut wide_cut_of(const struct dwide *a, int n_rows) {
     for (enum wide_sharing shared : {WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X})
         for (const instance &i : INSTANCES) {
             struct wide_cut c = {i.octets, i.parts, wide_blocks(shared), wide_stages(i.octets, i.parts), shared};
-            if (wide_takes_cut(n_rows, &c) && cycles_of(a, n_rows, &c) < least) {
+            if (is_usual(n_rows, &c) && wide_takes_cut(n_rows, &c) && cycles_of(a, n_rows, &c) < least) {
                 best = c;
                 least = cycles_of(a, n_rows, &c);
             }
@@ -232,7 +243,7 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     const float GELU = 0.7978845608028654f; // sqrt(2 / pi)
     CUtensorMap w_map, x_map;
     if ((a->twin.at && (!is_static_twin(a->twin) || a->twin.stride > INT32_MAX / 64)) || !map_weight(&w_map, a, cut->octets) ||
-        !map_tokens(&x_map, x, n_rows, cut->parts * PART_TOKENS / x_sharers(cut)))
+        !map_tokens(&x_map, x, n_rows, tile_tokens(cut) / x_sharers(cut)))
         return cudaErrorInvalidValue;
     wide_args args = {};
     args.w_scale = a->w.scale;
@@ -245,9 +256,10 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     args.n_tokens = n_rows;
     args.n_pieces = up_to((int)a->w.in, PIECE_BYTES);
     args.n_stages = cut->n_stages;
-    args.n_begun = n_rows <= FEW_ROWS ? cut->n_stages : 1;
+    args.n_begun = n_rows <= FEW_ROWS ? cut->n_stages : token_tiles(n_rows, cut) == 1 ? 2 : 1;
     args.octets = cut->octets;
-    args.parts = cut->parts;
+    args.parts = tile_parts(cut->parts);
+    args.row_groups = row_groups(cut->parts);
     args.w_sharers = w_sharers(cut);
     args.x_sharers = x_sharers(cut);
     args.token_tiles = token_tiles(n_rows, cut);

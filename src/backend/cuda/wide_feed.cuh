@@ -1,7 +1,7 @@
 /* wide_feed.cuh - how a block of wide.cu is fed: what it is told, the tiles that are its own, the ring of stages in shared memory and the
  * thread that fills it.
  *
- *     ring    n_stages of [rows of W of a warpgroup][128 bytes] for each of the two, then [tokens][128 bytes], in the 128-byte swizzle
+ *     ring    n_stages of [rows of W of a warpgroup][128 bytes], for each of the two or both, then [tokens][128 bytes], in the 128-byte swizzle
  *     full    a stage's bytes have come
  *     empty   both warpgroups are done with them, in each block of the cluster */
 #pragma once
@@ -24,6 +24,7 @@ struct wide_args {
     int n_tokens, n_pieces, n_stages;
     int n_begun;                      // stages of W that are asked for before the node before has ended
     int octets, parts;                // of a warpgroup's columns; of a tile's tokens
+    int row_groups;                   // 2: each warpgroup has rows of W of its own; 1: both have the same, and tokens of their own
     int w_sharers, x_sharers;         // blocks of a cluster: that have the same rows of W and each other tokens, and the other way round
     int token_tiles, n_cluster_tiles; // that each cluster goes through all tokens of: abreast
     float bend, twist;                // of the activation
@@ -35,7 +36,7 @@ struct wide_args {
     __device__ int sharers() const { return w_sharers * x_sharers; }
     __device__ int tile_tokens() const { return parts * PART_TOKENS; }
     __device__ int group_bytes() const { return octets * 2 * ATOM; } // of W in a stage, for a warpgroup
-    __device__ int w_bytes() const { return GROUPS * group_bytes(); }
+    __device__ int w_bytes() const { return row_groups * group_bytes(); }
     __device__ int stage_bytes() const { return w_bytes() + parts * PART_BYTES; }
 };
 
@@ -65,7 +66,7 @@ struct copy_place {
     int piece, n_pieces, octet, token;
     __device__ copy_place(const wide_args &a, int rank) : walk(a, rank), piece(0), n_pieces(a.n_pieces) { find(a); }
     __device__ void find(const wide_args &a) {
-        octet = walk.row_tile() * GROUPS * a.octets;
+        octet = walk.row_tile() * a.row_groups * a.octets;
         token = walk.token_tile() * a.tile_tokens();
     }
     __device__ void step(const wide_args &a) {
@@ -98,13 +99,13 @@ struct producer {
         if (a.w_sharers == 2)
             bulk_copy_box_to(3, to + rank * group_bytes, w_map, w.piece * PIECE_BYTES, 0, w.octet + rank * a.octets, 0, full, of_w);
         else
-            for (int group = 0; group < GROUPS; group++)
+            for (int group = 0; group < a.row_groups; group++)
                 bulk_copy_box(to + group * group_bytes, w_map, w.piece * PIECE_BYTES, 0, w.octet + group * a.octets, 0, full, of_w);
         w.step(a);
     }
     /* Two that share tokens copy half of them each. */
     __device__ void put_x(int slot) {
-        uint32_t full = m.full + slot * 8, to = m.ring + slot * stage_bytes + GROUPS * group_bytes;
+        uint32_t full = m.full + slot * 8, to = m.ring + slot * stage_bytes + a.w_bytes();
         int half = rank * (a.tile_tokens() / 2);
         if (a.x_sharers == 2)
             bulk_copy_box_to(3, to + half * PIECE_BYTES, x_map, x.piece * PIECE_BYTES, x.token + half, full, often);

@@ -67,9 +67,11 @@ template <int N, int PARTS> constexpr int SCALES = (2 * N + PARTS * PART_TOKENS)
 template <int PARTS> constexpr int LINE_OCTETS = PARTS == 2 ? 2 : 4; // of two parts the ring has another stage for it
 template <int PARTS> constexpr int LINES = 16 * LINE_OCTETS<PARTS> * 32;
 
-/* N: rows of W that a product has: gates, then as many that they let through. PARTS: of the tile's tokens. PLAIN: SiLU and no biases. */
+/* N: rows of W that a product has: gates, then as many that they let through. PARTS: of tokens, all of the tile's, or of 1 a part
+ * for each warpgroup. PLAIN: SiLU and no biases. */
 template <int N, int PARTS, bool PLAIN> struct consumer {
     static constexpr int EIGHTS = N / 8, OCTETS = EIGHTS / 2, STEPS = PIECE_BYTES / E4M3_K; // of W's rows; of y's columns
+    static constexpr int ROW_GROUPS = PARTS == 1 ? 1 : GROUPS, TILE_PARTS = PARTS == 1 ? GROUPS : PARTS;
     static constexpr int AT_ONCE = LINE_OCTETS<PARTS>, TIMES = (OCTETS + AT_ONCE - 1) / AT_ONCE;
 
     const wide_args &a;
@@ -95,7 +97,7 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
 
     /* Of the stage, as the tensor core is told where it lies: of W, or behind it of tokens. */
     __device__ uint64_t operand(int slot, int offset) const {
-        constexpr int STAGE = GROUPS * N * PIECE_BYTES + PARTS * PART_BYTES;
+        constexpr int STAGE = ROW_GROUPS * N * PIECE_BYTES + TILE_PARTS * PART_BYTES;
         uint64_t first = operand_rows(m.ring);
         uint32_t low = of_warp((uint32_t)first + (slot * STAGE + offset >> 4));
         return (first & 0xffffffff00000000u) | low;
@@ -103,7 +105,8 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
 
     /* A stage's products are begun, and those of the stage before have ended. */
     __device__ void multiply_stage(ring_place &at, int &last, bool add) {
-        uint64_t w = operand(at.slot, group * N * PIECE_BYTES), x = operand(at.slot, GROUPS * N * PIECE_BYTES);
+        uint64_t w = operand(at.slot, ROW_GROUPS > 1 ? group * N * PIECE_BYTES : 0);
+        uint64_t x = operand(at.slot, ROW_GROUPS * N * PIECE_BYTES + (PARTS == 1 ? group * PART_BYTES : 0));
         barrier_wait(m.full + at.slot * 8, at.parity);
         products_begin();
 #pragma unroll
@@ -282,7 +285,8 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         if (lane < 16)
             store_shared(sizes() + lane * 4, 0);
         for (tile_walk walk(a, rank); walk.there(); walk.next()) {
-            int row_tile = walk.row_tile() * GROUPS + group, token = walk.token_tile() * PARTS * PART_TOKENS;
+            int row_tile = ROW_GROUPS > 1 ? walk.row_tile() * GROUPS + group : walk.row_tile();
+            int token = (walk.token_tile() * TILE_PARTS + (PARTS == 1 ? group : 0)) * PART_TOKENS;
             sync_group(); // nobody reads scales of the tile before
             fetch_w_scales(row_tile);
             if (first)
