@@ -98,7 +98,7 @@ static void put_rows(int n) {
     dscreen s = the_screen();
     screen::copied w = {screen::columns_of(&s), screen::rows_of(&s), OUT};
     launch_node(screen::round_rows<true>, dim3(n + 1), dim3(screen::row_threads(IN)), 0, stream, l.plan, d.x_of, w, the_scratch(n), d.state,
-                d.asked);
+                screen::host_words{d.asked, nullptr});
 }
 static bool put_product(int n) {
     dscreen s = the_screen();
