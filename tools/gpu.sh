@@ -92,7 +92,7 @@ samples() {
     for k in 1 2; do
         echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/2)"
     done
-    for sample in ops_layer:40 ops_rows:30 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
+    for sample in ops_layer:40 ops_rows:60 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
         echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
     done
     echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_SCREEN=64)"
