@@ -161,8 +161,8 @@ void gemm_take(struct gemm *g, enum linear_path path, int n_rows) {
 void gemm_count_at(struct gemm *g, void *counter) { g->counter = counter; }
 
 cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, struct operands o) {
-    const float factor = 1, zero = 0;
-    return cublasLtMatmul(g->backend->blas, g->description, &factor, o.weight, g->w, o.x, p->x, &zero, o.y, p->y, o.y, p->y, &a->words,
+    const float one = 1, zero = 0;
+    return cublasLtMatmul(g->backend->blas, g->description, &one, o.weight, g->w, o.x, p->x, &zero, o.y, p->y, o.y, p->y, &a->words,
                           o.workspace, a->workspace_bytes, g->backend->stream);
 }
 

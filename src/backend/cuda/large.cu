@@ -356,7 +356,6 @@ bool large_gated_takes(const struct dwide *a, struct dmat x, struct dmat y, int 
 }
 
 cudaError_t launch_large_gated(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y) {
-    const float GELU = 0.7978845608028654f;
     if (a->twin.at && !is_static_twin(a->twin))
         return cudaErrorInvalidValue;
     large_args args = {};
@@ -365,8 +364,8 @@ cudaError_t launch_large_gated(cudaStream_t stream, int n_rows, const struct dwi
     args.bias = a->bias;
     args.x_scale = x.scale;
     args.most = y.most;
-    args.bend = a->act == 0 ? 0.5f : GELU;
-    args.twist = a->act == 0 ? 0 : GELU * 0.044715f;
+    args.bend = a->act == 0 ? 0.5f : GELU_BEND;
+    args.twist = a->act == 0 ? 0 : GELU_TWIST;
     args.y_element = y.element;
     args.twin = static_cast<uint8_t *>(a->twin.at);
     args.twin_stride = a->twin.stride;

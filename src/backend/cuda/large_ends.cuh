@@ -6,8 +6,7 @@
  * memory, and took longer than what it computed. */
 #pragma once
 
-#include "backend/cuda/device.cuh"
-#include "backend/cuda/mma.cuh"
+#include "backend/cuda/gated_end.cuh"
 #include "backend/cuda/ring.cuh"
 
 namespace {
@@ -83,9 +82,6 @@ template <int N, int COUNT, int CHUNK> struct raw_end {
 
 // ---- pairs: the activation ------------------------------------------------------------------------------------------
 
-static __device__ void copy_four(uint32_t to, const float *from, bool there) { // zeros if not
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
-}
 /* Eight floats. */
 static __device__ __forceinline__ void load_floats(float (&v)[8], uint32_t at) {
     uint4 low = load_shared_16(at), high = load_shared_16(at + 16);
@@ -103,31 +99,6 @@ static __device__ __forceinline__ void load_sums(float (&v)[8], uint32_t at) {
         float2 two = __half22float2(reinterpret_cast<const __half2 &>(pairs[i]));
         v[2 * i] = two.x, v[2 * i + 1] = two.y;
     }
-}
-
-/* Of pairs of the element, one by one; what is not a number stays so. */
-template <bool BF16> static __device__ uint32_t larger_sizes(uint32_t sizes, uint32_t v) {
-    uint32_t larger;
-    if (BF16)
-        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v & 0x7fff7fffu));
-    else
-        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v & 0x7fff7fffu));
-    return larger;
-}
-
-/* Eight of the element, times a power of two, as e4m3. */
-template <bool BF16> static __device__ uint2 to_e4m3(const uint32_t (&pairs)[4], float factor) {
-    uint32_t codes[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        codes[i] = e4m3_of_scaled_pair<BF16>(pairs[i], factor);
-    return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
-}
-
-static __device__ float tanh_fast(float x) { // to 2^-11
-    float y;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 /* N rows of W: gates, then as many that they let through. Lines have CHUNK of either. scales: [scale, bias][N]. SILU: the activation is that, and there are no
@@ -184,7 +155,7 @@ template <int N, bool SILU> struct gated_end {
         most = larger_sizes<BF16>(most, most >> 16);
         most = larger_sizes<BF16>(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = larger_sizes<BF16>(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        uint32_t size = BF16 ? most << 16 : __float_as_uint(__half2float(__ushort_as_half((unsigned short)most)));
+        uint32_t size = size_bits<BF16>(most);
         if (lane % 4 == 0 && token < a.n_tokens)
             atomicMax(a.most + token, size);
     }
@@ -232,10 +203,10 @@ template <int N, bool SILU> struct gated_end {
                 for (int k = 0; k < 4; k++)
                     most[i] = larger_sizes<BF16>(most[i], pairs[k]); // columns beyond the last are zeros
                 if (token < a.n_tokens && column < a.n_columns) {
-                    *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.y) + token * a.y_stride + column) =
-                        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+                    uint4 eight = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+                    *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.y) + token * a.y_stride + column) = eight;
                     if (a.twin)
-                        *reinterpret_cast<uint2 *>(a.twin + token * a.twin_stride + column) = to_e4m3<BF16>(pairs, a.twin_factor);
+                        *reinterpret_cast<uint2 *>(a.twin + token * a.twin_stride + column) = to_e4m3<BF16>(eight, a.twin_factor);
                 }
             }
             __syncwarp();

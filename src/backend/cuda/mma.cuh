@@ -95,12 +95,6 @@ __device__ __forceinline__ float exp2_fast(float x) { // 2 units in the last pla
     return y;
 }
 
-__device__ __forceinline__ float reciprocal_fast(float x) { // 1 unit in the last place
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // ---- 8 bits and 16 ----------------------------------------------------------------------------------------------
 
 /* Two floats, or two pairs of float16, as e4m3, the first in the lowest byte: to nearest, what is too large as 448. */

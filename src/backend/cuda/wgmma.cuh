@@ -14,6 +14,8 @@
 
 #include "backend/cuda/mma.cuh"
 
+#include <type_traits>
+
 /* of rows: 8 rows further is 1,024 bytes; of turned: 8 of the contraction further is 1,024 bytes, the next 64 columns `panel` bytes. */
 __device__ __forceinline__ uint64_t operand_rows(uint32_t address) {
     return (uint64_t)((address & 0x3FFFF) >> 4) | 1ull << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
@@ -36,16 +38,14 @@ template <int LEFT> __device__ __forceinline__ void products_wait() {
 template <int N> __device__ __forceinline__ void registers_fewer() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 
-/* The compiler may not move reads or writes of these registers over this point. */
-template <int N> __device__ __forceinline__ void registers_settle(float (&d)[N]) {
+/* The compiler may not move reads or writes of these registers, floats or words, over this point. */
+template <class T, int N> __device__ __forceinline__ void registers_settle(T (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
-}
-template <int N> __device__ __forceinline__ void registers_settle(int (&d)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+r"(d[i])::"memory");
+        if constexpr (std::is_floating_point_v<T>)
+            asm volatile("" : "+f"(d[i])::"memory");
+        else
+            asm volatile("" : "+r"(d[i])::"memory");
 }
 
 // ---- for the headers of the products ------------------------------------------------------------------------------

@@ -8,12 +8,6 @@
 
 #include "backend/cuda/wgmma_e4m3.cuh"
 
-template <int N> __device__ __forceinline__ void registers_settle(uint32_t (&d)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+r"(d[i])::"memory");
-}
-
 // The registers of N = 8 j columns, as names and as operands.
 #define WGMMA_H_1 "%0, %1"
 #define WGMMA_H_2 WGMMA_H_1 ", %2, %3"

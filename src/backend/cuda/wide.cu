@@ -240,7 +240,6 @@ bool wide_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows)
 
 cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y,
                                    const struct wide_cut *cut) {
-    const float GELU = 0.7978845608028654f; // sqrt(2 / pi)
     CUtensorMap w_map, x_map;
     if ((a->twin.at && (!is_static_twin(a->twin) || a->twin.stride > INT32_MAX / 64)) || !map_weight(&w_map, a, cut->octets) ||
         !map_tokens(&x_map, x, n_rows, tile_tokens(cut) / x_sharers(cut)))
@@ -264,8 +263,8 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     args.x_sharers = x_sharers(cut);
     args.token_tiles = token_tiles(n_rows, cut);
     args.n_cluster_tiles = cluster_tiles(a, n_rows, cut);
-    args.bend = a->act == 0 ? 0.5f : GELU;
-    args.twist = a->act == 0 ? 0 : GELU * 0.044715f;
+    args.bend = a->act == 0 ? 0.5f : GELU_BEND;
+    args.twist = a->act == 0 ? 0 : GELU_TWIST;
     args.y_element = y.element;
     args.twin = static_cast<uint8_t *>(a->twin.at);
     args.twin_stride = a->twin.stride;

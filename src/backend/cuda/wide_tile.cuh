@@ -4,16 +4,13 @@
  * warp's 16, here of each part of 64 tokens. */
 #pragma once
 
-#include "backend/cuda/mma.cuh"
+#include "backend/cuda/gated_end.cuh"
 #include "backend/cuda/wide_feed.cuh"
 
 namespace {
 
 // ---- the end of a tile ----------------------------------------------------------------------------------------------
 
-static __device__ void copy_four(uint32_t to, const float *from, bool there) { // zeros if not
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
-}
 static __device__ float4 load_four(uint32_t at) {
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
@@ -24,41 +21,12 @@ static __device__ float load_float(uint32_t at) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
     return v;
 }
-static __device__ uint32_t load_word(uint32_t at) {
-    uint32_t v;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-    return v;
-}
 static __device__ void fold_size(uint32_t at, uint32_t size) {
     asm volatile("red.shared.max.u32 [%0], %1;" ::"r"(at), "r"(size) : "memory");
 }
 
-/* Of pairs of the element, one by one; what is not a number stays so. */
-template <bool BF16> static __device__ uint32_t larger_sizes(uint32_t sizes, uint32_t v) {
-    uint32_t larger;
-    if (BF16)
-        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v & 0x7fff7fffu));
-    else
-        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v & 0x7fff7fffu));
-    return larger;
-}
-
-/* Eight of the element, times a power of two, as e4m3. */
-template <bool BF16> static __device__ uint2 to_e4m3(uint4 eight, float factor) {
-    const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-    uint32_t codes[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        codes[i] = e4m3_of_scaled_pair<BF16>(pairs[i], factor);
-    return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
-}
-
 /* x/2 + x/2 tanh(y). SiLU has y = x/2. What the hyperbolic tangent is off by, 2^-11 at most, is what half precision makes of x/2. */
-static __device__ float gate_by_tanh(float half_x, float y) {
-    float t;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(y));
-    return fmaf(half_x, t, half_x);
-}
+static __device__ float gate_by_tanh(float half_x, float y) { return fmaf(half_x, tanh_fast(y), half_x); }
 
 /* Bytes of a warpgroup's scales and biases. */
 template <int N, int PARTS> constexpr int SCALES = (2 * N + PARTS * PART_TOKENS) * 4;
@@ -222,7 +190,7 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         uint32_t most =
             larger_sizes<BF16>(larger_sizes<BF16>(eight.x & 0x7fff7fffu, eight.y), larger_sizes<BF16>(eight.z & 0x7fff7fffu, eight.w));
         most = larger_sizes<BF16>(most, most >> 16);
-        return BF16 ? most << 16 : __float_as_uint(__half2float(__ushort_as_half((unsigned short)most)));
+        return size_bits<BF16>(most);
     }
 
     /* What lies in the lines: a lane has an octet of a token at a time, so that 32 or 64 bytes of a token leave together. */
@@ -252,7 +220,7 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
     /* Sizes of the part's 16 tokens of the warp go out, and begin again. */
     __device__ void tell_most(int first_token) const {
         if (lane < 16) {
-            uint32_t at = sizes() + lane * 4, size = load_word(at);
+            uint32_t at = sizes() + lane * 4, size = load_shared(at);
             store_shared(at, 0);
             if (first_token + lane < a.n_tokens)
                 atomicMax(a.most + first_token + lane, size);

@@ -1,0 +1,47 @@
+/* gated_end.cuh - what the ends of tiles of wide.cu and large.cu have in common, where GATED_ACT follows a LINEAR: scales on their way to shared memory,
+ * the hyperbolic tangent that activations are made of, the largest size of a row, and a value's e4m3 twin. */
+#pragma once
+
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/mma.cuh"
+
+namespace {
+
+/* An activation is gate * (1 + tanh(gate * (bend + twist * gate^2))) / 2; SiLU has a bend of 1/2, and GELU by tanh these. */
+const float GELU_BEND = 0.7978845608028654f, GELU_TWIST = GELU_BEND * 0.044715f; // sqrt(2 / pi)
+
+__device__ inline void copy_four(uint32_t to, const float *from, bool there) { // zeros if not
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
+}
+
+__device__ inline float tanh_fast(float x) { // to 2^-11
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Of pairs of the element, one by one; what is not a number stays so. */
+template <bool BF16> __device__ uint32_t larger_sizes(uint32_t sizes, uint32_t v) {
+    uint32_t larger;
+    if (BF16)
+        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v & 0x7fff7fffu));
+    else
+        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v & 0x7fff7fffu));
+    return larger;
+}
+/* The size in the low half, as bits of a float (dmat.most). */
+template <bool BF16> __device__ uint32_t size_bits(uint32_t sizes) {
+    return BF16 ? sizes << 16 : __float_as_uint(__half2float(__ushort_as_half((unsigned short)sizes)));
+}
+
+/* Eight of the element, times a power of two, as e4m3. */
+template <bool BF16> __device__ uint2 to_e4m3(uint4 eight, float factor) {
+    const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+    uint32_t codes[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        codes[i] = e4m3_of_scaled_pair<BF16>(pairs[i], factor);
+    return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
+}
+
+} // namespace
