@@ -289,9 +289,6 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
     // A normed value is float32's before it is rounded, and where two bfloat16 are as near either is right: a unit of the first rows.
     if (a->v_norm && !a->kv_dtype && rig_backend() != &backend_cpu && strcmp(rig->o.kernels, "bfloat16") == 0)
         close.most = fmax(close.most, 0x1p-7);
-    // So may a query's element be, which moves scores of few keys: 2.01e-3 of a row was seen, with an rms of 1.6e-4.
-    if (rig_backend() != &backend_cpu && strcmp(rig->o.kernels, "bfloat16") == 0)
-        close.most = fmax(close.most, 4e-3);
     const double *kept = attend_all(o, true), *meant = a->bound > 0 ? attend_all(o, false) : NULL;
     if (meant) {
         close.most = fmax(close.most, RIG_CACHE_READ_BOUND);

@@ -166,7 +166,7 @@ class Types(unittest.TestCase):
                 pydantic.TypeAdapter(whole).validate_json(create.with_raw_response.create(**ask).text)
                 with create.with_streaming_response.create(stream=True, **ask) as raw:
                     events = [line[6:] for line in raw.iter_lines() if line.startswith("data: {")]
-                self.assertGreater(len(events), 3)  # deltas are put together while the machine is busy
+                self.assertGreater(len(events), 10)
                 for e in events:
                     pydantic.TypeAdapter(event).validate_json(e)
         types.Completion.model_validate_json(client.completions.with_raw_response.create(model="story", prompt="Once", logprobs=2).text)
