@@ -558,20 +558,33 @@ double *rig_run(struct rig *rig, enum rig_schedule schedule) {
 
 bool rig_tells(const struct rig *rig, int row) { return rig->told[row] || !is_sparse(rig); }
 
-double rig_error(const struct rig *rig, const double *got, const double *want) {
+/* As rig_error; `at` gets where it is, among all values. */
+static double worst_error(const struct rig *rig, const double *got, const double *want, int64_t *at) {
     double worst = 0;
+    *at = 0;
     for (int r = 0; r < rig->n_rows; r++) {
         if (!rig_tells(rig, r))
             continue;
         const double *g = got + (int64_t)r * rig->out.width, *w = want + (int64_t)r * rig->out.width;
         double size = rig->floor, error = 0;
+        int col = 0;
         for (int i = 0; i < rig->out.width; i++) {
+            double off = isnan(g[i]) ? INFINITY : fabs(g[i] - w[i]);
             size = fmax(size, fabs(w[i]));
-            error = g[i] == g[i] ? fmax(error, fabs(g[i] - w[i])) : INFINITY;
+            if (off > error)
+                error = off, col = i;
         }
-        worst = fmax(worst, error / fmax(size, 1e-30));
+        if (error / fmax(size, 1e-30) > worst) {
+            worst = error / fmax(size, 1e-30);
+            *at = (int64_t)r * rig->out.width + col;
+        }
     }
     return worst;
+}
+
+double rig_error(const struct rig *rig, const double *got, const double *want) {
+    int64_t at;
+    return worst_error(rig, got, want, &at);
 }
 
 double rig_cosine(const struct rig *rig, const double *got, const double *want) {
@@ -744,7 +757,8 @@ static void note_error(const struct rig *rig, double error, double bound, enum r
 void rig_judge(struct rig *rig, const double *got, const double *want, struct rig_bounds bounds, enum rig_schedule schedule,
                const char *what) {
     const char *in = rig->o.kernels ? rig->o.kernels : "best";
-    double most = rig_error(rig, got, want), rms = rig_rms(rig, got, want), cosine = rig_cosine(rig, got, want);
+    int64_t at;
+    double most = worst_error(rig, got, want, &at), rms = rig_rms(rig, got, want), cosine = rig_cosine(rig, got, want);
     if (getenv("GYRE_TEST_TELL"))
         printf("told: %s | %s | %d | %d x %d | max %.3g of %.3g | rms %.3g of %.3g | cos %.7f of %.7f\n", what, in, schedule, rig->n_rows,
                rig->out.width, most, bounds.most, rms, bounds.rms, cosine, bounds.cosine);
@@ -752,8 +766,9 @@ void rig_judge(struct rig *rig, const double *got, const double *want, struct ri
     if (is_sparse(rig)) // the others are means over many rows
         bounds.rms = bounds.cosine = 0;
     if (!(most <= bounds.most) || (bounds.rms > 0 && !(rms <= bounds.rms)) || (bounds.cosine > 0 && !(cosine >= bounds.cosine)))
-        fail_msg("%s, schedule %d, %s: error %.3g of %.3g, rms %.3g of %.3g, cosine %.6f of %.3f", what, schedule, in, most, bounds.most,
-                 rms, bounds.rms, cosine, bounds.cosine);
+        fail_msg("%s, schedule %d, %s: error %.4g of %.3g in row %d, %d: %.9g for %.9g; rms %.3g of %.3g, cosine %.6f of %.3f", what,
+                 schedule, in, most, bounds.most, (int)(at / rig->out.width), (int)(at % rig->out.width), got[at], want[at], rms,
+                 bounds.rms, cosine, bounds.cosine);
 }
 
 struct rig_bounds rig_bounds_of_16(const struct rig *rig, double exact) {
