@@ -160,6 +160,12 @@ const float *rig_input(const struct rig *rig, int i, int seq, int row) {
     return at;
 }
 
+void rig_draw_again(struct rig *rig, int seq, int row, int col, int n) {
+    float *at = rig->table + (int64_t)rig_row(rig, seq, row) * rig->width + col;
+    for (int i = 0; i < n; i++)
+        at[i] = kept(&rig->o, rig_uniform(rig, -rig->o.spread, rig->o.spread));
+}
+
 double *rig_rows(struct rig *rig) { return rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width); }
 
 double *rig_at(const struct rig *rig, double *rows, int seq, int row) { return rows + (int64_t)rig_row(rig, seq, row) * rig->out.width; }
