@@ -92,14 +92,14 @@ samples() {
     for k in 1 2; do
         echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/2)"
     done
-    for sample in ops_layer:40 ops_rows:60 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
+    for path in split large wide tiles; do echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_$path)"; done
+    for sample in ops_rows:60 ops_layer:40 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
         echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
     done
     echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_SCREEN=64)"
     echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
     echo "racecheck_rows_by_stream $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=stream GYRE_TEST_ONLY="*e4m3*")"
-    for path in tiles wide split large; do
-        echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_$path)"
+    for path in split large wide tiles; do
         for tool in memcheck initcheck synccheck; do echo "${tool}_$path GYRE_TEST_BRIEF=1 $(under $tool $there/test_$path)"; done
     done
     for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 sample_rows:1; do

@@ -140,13 +140,17 @@ static void refuse() {
     n_bad++;
 }
 
-/* put(y, twin): launches the product into y and, of pairs, its twin. Once, and three times more where it is compared, with and without the twin. */
+/* Few cases, none of them large: for sanitizers, to which each launch costs some hundredths of a second. */
+static inline bool is_brief() { return getenv("GYRE_TEST_BRIEF") != nullptr; }
+
+/* put(y, twin): launches the product into y and, of pairs, its twin. Once, and three times more where it is compared, with and without the twin; in
+ * brief once more, without. */
 template <class F> static void run(const problem &p, const F &put) {
     dmat y = y_of(p), again = y;
     again.at = d.again;
     fflush(stdout);
     MUST(put(y, twin_of(p)));
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < (is_brief() ? 1 : 3); i++)
         MUST(put(again, i % 2 ? twin_of(p) : dmat{}));
     MUST(cudaStreamSynchronize(stream));
 }
@@ -268,9 +272,6 @@ static void judge(const problem &p, double loss) {
     n_bad += !fine;
     fflush(stdout);
 }
-
-/* Few cases, none of them large: for sanitizers. */
-static inline bool is_brief() { return getenv("GYRE_TEST_BRIEF") != nullptr; }
 
 static int summary() {
     printf(n_bad ? "%llu of %llu CASES FAILED\n" : "all fine\n", n_bad, n_cases);
