@@ -50,7 +50,11 @@ tests() {
     for k in 1 2 3 4; do echo "parity_fp8_$k $fp8 GYRE_TEST_PART=$k/4 $there/test_parity"; done
     for dtype in float32 float16 bfloat16; do
         for k in 1 2; do echo "parity_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/2 $there/test_parity"; done
-        for k in 1 2 3; do echo "goldens_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/3 $there/test_goldens"; done
+    done
+    for dtype in float32 auto bfloat16; do # auto: float16, of checkpoints in bfloat16
+        asked="GYRE_TEST_DTYPE=$dtype"
+        [ $dtype != auto ] || asked=
+        for k in 1 2 3; do echo "goldens_${dtype}_$k $asked GYRE_TEST_PART=$k/3 $there/test_goldens"; done
     done
     for path in library stream tiles wide split large; do # wherever it can be taken, not where it is fastest
         echo "rows_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/6 $there/test_ops_rows"
