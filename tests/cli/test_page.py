@@ -511,8 +511,24 @@ class Page(unittest.TestCase):
 
     def test_a_race_of_two_servers_has_figures_and_a_winner(self):
         b = self.browser
-        fast = FakeServer(lambda h, body: h.say("fast " * 40, piece=5, pause=0.01), models=["hare"])
-        slow = FakeServer(lambda h, body: (time.sleep(0.5), h.say("slow " * 40, piece=5, pause=0.04)), models=["snail"])
+
+        def in_thirds(word, turn):
+            def answer(h, body):
+                h.begin_stream()
+                for _ in range(3):
+                    turn.acquire()
+                    for _ in range(13):
+                        h.delta(content=word + " ")
+                h.end_stream({"prompt_tokens": 5, "completion_tokens": 39})
+            return answer
+
+        turns = [threading.Semaphore(0), threading.Semaphore(0)]  # so that who is faster is not the machine's affair
+
+        def give(pane, word, third):
+            turns[pane].release()
+            b.wait("panes[%d].body.innerText.split('%s').length > %d" % (pane, word, 13 * third))
+
+        slow, fast = FakeServer(in_thirds("slow", turns[0]), models=["snail"]), FakeServer(in_thirds("fast", turns[1]), models=["hare"])
         self.addCleanup(fast.__exit__)
         self.addCleanup(slow.__exit__)
         b.js("settings.sampling = {temperature: 0}")
@@ -522,14 +538,21 @@ class Page(unittest.TestCase):
         b.wait("panes[0].model.value === 'snail' && panes[1].model.value === 'hare'")
         self.ask("Go!", wait=False)
         b.wait("racing()")
+        begun = time.monotonic()
+        for third in (1, 2, 3):
+            give(1, "fast", third)
+        took = time.monotonic() - begun  # longer than the page saw it take
+        for third in (1, 2, 3):
+            give(0, "slow", third)
+            time.sleep(2 * took if third == 1 else 0)
         b.wait("!racing()")
         self.assertEqual(b.text("#verdict b"), "B wins")
         self.assertEqual(b.text(".pane.won .letter"), "B")
         self.assertEqual([s.seen[0][2]["messages"][0]["content"] for s in (fast, slow)], ["Go!", "Go!"])
         self.assertEqual([s.seen[0][2]["temperature"] for s in (fast, slow)], [0, 0])
         ttft, rate, total, tokens = b.text(".pane.won dd").split("\n")
-        self.assertRegex(ttft, r"ms$")
-        self.assertEqual(tokens, "40")
+        self.assertRegex(ttft, r"\d m?s$")
+        self.assertEqual(tokens, "39")
         self.assertEqual(b.js("document.querySelectorAll('.pane.won .best').length"), 3, b.text("#verdict") + b.text("#panes dl"))
         self.assertIn("fast fast", b.text(".pane.won .md"))
 
@@ -572,7 +595,10 @@ class Page(unittest.TestCase):
         self.assertIn("A wins", b.text("#verdict"))
         self.assertIn("out of breath", b.text(".pane .fault"))
         b.errors.clear()
-        b.js("settings.sampling = {}")
+        endless = FakeServer(lambda h, body: h.say("on and " * 100000, pause=0.05), models=["endless"])  # or it could be over before it is stopped
+        self.addCleanup(endless.__exit__)
+        b.js("panes[0].base.value = %s; panes[0].findModels()" % json.dumps(endless.url))
+        b.wait("panes[0].model.value === 'endless'")
         b.key("Enter")
         b.wait("racing()")
         b.click("#send")
