@@ -476,8 +476,10 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
     for (int r = 0; !poison && r < plan.n_rows; r++) {
         int row = rows[plan.out_row[r]];
         rig->told[row] = true;
+        const float *logits;
+        EXPECT_OK(rig->ops->logits(rig->exe, r, &logits, &err), err);
         for (int i = 0; i < rig->out.width; i++)
-            out[(int64_t)row * rig->out.width + i] = (double)rig->ops->logits(rig->exe, r)[i];
+            out[(int64_t)row * rig->out.width + i] = (double)logits[i];
     }
     free(results);
     batch_plan_release(&plan);

@@ -528,6 +528,22 @@ static void a_broken_device_ends_everything_once(void **state) {
     }
 }
 
+/* What a broken device left in the host's memory is nobody's answer. */
+static void a_device_that_breaks_while_logits_are_fetched_hands_out_none(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){.max_seqs = 2});
+    struct gyre_request q = ask(&w, 6, 20);
+    struct record asks = {0}, beside = {0};
+    q.want_last_logits = true;
+    submit(w.g, q, &asks);
+    submit(w.g, ask(&w, 5, 20), &beside);
+    toy_faults.logits_fail_in = 1;
+    finish_all(w.g);
+    EXPECT(asks.n_done == 1 && asks.finish == GYRE_FAILED && asks.n_prompt == 0 && strstr(asks.error, "logits were fetched"));
+    EXPECT(beside.n_done == 1 && beside.finish == GYRE_FAILED && strstr(beside.error, "logits were fetched"));
+    world_close(w);
+}
+
 static void cancelling_voids_what_was_not_handed_out(void **state) {
     (void)state;
     struct world w = world_open(PLAIN, (struct gyre_options){.max_seqs = 1});
@@ -1004,6 +1020,7 @@ int main(void) {
         cmocka_unit_test(a_fault_of_one_request_leaves_the_others),
         cmocka_unit_test(a_request_that_leaves_no_token_fails_by_its_own_fault),
         cmocka_unit_test(a_broken_device_ends_everything_once),
+        cmocka_unit_test(a_device_that_breaks_while_logits_are_fetched_hands_out_none),
         cmocka_unit_test(cancelling_voids_what_was_not_handed_out),
         cmocka_unit_test(a_conversation_computes_its_past_once),
         cmocka_unit_test(a_beginning_seen_before_is_not_computed_again),

@@ -189,7 +189,9 @@ static void expect_row(struct head *h, int r, const struct sample_result *got) {
         EXPECT(fabsf(got->logprob - want.logprob) <= 1e-4f * fmaxf(1, fabsf(want.logprob)));
     if (!p->want_logits)
         return;
-    const float *there = h->ops->logits(h->exe, r);
+    const float *there;
+    struct error err;
+    EXPECT_OK(h->ops->logits(h->exe, r, &there, &err), err);
     for (int i = 0; i < s->out; i++)
         if (s->cap > 0 ? fabsf(there[i] - logits[i]) > 1e-6f * s->cap : there[i] != logits[i])
             fail_msg("[%d, %d]%s cap %g, %s, row %d of %d: logit %d is %.9g, wanted %.9g", s->out, s->in, s->biased ? " biased" : "",

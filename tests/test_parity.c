@@ -91,8 +91,11 @@ static struct row_set run_program(const struct backend_ops *ops, const struct ba
         fill_chunk(&plan, tokens, first, chunks[c]);
         EXPECT_OK(ops->run(exe, &plan, &err), err);
         EXPECT_OK(ops->collect(exe, results, &err), err);
-        for (int i = 0; i < chunks[c]; i++)
-            memcpy(rows.at + (size_t)(first + i) * (size_t)rows.width, ops->logits(exe, i), (size_t)rows.width * sizeof(float));
+        for (int i = 0; i < chunks[c]; i++) {
+            const float *logits;
+            EXPECT_OK(ops->logits(exe, i, &logits, &err), err);
+            memcpy(rows.at + (size_t)(first + i) * (size_t)rows.width, logits, (size_t)rows.width * sizeof(float));
+        }
     }
     ops->free_executable(exe);
     ops->free(b);

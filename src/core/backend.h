@@ -117,11 +117,11 @@ struct backend_ops {
 
     /* After collect and until the next run: row r's raw logits [vocab_size], if its want_logits was set. Nothing is started
      * while a step with such a row is in flight. */
-    const float *(*logits)(struct executable *exe, int row);
+    enum status (*logits)(struct executable *exe, int row, const float **out, struct error *err);
 
-    /* After collect and until the next run: the state of token row t behind the last norm, [program.hidden.width].
-     * NULL: the program has none. Nothing is started while a step whose rows will be asked for is in flight. */
-    const float *(*hidden)(struct executable *exe, int t);
+    /* After collect and until the next run: the state of token row t behind the last norm, [program.hidden.width], of a program that has
+     * one. Nothing is started while a step whose rows will be asked for is in flight. */
+    enum status (*hidden)(struct executable *exe, int t, const float **out, struct error *err);
 
     /* Of an executable and the backend that it is for, as allocated. */
     void (*memory)(const struct executable *exe, struct device_memory *out);

@@ -144,8 +144,8 @@ void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, cons
 /* Frees the requests whose DONE was handed out by the last poll, but for those that a step in flight still has. */
 void engine_free_delivered(struct gyre *g);
 
-/* Takes what the step that was just collected adds to the vectors that requests asked for (pooling.c). */
-void engine_pool_step(struct gyre *g, const struct step *step);
+/* Takes what the step that was just collected adds to the vectors that requests asked for (pooling.c). Fails with the device. */
+enum status engine_pool_step(struct gyre *g, const struct step *step);
 
 /* commit.c: memory behind the cache's blocks. The pool's kv_commit, of a struct gyre; what the first batch will want, before there is one; a
  * little more of it, while a step runs; how long until some may go back (-1: there is nothing to wait for); that, if the time has come and

@@ -6,27 +6,33 @@
 
 #include <string.h>
 
-static void add_to_sums(struct gyre *g, const struct batch_plan *plan, struct request *r, int first_row, int n) {
+static enum status add_to_sums(struct gyre *g, const struct batch_plan *plan, struct request *r, int first_row, int n) {
     int width = g->info.hidden_size;
+    const float *x;
     if (plan->position[first_row] == 0)
         memset(r->sums, 0, (size_t)width * sizeof *r->sums);
     for (int row = first_row; row < first_row + n; row++) {
-        const float *x = g->ops->hidden(g->exe, row);
+        TRY(g->ops->hidden(g->exe, row, &x, &g->failed));
         for (int i = 0; i < width; i++)
             r->sums[i] += (double)x[i];
     }
+    return OK;
 }
 
-static void finish_vector(struct gyre *g, struct request *r, int last_row) {
+static enum status finish_vector(struct gyre *g, struct request *r, int last_row) {
     int width = g->info.hidden_size;
+    const float *last = NULL;
     if (r->asked.pooling == GYRE_POOL_LAST)
-        memcpy(r->pooled, g->ops->hidden(g->exe, last_row), (size_t)width * sizeof *r->pooled);
+        TRY(g->ops->hidden(g->exe, last_row, &last, &g->failed));
+    if (last)
+        memcpy(r->pooled, last, (size_t)width * sizeof *r->pooled);
     for (int i = 0; r->sums && i < width; i++)
         r->pooled[i] = (float)(r->sums[i] / r->n_prompt);
     r->pooled_whole = true;
+    return OK;
 }
 
-void engine_pool_step(struct gyre *g, const struct step *step) {
+enum status engine_pool_step(struct gyre *g, const struct step *step) {
     const struct batch_plan *plan = &step->plan;
     for (int s = 0; s < plan->n_seqs; s++) {
         struct request *r = step->requests[s];
@@ -34,8 +40,9 @@ void engine_pool_step(struct gyre *g, const struct step *step) {
         if (r->ended || r->asked.pooling == GYRE_POOL_NONE)
             continue;
         if (r->sums)
-            add_to_sums(g, plan, r, first, n);
+            TRY(add_to_sums(g, plan, r, first, n));
         if (plan->position[first] + n == r->n_prompt)
-            finish_vector(g, r, first + n - 1);
+            TRY(finish_vector(g, r, first + n - 1));
     }
+    return OK;
 }

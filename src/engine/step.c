@@ -137,55 +137,62 @@ static void publish_token(struct gyre *g, struct request *r, const struct sample
         engine_end(g, r, GYRE_LENGTH, NULL);
 }
 
-static void publish_prompt(struct gyre *g, const struct step *step, int row) {
+static enum status publish_prompt(struct gyre *g, const struct step *step, int row) {
     const struct sample_params *asked = &step->plan.sample[row];
     const struct sample_result *result = &g->results[row];
+    const float *logits = NULL;
+    if (asked->want_logits)
+        TRY(g->ops->logits(g->exe, row, &logits, &g->failed));
     struct gyre_event *e = new_event(g, step->rows[row].request, GYRE_PROMPT, result);
     e->position = step->rows[row].position;
     e->n_top = asked->n_top_logprobs;
     e->token = result->argmax;
     e->logprob = asked->target >= 0 ? result->target_logprob : 0;
     e->rank = asked->target >= 0 ? result->target_rank : 0;
-    e->logits = asked->want_logits ? g->ops->logits(g->exe, row) : NULL;
+    e->logits = logits;
+    return OK;
 }
 
-static void publish_row(struct gyre *g, const struct step *step, int row) {
+static enum status publish_row(struct gyre *g, const struct step *step, int row) {
     struct request *r = step->rows[row].request;
     const struct sample_result *result = &g->results[row];
     int32_t position = step->rows[row].position;
     bool scored = r->asked.score_prompt && position >= r->asked.score_from && position < r->n_prompt;
     if (r->ended) // cancelled, or stopped by the token before: a surplus one
-        return;
+        return OK;
     if (result->not_finite) {
         struct error err;
         fail(&err, ERR_FORMAT, "the model gave logits that are not finite numbers after token %d: its weights are damaged", position);
         engine_end(g, r, GYRE_FAILED, &err);
-        return;
+        return OK;
     }
     if (result->nothing_left) {
         struct error err;
         fail(&err, ERR_ARG,
              "after token %d nothing is left that may come: allowed_token_ids, bad_words, logit_bias and min_tokens exclude all", position);
         engine_end(g, r, GYRE_FAILED, &err);
-        return;
+        return OK;
     }
     if (scored)
         r->sequence.first_row = position + 1; // so that a recomputation does not tell it again
     if (scored || step->plan.sample[row].want_logits)
-        publish_prompt(g, step, row);
+        TRY(publish_prompt(g, step, row));
     if (position < r->sequence.n_known - 1)
-        return;
+        return OK;
     if (r->asked.max_tokens > 0)
         publish_token(g, r, result);
     else
         engine_end(g, r, GYRE_LENGTH, NULL);
+    return OK;
 }
 
-static void publish(struct gyre *g, const struct step *step) {
+/* Fails where the device does while something is fetched from it. */
+static enum status publish(struct gyre *g, const struct step *step) {
     g->first_event = g->n_events = 0;
-    engine_pool_step(g, step);
+    TRY(engine_pool_step(g, step));
     for (int row = 0; row < step->plan.n_rows; row++)
-        publish_row(g, step, row);
+        TRY(publish_row(g, step, row));
+    return OK;
 }
 
 // ---- the step ---------------------------------------------------------------------------------------------------
@@ -222,8 +229,7 @@ static enum status collect(struct gyre *g) {
     g->collected_us = clock_us();
     scheduler_collect(&g->scheduler, (double)(g->collected_us - before_us));
     g->n_collected++;
-    publish(g, step);
-    return OK;
+    return publish(g, step);
 }
 
 /* Each request is told; nothing of the steps in flight is. */

@@ -354,15 +354,18 @@ static enum status cpu_collect(struct executable *exe, struct sample_result *res
     return OK;
 }
 
-static const float *cpu_logits(struct executable *exe, int row) {
+static enum status cpu_logits(struct executable *exe, int row, const float **out, struct error *err) {
+    (void)err;
     BUG_IF(row < 0 || row >= exe->logits.rows);
-    return mat_row(exe->logits, row);
+    *out = mat_row(exe->logits, row);
+    return OK;
 }
 
-static const float *cpu_hidden(struct executable *exe, int t) {
+static enum status cpu_hidden(struct executable *exe, int t, const float **out, struct error *err) {
+    (void)err;
     BUG_IF(t < 0 || t >= exe->plan.n_tokens);
-    struct mat hidden = value_of(exe, exe->program->hidden);
-    return hidden.at ? mat_row(hidden, t) : NULL;
+    *out = mat_row(value_of(exe, exe->program->hidden), t);
+    return OK;
 }
 
 static void cpu_memory(const struct executable *exe, struct device_memory *out) {

@@ -506,41 +506,43 @@ static enum status cuda_compile(struct backend *b, const struct program *p, stru
 // ---- what a step left -------------------------------------------------------------------------------------------
 
 /* A row, and those behind it that will be asked for too: every fetch waits for the device. */
-static void fetch_logits(struct executable *exe, const struct batch_plan *plan, int row) {
+static enum status fetch_logits(struct executable *exe, const struct batch_plan *plan, int row, struct error *err) {
     int end = row + 1;
     while (end < plan->n_rows && plan->sample[end].want_logits)
         end++;
     size_t row_bytes = (size_t)exe->logits.width * sizeof(float);
     const float *from = (const float *)exe->logits.at + (int64_t)row * exe->logits.stride;
-    cudaError_t code = cudaMemcpy2D(exe->logits_host + (int64_t)row * exe->logits.width, row_bytes, from,
-                                    (size_t)exe->logits.stride * sizeof(float), row_bytes, (size_t)(end - row), cudaMemcpyDeviceToHost);
-    if (code != cudaSuccess)
-        device_fault(exe->backend, NULL, code, "fetching the logits of row %d", row);
+    DEVICE_TRY(exe->backend, err,
+               cudaMemcpy2D(exe->logits_host + (int64_t)row * exe->logits.width, row_bytes, from, (size_t)exe->logits.stride * sizeof(float),
+                            row_bytes, (size_t)(end - row), cudaMemcpyDeviceToHost),
+               "%s: fetching the logits of rows %d to %d", exe->program->name, row, end - 1);
     exe->logits_there.step = exe->n_collected;
     exe->logits_there.first = row;
     exe->logits_there.end = end;
+    return OK;
 }
 
-static const float *cuda_logits(struct executable *exe, int row) {
+static enum status cuda_logits(struct executable *exe, int row, const float **out, struct error *err) {
     const struct batch_plan *plan = step_collected(exe)->plan;
     BUG_IF(row < 0 || row >= plan->n_rows || exe->n_started != exe->n_collected);
     if (exe->logits_there.step != exe->n_collected || row < exe->logits_there.first || row >= exe->logits_there.end)
-        fetch_logits(exe, plan, row);
-    return exe->logits_host + (int64_t)row * exe->logits.width;
+        TRY(fetch_logits(exe, plan, row, err));
+    *out = exe->logits_host + (int64_t)row * exe->logits.width;
+    return OK;
 }
 
-static const float *cuda_hidden(struct executable *exe, int t) {
+static enum status cuda_hidden(struct executable *exe, int t, const float **out, struct error *err) {
     BUG_IF(t < 0 || t >= step_collected(exe)->plan->n_tokens || exe->n_started != exe->n_collected);
     int64_t size = element_bytes(exe->hidden.element);
     char *at = (char *)exe->hidden.at + t * exe->hidden.stride * size;
-    cudaError_t code = cudaMemcpy(exe->hidden_host, at, (size_t)(exe->hidden.width * size), cudaMemcpyDeviceToHost);
-    if (code != cudaSuccess)
-        device_fault(exe->backend, NULL, code, "fetching the state of token %d", t);
+    DEVICE_TRY(exe->backend, err, cudaMemcpy(exe->hidden_host, at, (size_t)(exe->hidden.width * size), cudaMemcpyDeviceToHost),
+               "%s: fetching the state of token row %d", exe->program->name, t);
     enum element e = exe->hidden.element;
     const uint16_t *halves = (const uint16_t *)(const void *)exe->hidden_host;
     for (int i = exe->hidden.width - 1; e != ELEMENT_F32 && i >= 0; i--) // from the end, as a float takes the place of two
         exe->hidden_host[i] = e == ELEMENT_F16 ? f16_to_f32(halves[i]) : bf16_to_f32(halves[i]);
-    return exe->hidden_host;
+    *out = exe->hidden_host;
+    return OK;
 }
 
 /* What fast kernels of attention take. */

@@ -301,8 +301,11 @@ static enum status toy_collect(struct executable *exe, struct sample_result *res
     return OK;
 }
 
-static const float *toy_logits(struct executable *exe, int row) {
-    return exe->logits + (size_t)row * (size_t)exe->backend->program->vocab_size;
+static enum status toy_logits(struct executable *exe, int row, const float **out, struct error *err) {
+    if (toy_faults.logits_fail_in > 0 && --toy_faults.logits_fail_in == 0)
+        return fail(err, ERR_DEVICE, "the toy broke when its logits were fetched");
+    *out = exe->logits + (size_t)row * (size_t)exe->backend->program->vocab_size;
+    return OK;
 }
 
 static void toy_free_executable(struct executable *exe) {

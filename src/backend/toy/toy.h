@@ -31,10 +31,11 @@ struct toy_shape {
 };
 struct program *toy_program(const struct toy_shape *shape);
 
-/* For tests: what the next steps do wrong: a device that fails at run or collect, or logits that are not numbers after
- * `bad_token`. */
+/* For tests: what the next steps do wrong: a device that fails at run or collect, or when logits are fetched, or logits that are not
+ * numbers after `bad_token`. */
 struct toy_faults {
     int run_fails_in, collect_fails_in; // steps from now; 0: never
+    int logits_fail_in;                 // rows
     int32_t bad_token;                  // -1: none
 };
 extern struct toy_faults toy_faults;
