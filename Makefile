@@ -7,6 +7,7 @@
 #   make fuzz [FUZZ=json] [FUZZ_SECONDS=600]             every target of tests/fuzz for that long
 #   make soak [SOAK_SECONDS=600]                         mixed traffic at a server: right answers, flat memory
 #   make test-parity [BACKEND=cuda]                      every op of the dense test models against the CPU's plain functions
+#   make test-cuda-dry       the host side of the CUDA backend on a device that computes nothing: wants the CUDA toolkit, and no GPU
 #   make bench               what docs/benchmarks.md records
 #   make rooms               the include graph; fails on an edge that points up or sideways
 #   make explain             the program of the bundled model, one line an operation
@@ -62,7 +63,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-parity test-binaries cuda cuda-tests rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
+.PHONY: all run test test-parity test-binaries cuda cuda-tests test-cuda-dry rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -175,7 +176,8 @@ CUDA_SRC  := $(wildcard src/backend/cuda/*.c)
 CUDA_CODE := $(patsubst src/%.cu,build/cuda/%.cu.o,$(wildcard src/backend/cuda/*.cu))
 CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(CUDA_CODE) build/cuda/kernels.o
 # The launch functions of the runtime are watched by src/backend/cuda/faults.c.
-CUDA_LIBS := -Wl,--wrap=cudaLaunchKernelExC,--wrap=cudaLaunchKernel -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
+CUDA_WRAP := -Wl,--wrap=cudaLaunchKernelExC,--wrap=cudaLaunchKernel
+CUDA_LIBS := $(CUDA_WRAP) -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
 CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) $(addprefix tests/test_,goldens.c overlap.c sample_rows.c))
 
 build/cuda/%.o: src/%.c
@@ -231,6 +233,20 @@ build/cuda/bench_screen: bench/cuda/screen.cu bench/cuda/graph_time.cuh src/back
 build/cuda/bench_tiles: bench/cuda/tiles.cu bench/cuda/products.cuh src/backend/cuda/tiles.cu src/backend/cuda/kernels.h build/cuda/backend/cuda/norm.cu.o build/cuda/backend/cuda/quantise.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
 cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear $(PRODUCT_TESTS) build/cuda/test_place build/cuda/test_quantise build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_large build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/bench_sample build/cuda/libtimeline.so
+# The host side on a device that computes nothing (tests/cuda/dry), with what sanitizers see of it: wants the toolkit, and no GPU.
+DRY_OBJ := $(patsubst src/%.c,build/cuda/dry/%.o,$(CUDA_SRC)) build/cuda/dry/device.o build/cuda/dry/test_dry.o
+DRY_SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+build/cuda/dry/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
+build/cuda/dry/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) $(DRY_SAN) -I$(CUDA_HOME)/include -c -o $@ $<
+build/cuda/dry/%.o: tests/cuda/dry/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) $(DRY_SAN) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
+build/cuda/dry/test_dry: $(DRY_OBJ) $(CUDA_CODE) build/cuda/kernels.o $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) -lstdc++ -ldl
+test-cuda-dry: build/cuda/dry/test_dry
+	@$<
 build/cuda/bench_nodes: bench/cuda/nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o
@@ -294,4 +310,4 @@ format:
 clean:
 	rm -rf build
 
--include $(OBJECTS:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))
+-include $(OBJECTS:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS)) $(DRY_OBJ:.o=.d)

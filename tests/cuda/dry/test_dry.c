@@ -1,0 +1,103 @@
+/* test_dry.c - the host side of the CUDA backend on a device that computes nothing (device.h): what it asks a device for is what one gives. Wants no GPU. */
+#include "check.h"
+
+#include "backend/cuda/cuda.h"
+#include "device.h"
+#include "engine/engine.h"
+
+extern const struct backend_ops backend_cuda;
+
+/* What happened to two requests, one of which wants all that is drawn and told on the way, one its vector. */
+struct outcome {
+    bool opened;
+    struct gyre_error refused; // else
+    enum gyre_finish finish[2];
+    char why[2][800];
+};
+
+static void submit(struct gyre *g, int which, struct outcome *o) {
+    static const int32_t prompt[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+    static const struct gyre_logit_bias bias = {3, 1.0f};
+    struct gyre_request q = gyre_request_default(g);
+    uint64_t id;
+    q.prompt = prompt, q.n_prompt = ARRAY_LEN(prompt), q.ignore_eos = true;
+    q.max_tokens = which == 0 ? 4 : 0;
+    q.user = (void *)(intptr_t)which;
+    if (which == 0)
+        q.temperature = 1, q.logit_bias = &bias, q.n_logit_bias = 1, q.repetition_penalty = 1.1f, q.logprobs = true, q.n_top_logprobs = 3;
+    else
+        q.pooling = GYRE_POOL_MEAN;
+    struct gyre_error e;
+    o->finish[which] = GYRE_FAILED;
+    if (gyre_submit(g, &q, &id, &e) != 0)
+        snprintf(o->why[which], sizeof o->why[which], "%s", e.text);
+}
+
+static void run(const struct gyre_options *options, struct outcome *o) {
+    struct gyre *g;
+    *o = (struct outcome){.opened = false};
+    if (gyre_open(options, &g, &o->refused) != 0)
+        return;
+    o->opened = true;
+    for (int which = 0; which < 2; which++)
+        submit(g, which, o);
+    while (gyre_busy(g)) {
+        struct gyre_event e[16];
+        for (int i = 0, n = gyre_poll(g, e, 16); i < n; i++)
+            if (e[i].kind == GYRE_DONE) {
+                int which = (int)(intptr_t)e[i].user;
+                o->finish[which] = e[i].finish;
+                snprintf(o->why[which], sizeof o->why[which], "%s", e[i].error ? e[i].error : "");
+            }
+    }
+    gyre_close(g);
+}
+
+static struct gyre_options options_for(const char *folder) {
+    return (struct gyre_options){.model = folder,
+                                 .backend = &backend_cuda,
+                                 .dtype = "float16",
+                                 .max_seqs = 4,
+                                 .max_batched_tokens = 32,
+                                 .max_model_len = 64,
+                                 .kv_cache_bytes = 4 << 20};
+}
+
+static void expect_clean(const char *what) {
+    if (dry_alive() > 0)
+        dry_list_alive();
+    if (dry_alive() > 0 || dry_misuse())
+        fail_msg("%s: %lld things were not given back, misuse: %s", what, (long long)dry_alive(), dry_misuse() ? dry_misuse() : "none");
+}
+
+static const char *const models[] = {"llama",   "qwen2",     "gemma2",      "gemma3",  "gemma4",   "gpt_oss",
+                                     "mixtral", "qwen3_moe", "deepseek_v3", "qwen3_5", "diffllama"};
+
+static void every_family_asks_for_what_a_device_gives(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++)
+        for (int fp8 = 0; fp8 < 2; fp8++) {
+            struct outcome o;
+            char folder[80];
+            snprintf(folder, sizeof folder, "tests/models/%s", models[i]);
+            struct gyre_options options = options_for(folder);
+            if (fp8)
+                options.quantization = "fp8", options.kv_cache_dtype = strcmp(models[i], "deepseek_v3") ? "fp8" : NULL;
+            dry_begin(0, DRY_ONCE);
+            run(&options, &o);
+            if (!o.opened || o.finish[0] != GYRE_LENGTH || o.finish[1] != GYRE_LENGTH)
+                fail_msg("%s: %s; %s; %s", folder, o.opened ? "opened" : o.refused.text, o.why[0], o.why[1]);
+            printf("%-12s %-8s %lld calls\n", models[i], fp8 ? "fp8" : "float16", (long long)dry_calls());
+            expect_clean(folder);
+        }
+}
+
+int main(void) {
+    setenv("GYRE_SCREEN", "64", 1); // heads of test models are small
+    setenv("HOME", "", 1);          // plans are kept nowhere
+    unsetenv("XDG_CACHE_HOME");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_family_asks_for_what_a_device_gives),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
