@@ -418,6 +418,9 @@ enum status cuda_trace(struct executable *exe, double *op_us, int *op_nodes, str
 /* Of a graph that was captured from one stream: nodes that write zeros somewhere in these bytes are taken out, and one node zeroes all of the bytes
  * before the first that followed any of them, beside what else the graph begins with. */
 cudaError_t graph_gather_fills(cudaGraph_t graph, void *at, size_t n_bytes);
+/* Ends the capture of the backend's stream, whatever came of recording: *out is the caller's where that was OK, else nothing is left and the status given
+ * on. `what` of so many rows, for the sentence of a capture that fails. */
+enum status graph_captured(struct backend *b, enum status recorded, const char *what, int rows, cudaGraph_t *out, struct error *err);
 struct launch launch_of(const struct executable *exe, int rows); // a step that decodes in so many rows
 struct launch launch_for(const struct executable *exe, const struct batch_plan *plan);
 enum status graphs_capture(struct executable *exe, struct error *err);

@@ -73,17 +73,21 @@ cudaError_t graph_gather_fills(cudaGraph_t graph, void *at, size_t n_bytes) {
 
 // ---- capturing --------------------------------------------------------------------------------------------------
 
+enum status graph_captured(struct backend *b, enum status recorded, const char *what, int rows, cudaGraph_t *out, struct error *err) {
+    cudaError_t code = cudaStreamEndCapture(b->stream, out);
+    if (recorded == OK)
+        DEVICE_TRY(b, err, code, "%s of %d rows", what, rows);
+    else if (code == cudaSuccess)
+        cudaGraphDestroy(*out);
+    return recorded;
+}
+
 /* The nodes of a step. */
 static enum status record(struct executable *exe, const struct launch *l, enum cudaStreamCaptureMode mode, cudaGraph_t *out,
                           struct error *err) {
     struct backend *b = exe->backend;
     DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, mode), "a graph for %d rows", l->n_tokens);
-    enum status st = step_launch(exe, l, err);
-    cudaError_t code = cudaStreamEndCapture(b->stream, out);
-    if (st != OK)
-        return st;
-    DEVICE_TRY(b, err, code, "a graph for %d rows", l->n_tokens);
-    return OK;
+    return graph_captured(b, step_launch(exe, l, err), "a graph", l->n_tokens, out, err);
 }
 
 /* Once outside of a graph before: what a kernel's first launch loads must not be loaded while capturing. The plan on the device is
@@ -99,7 +103,6 @@ static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *ou
         code = cudaGraphInstantiate(out, graph, 0);
     cudaGraphDestroy(graph);
     DEVICE_TRY(b, err, code, "a graph for %d rows", rows);
-    DEVICE_TRY(b, err, cudaGraphUpload(*out, b->stream), "a graph for %d rows", rows);
     return OK;
 }
 
@@ -122,8 +125,11 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
     int n = padded_index(MIN(padded_rows(exe->bucket.max_seqs), MOST_GRAPH_ROWS)) + 1;
     exe->graphs = xcalloc((size_t)n, sizeof *exe->graphs);
     DEVICE_TRY(b, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, b->stream), "an empty plan");
-    for (exe->n_graphs = 0; exe->n_graphs < n; exe->n_graphs++)
-        TRY(capture(exe, padded_rows_at(exe->n_graphs), &exe->graphs[exe->n_graphs], err));
+    for (int i = 0; i < n; i++) {
+        TRY(capture(exe, padded_rows_at(i), &exe->graphs[i], err));
+        exe->n_graphs = i + 1; // to be freed, whatever comes
+        DEVICE_TRY(b, err, cudaGraphUpload(exe->graphs[i], b->stream), "a graph for %d rows", padded_rows_at(i));
+    }
     TRY(load_prompts(exe, err));
     DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "%s: steps without rows", exe->program->name);
     return OK;

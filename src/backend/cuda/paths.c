@@ -248,11 +248,8 @@ static enum status time_chain(struct search *s, int rows, double *us, struct err
     cudaGraphExec_t exec;
     DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing layers of %d rows", rows);
     enum status st = step_launch_ops(s->exe, &l, s->chain.first, s->chain.end, err);
-    cudaError_t code = cudaStreamEndCapture(b->stream, &graph);
-    if (st != OK)
-        return st;
-    DEVICE_TRY(b, err, code, "capturing layers of %d rows", rows);
-    code = cudaGraphInstantiate(&exec, graph, 0);
+    TRY(graph_captured(b, st, "capturing layers", rows, &graph, err));
+    cudaError_t code = cudaGraphInstantiate(&exec, graph, 0);
     cudaGraphDestroy(graph);
     DEVICE_TRY(b, err, code, "capturing layers of %d rows", rows);
     st = replay(s, exec, us, err);

@@ -48,11 +48,8 @@ static enum status capture(struct executable *exe, cudaGraphExec_t *out, struct 
     enum status st = step_launch(exe, &l, err);
     if (st == OK)
         st = trace_mark(exe, exe->program->n_ops, err);
-    cudaError_t code = cudaStreamEndCapture(b->stream, &graph);
-    if (st != OK)
-        return st;
-    DEVICE_TRY(b, err, code, "a graph with events");
-    code = graph_gather_fills(graph, exe->counters, (size_t)exe->program->n_ops * COUNTER_BYTES);
+    TRY(graph_captured(b, st, "a graph with events", l.n_tokens, &graph, err));
+    cudaError_t code = graph_gather_fills(graph, exe->counters, (size_t)exe->program->n_ops * COUNTER_BYTES);
     if (code == cudaSuccess)
         code = cudaGraphInstantiate(out, graph, 0);
     cudaGraphDestroy(graph);

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 enum { PROCESSORS = 132, MOST_SHARED = 227 << 10, USUAL_SHARED = 48 << 10, MOST_KERNELS = 8192 };
+enum { LARGE = 64 << 20 }; // such memory is mapped, so that only what is touched is there
 static const size_t TOTAL = (size_t)16 << 30;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -56,8 +57,8 @@ static void *made(enum kind kind, void *at, size_t n_bytes) {
     return at;
 }
 
-/* Of NULL nothing. */
-static bool given_back(enum kind kind, const void *at) {
+/* Its bytes; negative: it is not, as of NULL. */
+static int64_t given_back(enum kind kind, const void *at) {
     pthread_mutex_lock(&lock);
     struct thing **link = &things, *t = NULL;
     while (*link && ((*link)->at != at || (*link)->kind != kind))
@@ -70,8 +71,9 @@ static bool given_back(enum kind kind, const void *at) {
         misused(kind_names[kind]);
     }
     pthread_mutex_unlock(&lock);
+    int64_t n_bytes = t ? (int64_t)t->n_bytes : -1;
     free(t);
-    return t != NULL;
+    return n_bytes;
 }
 
 int64_t dry_alive(void) {
@@ -214,7 +216,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
-    if (given_back(STREAM, s))
+    if (given_back(STREAM, s) >= 0)
         free(s);
     return told(dry.is_lost ? cudaErrorIllegalAddress : cudaSuccess);
 }
@@ -316,7 +318,7 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from,
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t g) {
-    if (g && given_back(GRAPH, g)) {
+    if (given_back(GRAPH, g) >= 0) {
         drop_nodes(g);
         free(g);
     }
@@ -330,7 +332,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned l
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) {
-    if (given_back(EXEC, e))
+    if (given_back(EXEC, e) >= 0)
         free(e);
     return told(dry.is_lost ? cudaErrorIllegalAddress : cudaSuccess);
 }
@@ -355,7 +357,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
 }
 cudaError_t cudaEventCreate(cudaEvent_t *out) { return cudaEventCreateWithFlags(out, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
-    if (given_back(EVENT, e))
+    if (given_back(EVENT, e) >= 0)
         free(e);
     return told(dry.is_lost ? cudaErrorIllegalAddress : cudaSuccess);
 }
@@ -390,12 +392,18 @@ cudaError_t cudaMalloc(void **out, size_t n_bytes) {
     MAY_FAIL(cudaErrorMemoryAllocation);
     if (n_bytes > TOTAL - held)
         return told(cudaErrorMemoryAllocation);
-    *out = made(MEMORY, calloc(n_bytes ? n_bytes : 1, 1), n_bytes);
+    void *at = n_bytes >= LARGE ? mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                                : calloc(n_bytes ? n_bytes : 1, 1);
+    BUG_IF(!at || at == MAP_FAILED);
+    *out = made(MEMORY, at, n_bytes);
     return cudaSuccess;
 }
 cudaError_t cudaFree(void *at) {
     MUST_BE_ALLOWED();
-    if (given_back(MEMORY, at))
+    int64_t n_bytes = given_back(MEMORY, at);
+    if (n_bytes >= LARGE)
+        munmap(at, (size_t)n_bytes);
+    else if (n_bytes >= 0)
         free(at);
     return told(dry.is_lost ? cudaErrorIllegalAddress : cudaSuccess);
 }
@@ -407,7 +415,7 @@ cudaError_t cudaMallocHost(void **out, size_t n_bytes) {
 }
 cudaError_t cudaFreeHost(void *at) {
     MUST_BE_ALLOWED();
-    if (given_back(PINNED, at))
+    if (given_back(PINNED, at) >= 0)
         free(at);
     return told(dry.is_lost ? cudaErrorIllegalAddress : cudaSuccess);
 }
@@ -477,7 +485,7 @@ static CUresult reserve(CUdeviceptr *out, size_t n_bytes, size_t align, CUdevice
     return CUDA_SUCCESS;
 }
 static CUresult free_range(CUdeviceptr at, size_t n_bytes) {
-    if (given_back(RANGE, (void *)(uintptr_t)at))
+    if (given_back(RANGE, (void *)(uintptr_t)at) >= 0)
         munmap((void *)(uintptr_t)at, n_bytes);
     return CUDA_SUCCESS;
 }
@@ -492,7 +500,7 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t n_bytes, const 
 }
 static CUresult release(CUmemGenericAllocationHandle piece) {
     void *at = (void *)(uintptr_t)piece;
-    if (given_back(MEMORY, at))
+    if (given_back(MEMORY, at) >= 0)
         free(at);
     return CUDA_SUCCESS;
 }
@@ -696,7 +704,7 @@ static cublasStatus_t described(void *out) {
     return CUBLAS_STATUS_SUCCESS;
 }
 static cublasStatus_t dropped(void *at) {
-    if (given_back(DESCRIPTION, at))
+    if (given_back(DESCRIPTION, at) >= 0)
         free(at);
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,4 +1,6 @@
-/* test_dry.c - the host side of the CUDA backend on a device that computes nothing (device.h): what it asks a device for is what one gives. Wants no GPU. */
+/* test_dry.c - the host side of the CUDA backend on a device that computes nothing (device.h): what it asks a device for is what one gives, and whatever
+ * call fails, at the start or in a step, is told in a sentence and leaves nothing behind. Wants no GPU; every call of a start and two requests
+ * fails once. */
 #include "check.h"
 
 #include "backend/cuda/cuda.h"
@@ -10,6 +12,7 @@ extern const struct backend_ops backend_cuda;
 /* What happened to two requests, one of which wants all that is drawn and told on the way, one its vector. */
 struct outcome {
     bool opened;
+    int64_t opened_at;         // call
     struct gyre_error refused; // else
     enum gyre_finish finish[2];
     char why[2][800];
@@ -33,13 +36,33 @@ static void submit(struct gyre *g, int which, struct outcome *o) {
         snprintf(o->why[which], sizeof o->why[which], "%s", e.text);
 }
 
-static void run(const struct gyre_options *options, struct outcome *o) {
+/* What gyre bench decode asks of a device besides. */
+static void measure(struct gyre *g, struct outcome *o) {
+    struct device_limits limits;
+    struct error err = {0};
+    double *op_us = xcalloc((size_t)g->program->n_ops, sizeof *op_us), seconds;
+    int *op_nodes = xcalloc((size_t)g->program->n_ops, sizeof *op_nodes);
+    enum status st = g->ops->measure(g->backend, &limits, &err);
+    if (st == OK)
+        st = g->ops->trace(g->exe, op_us, op_nodes, &err);
+    if (st == OK)
+        st = g->ops->ladder(g->exe, 3, 2, &seconds, &err);
+    if (st == OK && !(limits.flops_per_s > 0 && limits.flops_per_s < 1e30 && limits.read_bytes_per_s < 1e30 && seconds > 0))
+        st = fail(&err, ERR_FORMAT, "?"); // no figure
+    o->finish[1] = st == OK ? GYRE_LENGTH : GYRE_FAILED;
+    snprintf(o->why[1], sizeof o->why[1], "%s", err.text);
+    free(op_us);
+    free(op_nodes);
+}
+
+static void run(const struct gyre_options *options, bool measures, struct outcome *o) {
     struct gyre *g;
     *o = (struct outcome){.opened = false};
     if (gyre_open(options, &g, &o->refused) != 0)
         return;
     o->opened = true;
-    for (int which = 0; which < 2; which++)
+    o->opened_at = dry_calls();
+    for (int which = 0; which < (measures ? 1 : 2); which++)
         submit(g, which, o);
     while (gyre_busy(g)) {
         struct gyre_event e[16];
@@ -50,6 +73,8 @@ static void run(const struct gyre_options *options, struct outcome *o) {
                 snprintf(o->why[which], sizeof o->why[which], "%s", e[i].error ? e[i].error : "");
             }
     }
+    if (measures && o->finish[0] == GYRE_LENGTH)
+        measure(g, o);
     gyre_close(g);
 }
 
@@ -84,12 +109,65 @@ static void every_family_asks_for_what_a_device_gives(void **state) {
             if (fp8)
                 options.quantization = "fp8", options.kv_cache_dtype = strcmp(models[i], "deepseek_v3") ? "fp8" : NULL;
             dry_begin(0, DRY_ONCE);
-            run(&options, &o);
+            run(&options, false, &o);
             if (!o.opened || o.finish[0] != GYRE_LENGTH || o.finish[1] != GYRE_LENGTH)
                 fail_msg("%s: %s; %s; %s", folder, o.opened ? "opened" : o.refused.text, o.why[0], o.why[1]);
             printf("%-12s %-8s %lld calls\n", models[i], fp8 ? "fp8" : "float16", (long long)dry_calls());
             expect_clean(folder);
         }
+}
+
+struct outcomes {
+    int64_t n_refused, n_ended, n_through;
+};
+
+static void judge(const char *what, const struct outcome *o, struct outcomes *all) {
+    expect_clean(what);
+    if (getenv("GYRE_TEST_TELL"))
+        printf("%s: %s; %s; %s\n", what, o->opened ? "opened" : o->refused.text, o->why[0], o->why[1]);
+    if (!o->opened && strlen(o->refused.text) < 20)
+        fail_msg("%s: refused with \"%s\"", what, o->refused.text);
+    bool through = o->opened && o->finish[0] == GYRE_LENGTH && o->finish[1] == GYRE_LENGTH;
+    for (int i = 0; o->opened && i < 2; i++)
+        if (o->finish[i] != GYRE_LENGTH && o->finish[0] == GYRE_LENGTH && strlen(o->why[i]) < 20)
+            fail_msg("%s: request %d ended with \"%s\"", what, i, o->why[i]);
+    all->n_refused += !o->opened, all->n_through += through, all->n_ended += o->opened && !through;
+}
+
+/* Every by-th call fails in a run of its own, from the first on, or the first behind the start; then none does. */
+static void fail_each(struct gyre_options options, bool measures, enum dry_fault fault, bool behind_start, int by) {
+    struct outcomes all = {0};
+    struct outcome o;
+    char what[300];
+    dry_begin(0, fault);
+    run(&options, measures, &o);
+    for (int64_t call = behind_start ? o.opened_at + 1 : 1;; call += by) {
+        dry_begin(call, fault);
+        run(&options, measures, &o);
+        if (!dry_failed())
+            break;
+        snprintf(what, sizeof what, "%s, call %lld, %s", options.model, (long long)call, dry_failed());
+        judge(what, &o, &all);
+    }
+    printf("%s: %lld starts refused, %lld times requests ended, %lld times nothing was seen\n", options.model, (long long)all.n_refused,
+           (long long)all.n_ended, (long long)all.n_through);
+    if (!o.opened || o.finish[0] != GYRE_LENGTH || o.finish[1] != GYRE_LENGTH)
+        fail_msg("%s, behind those that failed: %s; %s; %s", options.model, o.opened ? "opened" : o.refused.text, o.why[0], o.why[1]);
+}
+
+static void any_call_that_fails_is_told_and_leaves_nothing_behind(void **state) {
+    (void)state;
+    struct gyre_options options = options_for("tests/models/llama");
+    options.quantization = options.kv_cache_dtype = "fp8";
+    fail_each(options, false, DRY_ONCE, false, 1);
+    fail_each(options, true, DRY_ONCE, true, 5);
+}
+
+static void a_device_that_is_lost_is_told_and_leaves_nothing_behind(void **state) {
+    (void)state;
+    struct gyre_options options = options_for("tests/models/qwen3_5");
+    fail_each(options, false, DRY_LOST, false, 11);
+    fail_each(options, true, DRY_LOST, true, 31);
 }
 
 int main(void) {
@@ -98,6 +176,8 @@ int main(void) {
     unsetenv("XDG_CACHE_HOME");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_asks_for_what_a_device_gives),
+        cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
+        cmocka_unit_test(a_device_that_is_lost_is_told_and_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
