@@ -91,11 +91,15 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* A graph that did not start must not count as one that took no time. */
 static cudaError_t replay(struct backend *b, cudaGraphExec_t exec, float *ms) {
-    cudaEventRecord(b->begun, b->stream);
-    cudaGraphLaunch(exec, b->stream);
-    cudaEventRecord(b->ended, b->stream);
-    cudaError_t code = cudaEventSynchronize(b->ended);
+    cudaError_t code = cudaEventRecord(b->begun, b->stream);
+    if (code == cudaSuccess)
+        code = cudaGraphLaunch(exec, b->stream);
+    if (code == cudaSuccess)
+        code = cudaEventRecord(b->ended, b->stream);
+    if (code == cudaSuccess)
+        code = cudaEventSynchronize(b->ended);
     return code == cudaSuccess ? cudaEventElapsedTime(ms, b->begun, b->ended) : code;
 }
 

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda.h"
 
+#include <math.h>
 #include <stdio.h>
 
 enum { SIDE = 8192, ALGORITHMS = 8, PASSES = 7 };
@@ -36,10 +37,11 @@ static enum status timed(struct probe *p, float *ms, struct error *err) {
 }
 
 static enum status measure_read(struct probe *p, double *bytes_per_s, struct error *err) {
-    float ms, best = 1e9f;
+    float ms, best = INFINITY;
     for (int i = 0; i < PASSES; i++) {
         DEVICE_TRY(p->b, err, cudaEventRecord(p->begin, p->b->stream), "an event");
         launch_read(p->b->stream, p->n_processors, p->memory, READ_BYTES, p->b->workspace);
+        DEVICE_TRY(p->b, err, cudaGetLastError(), "reading %zu MiB", READ_BYTES >> 20);
         TRY(timed(p, &ms, err));
         best = MIN(best, ms);
     }
@@ -86,12 +88,13 @@ static enum status measure_product(struct probe *p, enum element e, const struct
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
     size_t side_bytes = (size_t)SIDE * SIDE * sizeof(float);
     char *a = p->memory, *y = a + 2 * side_bytes;
-    float ms, best = 1e9f;
+    float ms, best = INFINITY;
     int n = 0;
     if (cublasLtMatmulAlgoGetHeuristic(p->b->blas, q->description, q->x, q->x, q->y, q->y, q->wish, ALGORITHMS, found, &n) !=
         CUBLAS_STATUS_SUCCESS)
         n = 0;
     launch_fill(p->b->stream, p->n_processors, a, 2 * side_bytes, e);
+    DEVICE_TRY(p->b, err, cudaGetLastError(), "filling %zu MiB", 2 * side_bytes >> 20);
     for (int i = 0; i < n * PASSES; i++) {
         DEVICE_TRY(p->b, err, cudaEventRecord(p->begin, p->b->stream), "an event");
         cublasStatus_t code = cublasLtMatmul(p->b->blas, q->description, &one, a, q->x, a + side_bytes, q->x, &zero, y, q->y, y, q->y,
@@ -100,8 +103,10 @@ static enum status measure_product(struct probe *p, enum element e, const struct
         if (code == CUBLAS_STATUS_SUCCESS)
             best = MIN(best, ms);
     }
+    if (best == INFINITY)
+        return fail(err, ERR_UNSUPPORTED, "cuBLASLt has no product of %d by %d to measure", SIDE, SIDE);
     *flops_per_s = 2.0 * SIDE * SIDE * SIDE / best * 1e3;
-    return n > 0 ? OK : fail(err, ERR_UNSUPPORTED, "cuBLASLt has no product of %d by %d to measure", SIDE, SIDE);
+    return OK;
 }
 
 static enum status measure_element(struct probe *p, enum element e, double *flops_per_s, struct error *err) {

@@ -43,12 +43,12 @@ static void measure(struct gyre *g, struct outcome *o) {
     double *op_us = xcalloc((size_t)g->program->n_ops, sizeof *op_us), seconds;
     int *op_nodes = xcalloc((size_t)g->program->n_ops, sizeof *op_nodes);
     enum status st = g->ops->measure(g->backend, &limits, &err);
+    if (st == OK) // no figure is made of what did not run
+        EXPECT(limits.read_bytes_per_s < 5e14 && limits.flops_per_s < 5e17 && limits.flops_per_s > 5e16);
     if (st == OK)
         st = g->ops->trace(g->exe, op_us, op_nodes, &err);
     if (st == OK)
         st = g->ops->ladder(g->exe, 3, 2, &seconds, &err);
-    if (st == OK && !(limits.flops_per_s > 0 && limits.flops_per_s < 1e30 && limits.read_bytes_per_s < 1e30 && seconds > 0))
-        st = fail(&err, ERR_FORMAT, "?"); // no figure
     o->finish[1] = st == OK ? GYRE_LENGTH : GYRE_FAILED;
     snprintf(o->why[1], sizeof o->why[1], "%s", err.text);
     free(op_us);
@@ -160,7 +160,7 @@ static void any_call_that_fails_is_told_and_leaves_nothing_behind(void **state) 
     struct gyre_options options = options_for("tests/models/llama");
     options.quantization = options.kv_cache_dtype = "fp8";
     fail_each(options, false, DRY_ONCE, false, 1);
-    fail_each(options, true, DRY_ONCE, true, 5);
+    fail_each(options, true, DRY_ONCE, true, 3);
 }
 
 static void a_device_that_is_lost_is_told_and_leaves_nothing_behind(void **state) {
