@@ -804,22 +804,27 @@ void rig_expect_in_every_schedule(struct rig *rig, const double *want, double mo
 
 double rig_multiply(const double *w, int64_t out, int64_t in, const double *x, double *y) {
     double largest = 0;
-    for (int64_t o = 0; o < out; o++) {
-        double squares = 0;
-        y[o] = 0;
-        for (int64_t i = 0; i < in; i++) {
-            y[o] += w[o * in + i] * x[i];
-            squares += w[o * in + i] * x[i] * w[o * in + i] * x[i];
+    for (int64_t o = 0; o < out; o++, w += in) {
+        double even = 0, odd = 0, even_squares = 0, odd_squares = 0; // sums that do not wait for each other
+        for (int64_t i = 0; i + 1 < in; i += 2) {
+            double a = w[i] * x[i], b = w[i + 1] * x[i + 1];
+            even += a;
+            odd += b;
+            even_squares += a * a;
+            odd_squares += b * b;
         }
-        largest = fmax(largest, sqrt(squares));
+        double last = in % 2 ? w[in - 1] * x[in - 1] : 0;
+        y[o] = even + odd + last;
+        largest = fmax(largest, sqrt(even_squares + odd_squares + last * last));
     }
     return largest;
 }
 
 double *rig_wide_input(struct rig *rig, int i, int seq, int row) {
     double *x = rig_doubles(rig, rig->o.widths[i]);
+    const float *in = rig_input(rig, i, seq, row);
     for (int k = 0; k < rig->o.widths[i]; k++)
-        x[k] = (double)rig_input(rig, i, seq, row)[k];
+        x[k] = (double)in[k];
     return x;
 }
 
