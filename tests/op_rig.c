@@ -373,12 +373,27 @@ static struct bucket bucket_of(const struct rig *rig) {
 /* The CPU's plain functions; for a device its fast ones, which those have been held to. */
 static const char *oracle_kernels(void) { return rig_backend() == &backend_cpu ? "reference" : NULL; }
 
+static void refuse_what_is_timed(const struct rig *rig) {
+    bool is_wide = rig->o.kernels && strcmp(rig->o.kernels, "float32") == 0;
+    for (int i = 0; i < rig->p->n_ops; i++) {
+        const struct op *op = &rig->p->ops[i];
+        const struct weight *w = op->weights[0];
+        if (op->code != OP_LINEAR)
+            continue;
+        bool is_narrow = rig->o.quantization || w->parts[0].dtype == DT_F8_E4M3;
+        if (w->out * w->in * (is_wide ? 4 : is_narrow ? 1 : 2) >= RIG_TIMED_BYTES)
+            fail_msg("a case in brief has a product of [%lld, %lld], which is timed", (long long)w->out, (long long)w->in);
+    }
+}
+
 void rig_result(struct rig *rig, val out) {
     struct program *p = rig->p;
     struct error err;
     rig->out = out;
     op_sample(p, op_take_rows(p, out));
     bool cpu = rig->ops == &backend_cpu;
+    if (rig_is_brief() && !cpu)
+        refuse_what_is_timed(rig);
     double begun = seconds();
     struct backend_options options = {.n_threads = rig->o.n_threads,
                                       .kernels = rig->o.like ? oracle_kernels()

@@ -85,6 +85,10 @@ bool rig_takes_case(void);
 /* Whether a case is to take few steps: GYRE_TEST_BRIEF is set, as each step costs a sanitizer some hundred milliseconds. */
 bool rig_is_brief(void);
 
+/* A device times the library's algorithms for a weight of so many bytes (gemm_plan.c), by thousands of launches of kernels that are not ours. No
+ * case in brief has one. */
+enum { RIG_TIMED_BYTES = 2 << 20 };
+
 /* As many sequences as a step may have, so long that SCHEDULE_SIZES computes them in one step of each number of sequences from 1 to 64,
  * and of each that a step may be padded to and some between up to 512, in random order. */
 struct rig_options rig_sizes(struct rig_options options);

@@ -233,6 +233,8 @@ static void tokens_are_those_of_the_reference(void **state) {
         struct shape s = {outs[i], ins[below(ARRAY_LEN(ins))], below(2), 0, some_dtype()};
         if (s.out > 4099)
             s.in = ins[below(3)];
+        if (rig_is_brief() && s.out * s.in * 2 >= RIG_TIMED_BYTES)
+            s.in = ins[0];
         head_open(&h, s, -1, 0);
         run_steps(&h);
         head_close(&h);
@@ -245,7 +247,7 @@ static void tokens_of_a_large_vocabulary_too(void **state) {
     if (!rig_takes_case())
         return;
     struct head h;
-    head_open(&h, (struct shape){152064, 24, false, 0, some_dtype()}, -1, 0);
+    head_open(&h, (struct shape){rig_is_brief() ? 40000 : 152064, 24, false, 0, some_dtype()}, -1, 0);
     for (int i = 0; i < (rig_is_brief() ? 1 : 8); i++)
         run_step(&h, 1 + below(h.most_rows), i == 5, true);
     head_close(&h);
