@@ -168,7 +168,8 @@ static void compare(struct rig *rig, const double *got, const double *want, cons
 /* Steps that take a sanitizer long, and float32 products of the larger layers. */
 static bool is_for_brief(const struct layer_case *c, const struct storing *s, int n_seqs) {
     int kv = c->n_kv_heads * c->head_dim * (c->v_from_k ? 1 : 2), widest = MAX(2 * c->ffn, c->n_heads * c->head_dim + kv);
-    return n_seqs <= 130 && widest * c->width * (strcmp(s->dtype, "float32") == 0 ? 4 : 2) < RIG_TIMED_BYTES;
+    bool is_wide = s->dtype && strcmp(s->dtype, "float32") == 0;
+    return n_seqs <= 130 && widest * c->width * (is_wide ? 4 : 2) < RIG_TIMED_BYTES;
 }
 
 static void layer_case(const struct layer_case *c, const struct storing *s, int n_seqs) {
