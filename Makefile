@@ -176,7 +176,7 @@ CUDA_SRC  := $(wildcard src/backend/cuda/*.c)
 CUDA_CODE := $(patsubst src/%.cu,build/cuda/%.cu.o,$(wildcard src/backend/cuda/*.cu))
 CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(CUDA_CODE) build/cuda/kernels.o
 # The launch functions of the runtime are watched by src/backend/cuda/faults.c.
-CUDA_WRAP := -Wl,--wrap=cudaLaunchKernelExC,--wrap=cudaLaunchKernel
+CUDA_WRAP := -Wl,--wrap=cudaLaunchKernelExC,--wrap=__cudaLaunchKernel
 CUDA_LIBS := $(CUDA_WRAP) -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
 CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) $(addprefix tests/test_,goldens.c overlap.c sample_rows.c))
 

@@ -128,8 +128,11 @@ static bool has_long(const struct launch *l) { return l->n_tokens > l->n_seqs; }
 /* Then no sequence has few tokens. */
 static bool is_one_prompt(const struct launch *l) { return l->n_seqs == 1 && l->n_tokens > DECODE_TOKENS; }
 
-void attention_lists_launch(const struct executable *exe, const struct launch *l) {
+enum status attention_lists_launch(const struct executable *exe, const struct launch *l, struct error *err) {
     launch_attention_parts(l, exe->parts, has_long(l) ? exe->n_parts : exe->n_parts / 2, has_long(l) ? 1 : 2);
+    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "%s: lists of attention for %d tokens of %d sequences", exe->program->name, l->n_tokens,
+               l->n_seqs);
+    return OK;
 }
 
 struct dqkv qkv_of(const struct op *op) {

@@ -11,6 +11,7 @@
 // ---- open -------------------------------------------------------------------------------------------------------
 
 static enum status no_device(struct error *err, cudaError_t code, const char *what) {
+    cudaGetLastError(); // is told
     if (code == cudaErrorMemoryAllocation) // there is no context yet to ask how much is free
         return fail(
             err, ERR_MEMORY,
@@ -20,15 +21,18 @@ static enum status no_device(struct error *err, cudaError_t code, const char *wh
 }
 
 /* Plans of products are good for this card, driver and library, and choices between paths for these kernels. */
-static void open_plans(struct backend *b) {
+static enum status open_plans(struct backend *b, struct error *err) {
     char machine[400], path[4096];
     struct cudaDeviceProp card = {0};
     int driver = 0;
-    cudaGetDeviceProperties(&card, b->device);
+    cudaError_t code = cudaGetDeviceProperties(&card, b->device);
+    if (code != cudaSuccess)
+        return no_device(err, code, "the GPU does not say what it is");
     cudaDriverGetVersion(&driver);
     snprintf(machine, sizeof machine, "%.200s, %d multiprocessors, driver %d, cuBLASLt %zu, kernels %016llx", card.name,
              card.multiProcessorCount, driver, cublasLtGetVersion(), (unsigned long long)manifest_hash(&kernel_list));
     b->plans = plan_cache_open(plan_cache_path(path, sizeof path, machine) ? path : NULL, machine);
+    return OK;
 }
 
 static enum status open_parts(struct backend *b, struct error *err) {
@@ -49,15 +53,16 @@ static enum status open_parts(struct backend *b, struct error *err) {
     if ((code = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking)) != cudaSuccess)
         return no_device(err, code, "no stream");
     TRY(memory_take(b, &b->workspace, WORKSPACE_BYTES, "workspace", err));
-    if ((code = cudaMallocHost((void **)&b->counts, sizeof *b->counts)) != cudaSuccess)
-        return no_device(err, code, "no words of the host's");
+    if ((code = cudaMallocHost((void **)&b->counts, sizeof *b->counts)) == cudaErrorMemoryAllocation)
+        return cudaGetLastError(), fail(err, ERR_MEMORY, "--device cuda: no pinned memory of the host's can be had (ulimit -l, cgroup)");
+    if (code != cudaSuccess)
+        return no_device(err, code, "no pinned memory of the host's");
     *b->counts = (struct dcounts){0};
     if (cublasLtCreate(&b->blas) != CUBLAS_STATUS_SUCCESS)
         return fail(err, ERR_UNSUPPORTED, "--device cuda: cuBLASLt does not start");
     if ((code = cudaEventCreate(&b->begun)) != cudaSuccess || (code = cudaEventCreate(&b->ended)) != cudaSuccess)
         return no_device(err, code, "no event");
-    open_plans(b);
-    return OK;
+    return open_plans(b, err);
 }
 
 static void cuda_free(struct backend *b) {
@@ -76,6 +81,7 @@ static void cuda_free(struct backend *b) {
         cublasLtDestroy(b->blas);
     if (b->stream)
         cudaStreamDestroy(b->stream);
+    cudaGetLastError(); // whatever could not be given back: the next backend of this process has nothing to do with it
     free(b);
 }
 

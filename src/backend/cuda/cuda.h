@@ -349,7 +349,7 @@ enum status cuda_ladder(struct executable *exe, int n_tokens, int n_out, double 
 enum element attention_query_element(const struct backend *b, const struct op *op); // what an ATTENTION rounds its queries to
 enum status attention_plan(struct executable *exe, struct error *err);
 void attention_free(struct executable *exe);
-void attention_lists_launch(const struct executable *exe, const struct launch *l); // once a step, before its ops
+enum status attention_lists_launch(const struct executable *exe, const struct launch *l, struct error *err); // once a step, before its ops
 struct dqkv qkv_of(const struct op *op);                                           // of a QKV_PREP
 /* Whether the ATTENTION behind this QKV_PREP does it too in such a step. */
 bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l);

@@ -2,8 +2,9 @@
  * its grid, its threads and its shared memory beside what the device allows.
  *
  * Launches are watched by the linker: every call of the runtime's two launch functions in this library comes by here (--wrap in the
- * Makefile), so that no launcher has to tell. A kernel that fails while it runs is not known by name: the device says so when it is
- * waited for, and the sentence how to find out. */
+ * Makefile), so that no launcher has to tell: cudaLaunchKernelExC, which launch_node is made of, and what the compiler (of CUDA 13) makes of <<<>>>. A
+ * kernel that fails while it runs is not known by name: the device says so when it is waited for or asked for the next, which is not to blame, and
+ * the sentence how to find out. */
 #include "backend/cuda/cuda.h"
 
 #include <stdarg.h>
@@ -11,7 +12,14 @@
 
 // ---- launches ---------------------------------------------------------------------------------------------------
 
-/* The last launch that was refused, of this thread. */
+/* Of a kernel that ran; the context is lost with it. */
+static bool is_of_a_kernel(cudaError_t code) {
+    return code == cudaErrorIllegalAddress || code == cudaErrorLaunchFailure || code == cudaErrorMisalignedAddress ||
+           code == cudaErrorIllegalInstruction || code == cudaErrorInvalidAddressSpace || code == cudaErrorInvalidPc ||
+           code == cudaErrorHardwareStackError || code == cudaErrorLaunchTimeout;
+}
+
+/* The launch that was refused, of this thread. */
 static _Thread_local struct {
     const void *kernel; // NULL: none since it was told
     dim3 grid, block;
@@ -21,11 +29,11 @@ static _Thread_local struct {
 
 cudaError_t __real_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args);
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args);
-cudaError_t __real_cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
-cudaError_t __wrap_cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
+cudaError_t __real___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
+cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
 
 static cudaError_t note(cudaError_t code, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
-    if (code != cudaSuccess && !refused.kernel) {
+    if (code != cudaSuccess && !is_of_a_kernel(code) && !refused.kernel) {
         refused.kernel = kernel;
         refused.grid = grid, refused.block = block;
         refused.shared = shared, refused.stream = stream;
@@ -38,8 +46,8 @@ cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const v
     return note(code, kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
 }
 
-cudaError_t __wrap_cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
-    return note(__real_cudaLaunchKernel(kernel, grid, block, args, shared, stream), kernel, grid, block, shared, stream);
+cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
+    return note(__real___cudaLaunchKernel(kernel, grid, block, args, shared, stream), kernel, grid, block, shared, stream);
 }
 
 /* Goes behind what was being done. */
@@ -65,13 +73,6 @@ static void tell_launch(const struct backend *b, char *out, size_t n) {
 
 // ---- faults -----------------------------------------------------------------------------------------------------
 
-/* Of a kernel that ran; the context is lost with it. */
-static bool is_of_a_kernel(cudaError_t code) {
-    return code == cudaErrorIllegalAddress || code == cudaErrorLaunchFailure || code == cudaErrorMisalignedAddress ||
-           code == cudaErrorIllegalInstruction || code == cudaErrorInvalidAddressSpace || code == cudaErrorInvalidPc ||
-           code == cudaErrorHardwareStackError || code == cudaErrorLaunchTimeout;
-}
-
 enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...) {
     char what[300], launch[420];
     va_list args;
@@ -83,6 +84,7 @@ enum status device_fault(struct backend *b, struct error *err, cudaError_t code,
         fail(&b->fault, ERR_DEVICE, "CUDA device %d: %s%s: %s%s", b->device, what, launch, cudaGetErrorString(code),
              is_of_a_kernel(code) ? "; CUDA_LAUNCH_BLOCKING=1 and --enforce-eager tell in which op" : "");
     }
+    cudaGetLastError(); // is told: the next engine of this process has nothing to do with it
     if (err)
         *err = b->fault;
     return ERR_DEVICE;
@@ -91,11 +93,11 @@ enum status device_fault(struct backend *b, struct error *err, cudaError_t code,
 void op_described(const struct executable *exe, const struct compiled_op *c, int n_rows, char *out, size_t n) {
     const struct op *op = c->op;
     const struct weight *w = op->weights[0];
-    int at = (int)(op - exe->program->ops);
+    int at = (int)(op - exe->program->ops), width = val_given(op->in[0]) ? op->in[0].width : op->out[0].width;
     if (w)
         snprintf(out, n, "%s: op %d, %s with %s [%lld, %lld] for %d rows of %d", exe->program->name, at, op_name(op->code), w->name,
-                 (long long)w->out, (long long)w->in, n_rows, op->in[0].width);
+                 (long long)w->out, (long long)w->in, n_rows, width);
     else
-        snprintf(out, n, "%s: op %d, %s for %d rows of %d > %d", exe->program->name, at, op_name(op->code), n_rows, op->in[0].width,
+        snprintf(out, n, "%s: op %d, %s for %d rows of %d > %d", exe->program->name, at, op_name(op->code), n_rows, width,
                  op->out[0].width);
 }

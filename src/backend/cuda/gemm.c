@@ -19,6 +19,9 @@ static cudaDataType_t type_of(enum element e) {
 }
 
 enum status gemm_refused(const struct op *op, int rows, cublasStatus_t code, struct error *err) {
+    if (rows == 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: cuBLASLt does not describe products with [%lld, %lld]: %s", op->weights[0]->name,
+                    (long long)op->weights[0]->out, (long long)op->weights[0]->in, cublasLtGetStatusString(code));
     return fail(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no product of %d rows with [%lld, %lld]: %s", op->weights[0]->name, rows,
                 (long long)op->weights[0]->out, (long long)op->weights[0]->in, cublasLtGetStatusString(code));
 }
@@ -186,17 +189,24 @@ bool gemm_settles(const struct gemm *g, int n_rows) {
     return (p->path == PATH_TILES && !g->act) || (p->path == PATH_SPLIT && split_settles(g->weight, p->rows));
 }
 
+/* "model.layers.0.mlp.down_proj.weight: the product of 24 rows with [3584, 18944] by split.cu did not start" */
+static enum status did_not_start(const struct gemm *g, const struct plan_of_rows *p, cudaError_t code, const char *why, struct error *err) {
+    static const char *const by[N_PATHS] = {[PATH_VALUE] = "cuBLASLt", [PATH_TWIN] = "cuBLASLt", [PATH_TILES] = "tiles.cu",
+                                            [PATH_WIDE] = "wide.cu",   [PATH_SPLIT] = "split.cu", [PATH_LARGE] = "large.cu"};
+    bool large = p->path == PATH_WIDE && p->rows > WIDE_MAX_ROWS;
+    return device_fault(g->backend, err, code, "%s: the product of %d rows with [%lld, %lld] by %s did not start%s%s", g->op->weights[0]->name,
+                        p->rows, (long long)g->weight.out, (long long)g->weight.in, by[large ? PATH_LARGE : p->path], why ? ", " : "",
+                        why ? why : "");
+}
+
 enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, struct error *err) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
     if (p->path != gemm_library(g)) {
-        DEVICE_TRY(g->backend, err, put_ours(g, p, v), "%s: the product of %d rows did not start", g->op->weights[0]->name, n_rows);
-        return OK;
+        cudaError_t code = put_ours(g, p, v);
+        return code == cudaSuccess ? OK : did_not_start(g, p, code, NULL, err);
     }
     bool counts = p->algorithm.workspace_bytes <= COUNTER_BYTES && g->counter;
     struct operands o = {g->weight.at, v->x.at, v->y.at, counts ? g->counter : g->backend->workspace};
     cublasStatus_t code = gemm_put(g, p, &p->algorithm, o);
-    if (code != CUBLAS_STATUS_SUCCESS)
-        return device_fault(g->backend, err, cudaErrorUnknown, "%s: the product of %d rows did not start: %s", g->op->weights[0]->name,
-                            n_rows, cublasLtGetStatusString(code));
-    return OK;
+    return code == CUBLAS_STATUS_SUCCESS ? OK : did_not_start(g, p, cudaErrorUnknown, cublasLtGetStatusString(code), err);
 }

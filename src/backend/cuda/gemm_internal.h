@@ -33,6 +33,7 @@ struct gemm {
 
 struct plan_key gemm_shape(const struct gemm *g); // without rows, alignments and what belongs to a choice between paths
 
+/* rows 0: of all numbers of rows. */
 enum status gemm_refused(const struct op *op, int rows, cublasStatus_t code, struct error *err);
 /* What a launch reads and writes beside the weight's shape, which is the gemm's. */
 struct operands {

@@ -79,6 +79,7 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
     if (!few)
         gemm_add_proposals(g, p, MANY, &proposals);
     fill_input(g, p->rows);
+    DEVICE_TRY(g->backend, err, cudaGetLastError(), "%s: filling an input of %d rows", g->op->weights[0]->name, p->rows);
     gemm_race(g, p, &proposals, &likes, repetitions(g, p->rows), few ? FEW_ROUNDS : MANY_ROUNDS, us);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] >= 0 && (best < 0 || us[i] < us[best]))

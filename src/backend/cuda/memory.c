@@ -12,8 +12,8 @@ enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, con
     size_t free_bytes = 0, total = 0;
     if (cudaMalloc((void **)out, (size_t)MAX(n_bytes, 1)) == cudaSuccess)
         return OK;
-    cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
+    cudaGetLastError(); // of either
     return fail(err, ERR_MEMORY, "CUDA device %d has no room for %lld MiB of %s: %zu of its %zu MiB are free", b->device,
                 (long long)((n_bytes + (1 << 20) - 1) >> 20), what, free_bytes >> 20, total >> 20);
 }
@@ -45,8 +45,10 @@ enum status cuda_cache_room(struct backend *b, const struct program *p, struct b
 
 void cuda_memory(const struct executable *exe, struct device_memory *out) {
     size_t free_bytes = 0, total = 0;
-    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
+        cudaGetLastError();
         total = 0; // not known
+    }
     int64_t screen = exe->backend->screen.head ? exe->backend->screen.n_bytes : 0;
     *out = (struct device_memory){.weight_copies = exe->backend->weight_bytes - screen,
                                   .head_screen = screen,

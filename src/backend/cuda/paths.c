@@ -218,6 +218,7 @@ static enum status fill_inputs(const struct search *s, int rows, struct error *e
             else
                 launch_fill_dummy(b->stream, &random, 0, rows * x->stride, x->at, x->element);
         }
+    DEVICE_TRY(b, err, cudaGetLastError(), "filling what layers of %d rows read", rows);
     return OK;
 }
 
@@ -376,7 +377,7 @@ enum status paths_choose(struct executable *exe, struct error *err) {
         return OK;
     DEVICE_TRY(b, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, b->stream), "an empty plan");
     struct launch l = launch_of(exe, 1);
-    attention_lists_launch(exe, &l); // empty ones
+    TRY(attention_lists_launch(exe, &l, err)); // empty ones
     TRY(choose_of_layers(&s, err));
     return choose_of_head(&s, err);
 }

@@ -33,8 +33,10 @@ int64_t screen_room(struct backend *b, const struct program *p) {
         return 0;
     struct dweight w = weight_on_device(b, head->weights[0])->matrix;
     bool fits = (w.element == ELEMENT_F16 || w.element == ELEMENT_BF16) && w.in % 8 == 0; // rows are read 16 bytes at a time
-    if (!fits || !is_wanted(w.out * w.in * element_bytes(w.element)) || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+    if (!fits || !is_wanted(w.out * w.in * element_bytes(w.element)))
         return 0;
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+        cudaGetLastError(); // then none counts as free
     int64_t n_bytes = screen_copy_bytes(w);
     b->screen.left_out = n_bytes > ((int64_t)free_bytes - b->weight_bytes) / SHARE;
     b->screen.n_bytes = n_bytes;
@@ -43,9 +45,15 @@ int64_t screen_room(struct backend *b, const struct program *p) {
 }
 
 /* Of a head that holds what is not finite there is none. */
-static enum status keep_finite(struct backend *b, const unsigned long long *on_device, struct error *err) {
+static enum status copy_if_finite(struct backend *b, unsigned long long *n_on_device, struct error *err) {
+    struct dscreen s = {.w = weight_on_device(b, b->screen.head)->matrix, .copy = b->screen.copy};
+    const char *name = b->screen.head->name;
     unsigned long long n_not_finite;
-    DEVICE_TRY(b, err, cudaMemcpy(&n_not_finite, on_device, sizeof n_not_finite, cudaMemcpyDeviceToHost), "copying a head to 8 bits");
+    DEVICE_TRY(b, err, cudaMemsetAsync(n_on_device, 0, sizeof n_not_finite, b->stream), "%s: copying it to 8 bits", name);
+    launch_screen_copy(b->stream, &s, n_on_device);
+    DEVICE_TRY(b, err, cudaGetLastError(), "%s: copying it to 8 bits", name);
+    DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "%s: copying it to 8 bits", name);
+    DEVICE_TRY(b, err, cudaMemcpy(&n_not_finite, n_on_device, sizeof n_not_finite, cudaMemcpyDeviceToHost), "%s: copying it to 8 bits", name);
     b->screen.not_finite = n_not_finite > 0;
     if (b->screen.not_finite)
         b->screen.head = NULL;
@@ -53,16 +61,11 @@ static enum status keep_finite(struct backend *b, const unsigned long long *on_d
 }
 
 enum status screen_copy(struct backend *b, struct error *err) {
+    unsigned long long *n_not_finite;
     if (!b->screen.head)
         return OK;
-    struct dscreen s = {.w = weight_on_device(b, b->screen.head)->matrix, .copy = b->screen.copy};
-    unsigned long long *n_not_finite;
     DEVICE_TRY(b, err, cudaMalloc((void **)&n_not_finite, sizeof *n_not_finite), "a count");
-    cudaMemsetAsync(n_not_finite, 0, sizeof *n_not_finite, b->stream);
-    launch_screen_copy(b->stream, &s, n_not_finite);
-    cudaError_t code = cudaStreamSynchronize(b->stream);
-    enum status st = code == cudaSuccess ? keep_finite(b, n_not_finite, err)
-                                         : device_fault(b, err, code, "%s: copying it to 8 bits", b->screen.head->name);
+    enum status st = copy_if_finite(b, n_not_finite, err);
     cudaFree(n_not_finite);
     return st;
 }

@@ -38,6 +38,7 @@ static enum status find(const struct executable *exe, const struct compiled_op *
     struct dgated_sizes sizes = {linear->matrix[0], norm->floats[0].at, linear->floats[1].at, norm->op->args.norm.plus_one};
     int n = (int)(sizes.w.out / 2);
     launch_gated_sizes(exe->backend->stream, &sizes, on_device);
+    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "%s: sizes of %d columns", linear->op->weights[0]->name, n);
     DEVICE_TRY(exe->backend, err,
                cudaMemcpyAsync(squares, on_device, (size_t)n * sizeof *squares, cudaMemcpyDeviceToHost, exe->backend->stream),
                "%s: sizes of %d columns", linear->op->weights[0]->name, n);

@@ -263,7 +263,7 @@ enum status step_launch_ops(struct executable *exe, const struct launch *l, int 
 }
 
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
-    attention_lists_launch(exe, l);
+    TRY(attention_lists_launch(exe, l, err));
     return step_launch_ops(exe, l, 0, exe->program->n_ops, err);
 }
 

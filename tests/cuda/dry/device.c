@@ -21,7 +21,7 @@ static _Thread_local cudaError_t last;
 static struct {
     int64_t n_calls, fail_at, n_unordered, n_kernels;
     enum dry_fault fault;
-    const char *failed;
+    const char *failed, *failed_kernel;
     bool is_lost;
     char misuse[200];
 } dry;
@@ -133,6 +133,7 @@ void dry_begin(int64_t fail_at, enum dry_fault fault) {
 
 int64_t dry_calls(void) { return dry.n_calls; }
 const char *dry_failed(void) { return dry.failed; }
+const char *dry_failed_kernel(void) { return dry.failed_kernel; }
 int64_t dry_unordered(void) { return dry.n_unordered; }
 const char *dry_misuse(void) { return dry.misuse[0] ? dry.misuse : NULL; }
 
@@ -146,6 +147,7 @@ const char *cudaGetErrorString(cudaError_t code) {
     switch (code) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    case cudaErrorLaunchOutOfResources: return "too many resources requested for launch";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
     case cudaErrorInvalidValue: return "invalid argument";
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
@@ -653,6 +655,13 @@ cudaError_t cudaOccupancyMaxActiveClusters(int *n, const void *kernel, const cud
     return cudaSuccess;
 }
 
+static cudaError_t may_start(const void *kernel) {
+    const char *failed = dry.failed;
+    cudaError_t code = may_fail("a launch", cudaErrorLaunchOutOfResources);
+    if (dry.failed != failed)
+        dry.failed_kernel = kernels[kernel_at(kernel)].name;
+    return code;
+}
 static cudaError_t look_at(const void *kernel, dim3 grid, dim3 block, size_t shared, unsigned cluster) {
     dry.n_kernels++;
     bool grid_fits = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535;
@@ -664,7 +673,8 @@ static cudaError_t look_at(const void *kernel, dim3 grid, dim3 block, size_t sha
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *kernel, void **arguments) {
     unsigned cluster = 1;
     (void)arguments;
-    MAY_FAIL(cudaErrorLaunchOutOfResources);
+    if (may_start(kernel) != cudaSuccess)
+        return cudaPeekAtLastError();
     for (unsigned i = 0; i < c->numAttrs; i++)
         if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
             cluster = c->attrs[i].val.clusterDim.x;
@@ -691,7 +701,8 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
 cudaError_t __cudaGetKernel(cudaKernel_t *out, const void *kernel) { return *out = (cudaKernel_t)(uintptr_t)kernel, cudaSuccess; }
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
     (void)arguments;
-    MAY_FAIL(cudaErrorLaunchOutOfResources);
+    if (may_start(kernel) != cudaSuccess)
+        return cudaPeekAtLastError();
     put(stream, cudaGraphNodeTypeKernel);
     return look_at(kernel, grid, block, shared, 1);
 }

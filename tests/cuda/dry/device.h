@@ -15,9 +15,10 @@ enum dry_fault {
 
 /* From here on the fail_at-th of the calls that can fail does; 0: none. Counts begin anew, and no error is left. */
 void dry_begin(int64_t fail_at, enum dry_fault fault);
-int64_t dry_calls(void);      // so far, of those that can fail
-const char *dry_failed(void); // the function that was made to; NULL: none yet
-int64_t dry_alive(void);      // what was made and not given back: memory, streams, events, graphs, descriptions
-void dry_list_alive(void);    // on stderr
-int64_t dry_unordered(void);  // writes to the device on the stream that a non-blocking one does not wait for
-const char *dry_misuse(void); // the first thing that no program should do; NULL: none
+int64_t dry_calls(void);             // so far, of those that can fail
+const char *dry_failed(void);        // the function that was made to; NULL: none yet
+const char *dry_failed_kernel(void); // likewise, where that was a launch
+int64_t dry_alive(void);             // what was made and not given back: memory, streams, events, graphs, descriptions
+void dry_list_alive(void);           // on stderr
+int64_t dry_unordered(void);         // writes to the device on the stream that a non-blocking one does not wait for
+const char *dry_misuse(void);        // the first thing that no program should do; NULL: none
