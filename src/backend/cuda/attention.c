@@ -78,7 +78,8 @@ static enum status place_list(struct executable *exe, struct dparts *p, int64_t 
     TRY(device_alloc(exe, &p->n, sizeof(int32_t), "lists of attention", err));
     TRY(device_alloc(exe, &p->part, n * (int64_t)sizeof(struct dpart), "lists of attention", err));
     if (!exe->only_sized) // kernels load an entry before they know how many there are
-        DEVICE_TRY(exe->backend, err, cudaMemset(p->part, 0, (size_t)n * sizeof(struct dpart)), "lists of attention");
+        DEVICE_TRY(exe->backend, err, cudaMemsetAsync(p->part, 0, (size_t)n * sizeof(struct dpart), exe->backend->stream),
+                   "lists of attention");
     return OK;
 }
 
@@ -106,7 +107,9 @@ enum status attention_plan(struct executable *exe, struct error *err) {
     TRY(device_alloc(exe, &exe->partial, seqs * split * most_bytes, "sums of attention", err));
     TRY(device_alloc(exe, &exe->arrived, seqs * split * most_heads * (int64_t)sizeof(int32_t), "counters of attention", err));
     if (!exe->only_sized)
-        DEVICE_TRY(exe->backend, err, cudaMemset(exe->arrived, 0, (size_t)(seqs * split * most_heads) * sizeof(int32_t)), "counters");
+        DEVICE_TRY(exe->backend, err,
+                   cudaMemsetAsync(exe->arrived, 0, (size_t)(seqs * split * most_heads) * sizeof(int32_t), exe->backend->stream),
+                   "counters of attention");
     for (int i = 0; i < exe->n_parts; i++)
         TRY(place_list(exe, &exe->parts[i], i % 2 ? 1 : split, err));
     return OK;
@@ -130,8 +133,8 @@ static bool is_one_prompt(const struct launch *l) { return l->n_seqs == 1 && l->
 
 enum status attention_lists_launch(const struct executable *exe, const struct launch *l, struct error *err) {
     launch_attention_parts(l, exe->parts, has_long(l) ? exe->n_parts : exe->n_parts / 2, has_long(l) ? 1 : 2);
-    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "%s: lists of attention for %d tokens of %d sequences", exe->program->name, l->n_tokens,
-               l->n_seqs);
+    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "%s: lists of attention for %d tokens of %d sequences", exe->program->name,
+               l->n_tokens, l->n_seqs);
     return OK;
 }
 

@@ -11,7 +11,7 @@
 // ---- open -------------------------------------------------------------------------------------------------------
 
 static enum status no_device(struct error *err, cudaError_t code, const char *what) {
-    cudaGetLastError(); // is told
+    cudaGetLastError();                    // is told
     if (code == cudaErrorMemoryAllocation) // there is no context yet to ask how much is free
         return fail(
             err, ERR_MEMORY,
@@ -206,7 +206,8 @@ static enum status place_values(struct executable *exe, enum element *element, i
     free(sized.values);
     TRY(device_alloc(exe, &exe->memory, n_bytes, "values", err));
     if (!exe->only_sized)
-        DEVICE_TRY(exe->backend, err, cudaMemset(exe->memory, 0, (size_t)MAX(n_bytes, 1)), "clearing %lld bytes", (long long)n_bytes);
+        DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->memory, 0, (size_t)MAX(n_bytes, 1), exe->backend->stream), "clearing %lld bytes",
+                   (long long)n_bytes);
     for (int i = 0; i < exe->n_twins; i++)
         twin_place(exe, &exe->twins[i], (char *)exe->memory + offset[exe->program->n_values + i]);
     return OK;
@@ -356,7 +357,16 @@ static enum status alloc_scratch(struct executable *exe, struct error *err) {
     TRY(device_alloc(exe, &exe->counters, exe->program->n_ops * (int64_t)COUNTER_BYTES, "counters", err));
     TRY(device_alloc(exe, &exe->scratch, most * (int64_t)sizeof(float), "scratch", err));
     if (!exe->only_sized) // rows of padding are read, whatever comes of them
-        DEVICE_TRY(exe->backend, err, cudaMemset(exe->scratch, 0, (size_t)most * sizeof(float)), "clearing %lld floats", (long long)most);
+        DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->scratch, 0, (size_t)most * sizeof(float), exe->backend->stream),
+                   "clearing %lld floats", (long long)most);
+    return OK;
+}
+
+/* From memory that the program keeps. */
+static enum status send_frequencies(const struct executable *exe, const struct rope *r, const float *from, float *to, struct error *err) {
+    size_t n_bytes = (size_t)(r->dim / 2) * sizeof *to;
+    DEVICE_TRY(exe->backend, err, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, exe->backend->stream), "%d frequencies",
+               r->dim / 2);
     return OK;
 }
 
@@ -375,14 +385,12 @@ static enum status place_ropes(struct executable *exe, struct error *err) {
     for (int i = 0; i < p->n_ropes; i++) {
         const struct rope *r = p->ropes[i];
         float *freq = (float *)exe->rope_memory + at, *freq_long = freq + r->dim / 2;
-        size_t n_bytes = (size_t)(r->dim / 2) * sizeof(float);
         exe->ropes[i] = (struct drope){r->dim,    (int)r->pairing, (int)r->by_length,     freq,
                                        freq_long, r->factor,       r->factor_long,        r->original_context,
                                        r->theta,  r->scaling,      freq_long + r->dim / 2};
-        DEVICE_TRY(exe->backend, err, cudaMemcpy(freq, r->inv_freq, n_bytes, cudaMemcpyHostToDevice), "%d frequencies", r->dim / 2);
+        TRY(send_frequencies(exe, r, r->inv_freq, freq, err));
         if (r->inv_freq_long)
-            DEVICE_TRY(exe->backend, err, cudaMemcpy(freq_long, r->inv_freq_long, n_bytes, cudaMemcpyHostToDevice), "%d frequencies",
-                       r->dim / 2);
+            TRY(send_frequencies(exe, r, r->inv_freq_long, freq_long, err));
         at += r->dim * (1 + (int64_t)exe->bucket.max_tokens);
     }
     return OK;
@@ -519,8 +527,8 @@ static enum status fetch_logits(struct executable *exe, const struct batch_plan 
     size_t row_bytes = (size_t)exe->logits.width * sizeof(float);
     const float *from = (const float *)exe->logits.at + (int64_t)row * exe->logits.stride;
     DEVICE_TRY(exe->backend, err,
-               cudaMemcpy2D(exe->logits_host + (int64_t)row * exe->logits.width, row_bytes, from, (size_t)exe->logits.stride * sizeof(float),
-                            row_bytes, (size_t)(end - row), cudaMemcpyDeviceToHost),
+               cudaMemcpy2D(exe->logits_host + (int64_t)row * exe->logits.width, row_bytes, from,
+                            (size_t)exe->logits.stride * sizeof(float), row_bytes, (size_t)(end - row), cudaMemcpyDeviceToHost),
                "%s: fetching the logits of rows %d to %d", exe->program->name, row, end - 1);
     exe->logits_there.step = exe->n_collected;
     exe->logits_there.first = row;

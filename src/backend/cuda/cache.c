@@ -146,7 +146,7 @@ static enum status allocate(struct backend *b, const struct program *p, int g, s
         return too_large(b, p, g, err);
     snprintf(what, sizeof what, "%lld slots of recurrent state", (long long)c->n_blocks);
     TRY(memory_take(b, &c->at, n_bytes, what, err));
-    DEVICE_TRY(b, err, cudaMemset(c->at, 0, (size_t)n_bytes), "clearing %lld bytes of recurrent state", (long long)n_bytes);
+    DEVICE_TRY(b, err, cudaMemsetAsync(c->at, 0, (size_t)n_bytes, b->stream), "clearing %lld bytes of recurrent state", (long long)n_bytes);
     return OK;
 }
 

@@ -64,7 +64,7 @@ static inline int32_t cache_place(const struct group_cache *c, int32_t b) {
 
 struct backend {
     int device;
-    cudaStream_t stream;
+    cudaStream_t stream; // of all that a step reads or writes; nothing else is ordered with it, the runtime's own stream neither
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
     struct plan_cache *plans;

@@ -191,12 +191,12 @@ bool gemm_settles(const struct gemm *g, int n_rows) {
 
 /* "model.layers.0.mlp.down_proj.weight: the product of 24 rows with [3584, 18944] by split.cu did not start" */
 static enum status did_not_start(const struct gemm *g, const struct plan_of_rows *p, cudaError_t code, const char *why, struct error *err) {
-    static const char *const by[N_PATHS] = {[PATH_VALUE] = "cuBLASLt", [PATH_TWIN] = "cuBLASLt", [PATH_TILES] = "tiles.cu",
+    static const char *const by[N_PATHS] = {[PATH_VALUE] = "cuBLASLt", [PATH_TWIN] = "cuBLASLt",  [PATH_TILES] = "tiles.cu",
                                             [PATH_WIDE] = "wide.cu",   [PATH_SPLIT] = "split.cu", [PATH_LARGE] = "large.cu"};
     bool large = p->path == PATH_WIDE && p->rows > WIDE_MAX_ROWS;
-    return device_fault(g->backend, err, code, "%s: the product of %d rows with [%lld, %lld] by %s did not start%s%s", g->op->weights[0]->name,
-                        p->rows, (long long)g->weight.out, (long long)g->weight.in, by[large ? PATH_LARGE : p->path], why ? ", " : "",
-                        why ? why : "");
+    return device_fault(g->backend, err, code, "%s: the product of %d rows with [%lld, %lld] by %s did not start%s%s",
+                        g->op->weights[0]->name, p->rows, (long long)g->weight.out, (long long)g->weight.in,
+                        by[large ? PATH_LARGE : p->path], why ? ", " : "", why ? why : "");
 }
 
 enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, struct error *err) {

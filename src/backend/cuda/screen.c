@@ -53,7 +53,8 @@ static enum status copy_if_finite(struct backend *b, unsigned long long *n_on_de
     launch_screen_copy(b->stream, &s, n_on_device);
     DEVICE_TRY(b, err, cudaGetLastError(), "%s: copying it to 8 bits", name);
     DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "%s: copying it to 8 bits", name);
-    DEVICE_TRY(b, err, cudaMemcpy(&n_not_finite, n_on_device, sizeof n_not_finite, cudaMemcpyDeviceToHost), "%s: copying it to 8 bits", name);
+    DEVICE_TRY(b, err, cudaMemcpy(&n_not_finite, n_on_device, sizeof n_not_finite, cudaMemcpyDeviceToHost), "%s: copying it to 8 bits",
+               name);
     b->screen.not_finite = n_not_finite > 0;
     if (b->screen.not_finite)
         b->screen.head = NULL;
@@ -89,7 +90,8 @@ enum status screen_alloc(struct executable *exe, struct error *err) {
         return OK;
     DEVICE_TRY(exe->backend, err, cudaMallocHost((void **)&exe->screen.asked, sizeof *exe->screen.asked), "a word of the host's");
     *exe->screen.asked = 0;
-    DEVICE_TRY(exe->backend, err, cudaMemset(exe->screen.state, 0, sizeof *exe->screen.state), "clearing what steps tell one another");
+    DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->screen.state, 0, sizeof *exe->screen.state, exe->backend->stream),
+               "clearing what steps tell one another");
     return OK;
 }
 

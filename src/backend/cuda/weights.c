@@ -217,7 +217,9 @@ static enum status upload_and_judge(struct backend *b, struct error *err) {
     struct dplaced *counts;
     size_t n_bytes = (size_t)b->n_slots * sizeof *counts;
     DEVICE_TRY(b, err, cudaMalloc((void **)&counts, n_bytes), "counts of %d weights", b->n_slots);
-    cudaError_t code = cudaMemset(counts, 0, n_bytes);
+    cudaError_t code = cudaMemsetAsync(counts, 0, n_bytes, b->stream);
+    if (code == cudaSuccess)
+        code = cudaStreamSynchronize(b->stream); // others count there
     enum status st = code == cudaSuccess ? upload_weights(b, counts, err) : device_fault(b, err, code, "counts of weights");
     if (st == OK)
         st = judge_all(b, counts, err);

@@ -114,6 +114,7 @@ static void every_family_asks_for_what_a_device_gives(void **state) {
                 fail_msg("%s: %s; %s; %s", folder, o.opened ? "opened" : o.refused.text, o.why[0], o.why[1]);
             printf("%-12s %-8s %lld calls\n", models[i], fp8 ? "fp8" : "float16", (long long)dry_calls());
             expect_clean(folder);
+            EXPECT_EQ(dry_unordered(), 0);
         }
 }
 
