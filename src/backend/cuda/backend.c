@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_TOKENS = 65535 }; // of a step: rows of a grid
+
 // ---- open -------------------------------------------------------------------------------------------------------
 
 static enum status no_device(struct error *err, cudaError_t code, const char *what) {
@@ -244,6 +246,8 @@ static enum status check_shape(const struct executable *exe, const struct op *op
         if (a->moe_route.n_experts > 4096)
             return refuse(exe, op, err, "experts", a->moe_route.n_experts, 4096);
         return OK;
+    case OP_MOE_FFN:
+        return a->moe_ffn.top_k > MOE_MOST_TOP_K ? refuse(exe, op, err, "experts to a token", a->moe_ffn.top_k, MOE_MOST_TOP_K) : OK;
     case OP_SAMPLE:
         return sample_fits(op->in[0].width) ? OK
                                             : fail(err, ERR_UNSUPPORTED, "%s: SAMPLE: the CUDA backend has no room for rows of %d logits",
@@ -410,6 +414,9 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     const struct op *last = &p->ops[p->n_ops - 1];
     if (last->code != OP_SAMPLE)
         return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
+    if (exe->bucket.max_tokens > MOST_TOKENS)
+        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does steps of up to %d tokens, --max-num-batched-tokens asks for %d",
+                    p->name, MOST_TOKENS, exe->bucket.max_tokens);
     choose_elements(exe->backend, p, element);
     twins_plan(exe);
     TRY(twins_alloc(exe, err));

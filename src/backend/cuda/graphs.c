@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { MOST_GRAPH_ROWS = 512 };
+_Static_assert((int)MOST_GRAPH_ROWS == (int)MOE_GRAPH_TOKENS, "larger steps have no padding");
 
 struct launch launch_of(const struct executable *exe, int rows) {
     return (struct launch){exe->backend->stream, rows, rows, rows, exe->plan_view, exe->backend->block_size, true};

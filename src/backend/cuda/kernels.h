@@ -596,6 +596,7 @@ struct droute {
 void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias, struct dweight expert_scale,
                       struct dmat ids, struct dmat weights);
 
+enum { MOE_MOST_TOP_K = 64, MOE_GRAPH_TOKENS = 512 }; // experts to a token; tokens up to which a step may be launched for more than it has
 struct dmoe {
     int n_experts, top_k, ffn_size, act;
     float limit;

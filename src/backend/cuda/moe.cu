@@ -187,12 +187,31 @@ static __global__ void __launch_bounds__(WARPS * 32)
         store(y, t, d, sum);
 }
 
+/* Pairs of a token and an expert are a grid's rows, of which there are 65,535: 8,192 tokens with 8 experts each are one too many. Those beyond go into
+ * nodes of their own, which count tokens from their first: a step of more than MOE_GRAPH_TOKENS is launched for the tokens that it has, so none is beyond. */
+enum { MOST_PAIRS = 65535 };
+static_assert(MOE_GRAPH_TOKENS * MOE_MOST_TOP_K <= MOST_PAIRS, "steps with padding are one piece");
+
+static dmat rows_from(dmat m, int64_t first) {
+    int64_t size = m.element == ELEMENT_F16 || m.element == ELEMENT_BF16 ? 2 : 4;
+    m.at = static_cast<char *>(m.at) + first * m.stride * size;
+    return m;
+}
+
 template <element W, element X, bool EIGHTS>
 static void launch_both(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights,
                         struct dweight w13, struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
-    dim3 up((a->ffn_size + WARPS - 1) / WARPS, l->n_tokens * a->top_k), down((y.width + WARPS - 1) / WARPS, l->n_tokens);
-    launch_node(moe_up<W, X, EIGHTS>, up, WARPS * 32, 0, l->stream, l->plan, *a, x, ids, w13, b13);
-    launch_node(moe_down<W, EIGHTS>, down, WARPS * 32, 0, l->stream, l->plan, *a, ids, weights, w2, b2, y);
+    int most = MOST_PAIRS / a->top_k;
+    for (int first = 0; first < l->n_tokens; first += most) {
+        int n = l->n_tokens - first < most ? l->n_tokens - first : most;
+        dim3 up((a->ffn_size + WARPS - 1) / WARPS, n * a->top_k), down((y.width + WARPS - 1) / WARPS, n);
+        dmoe some = *a;
+        some.hidden += (int64_t)first * a->top_k * a->ffn_size;
+        dmat at = rows_from(ids, first);
+        launch_node(moe_up<W, X, EIGHTS>, up, WARPS * 32, 0, l->stream, l->plan, some, rows_from(x, first), at, w13, b13);
+        launch_node(moe_down<W, EIGHTS>, down, WARPS * 32, 0, l->stream, l->plan, some, at, rows_from(weights, first), w2, b2,
+                    rows_from(y, first));
+    }
 }
 
 void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights, struct dweight w13,

@@ -122,6 +122,27 @@ struct outcomes {
     int64_t n_refused, n_ended, n_through;
 };
 
+/* 40,000 tokens with two experts each are more than a grid has rows. */
+static void the_largest_steps_are_launched_or_refused_when_a_model_is_opened(void **state) {
+    (void)state;
+    static const struct {
+        const char *folder;
+        int tokens;
+        bool opens;
+    } cases[] = {{"tests/models/qwen3_moe", 40000, true}, {"tests/models/gemma3", 65535, true}, {"tests/models/gemma3", 65536, false}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct outcome o;
+        struct gyre_options options = options_for(cases[i].folder);
+        options.max_batched_tokens = cases[i].tokens;
+        dry_begin(0, DRY_ONCE);
+        run(&options, false, &o);
+        if (o.opened != cases[i].opens || (o.opened && o.finish[0] != GYRE_LENGTH))
+            fail_msg("%s, %d tokens: %s %s", cases[i].folder, cases[i].tokens, o.refused.text, o.why[0]);
+        EXPECT(o.opened || strstr(o.refused.text, "--max-num-batched-tokens"));
+        expect_clean(cases[i].folder);
+    }
+}
+
 /* A launch that was refused is told with its kernel; a kernel that is innocent of the context's loss is not. */
 static void check_sentence(const char *what, const char *why, enum dry_fault fault) {
     char name[60];
@@ -189,6 +210,7 @@ int main(void) {
     unsetenv("XDG_CACHE_HOME");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_asks_for_what_a_device_gives),
+        cmocka_unit_test(the_largest_steps_are_launched_or_refused_when_a_model_is_opened),
         cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
         cmocka_unit_test(a_device_that_is_lost_is_told_and_leaves_nothing_behind),
     };
