@@ -86,6 +86,9 @@ endif
 $(BUILD)/src/backend/cpu/kernels_%.o: override SAN :=
 $(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o $(BUILD)/src/main/backends.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
 $(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o: Makefile
+# What crosses the border to libgyre-cuda.so (src/core/plugin.h): other text is another interface.
+INTERFACE = $(shell cat $$($(CC) -Isrc -Iinclude -MM -x c src/core/plugin.h | tr ' ' '\n' | grep '^src/' | sort) | cksum | cut -d' ' -f1)
+$(BUILD)/src/main/backends.o: CPPFLAGS += -DGYRE_INTERFACE=$(INTERFACE)u
 
 # The description of the API is in the program as it is.
 $(BUILD)/src/api/openapi.o: src/api/openapi.json
@@ -236,7 +239,7 @@ cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/li
 # The host side on a device that computes nothing (tests/cuda/dry), with what sanitizers see of it: wants the toolkit, and no GPU.
 DRY_OBJ := $(patsubst src/%.c,build/cuda/dry/%.o,$(CUDA_SRC)) build/cuda/dry/device.o build/cuda/dry/test_dry.o
 DRY_SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
-build/cuda/dry/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
+build/cuda/dry/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"' -DGYRE_INTERFACE=$(INTERFACE)u
 build/cuda/dry/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) $(DRY_SAN) -I$(CUDA_HOME)/include -c -o $@ $<
@@ -257,7 +260,7 @@ build/cuda/bench_attention: bench/cuda/attention.cu $(patsubst %,build/cuda/back
 build/cuda/libtimeline.so: bench/cuda/timeline.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -I$(CUDA_HOME)/include -shared -o $@ $< -ldl -lpthread
-build/cuda/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
+build/cuda/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"' -DGYRE_INTERFACE=$(INTERFACE)u
 
 # The kernels and what they need of core and base; all but gyre_plugin stays inside.
 $(BUILD)/libgyre-cuda.so: $(CUDA_OBJ) $(BUILD)/libgyre.a tools/plugin.map

@@ -32,11 +32,15 @@ static bool find_library(char path[PATH_BYTES], char where[2 * PATH_BYTES]) {
     const char *set = getenv("GYRE_PLUGINS");
     program_folder(own);
     snprintf(lib, sizeof lib, "%s/../lib/gyre", own);
-    const char *folders[] = {set, own, lib};
-    for (size_t i = set ? 0 : 1; i < ARRAY_LEN(folders); i++)
+    if (set && *set) { // there or nowhere: another one would be measured in its place
+        snprintf(where, 2 * PATH_BYTES, "%.4000s (GYRE_PLUGINS)", set);
+        return path_join(path, PATH_BYTES, set, library, NULL) == OK && file_exists(path);
+    }
+    const char *folders[] = {own, lib};
+    for (size_t i = 0; i < ARRAY_LEN(folders); i++)
         if (path_join(path, PATH_BYTES, folders[i], library, NULL) == OK && file_exists(path))
             return true;
-    snprintf(where, 2 * PATH_BYTES, "%s%s%s and %s", set ? set : "", set ? ", " : "", own, lib);
+    snprintf(where, 2 * PATH_BYTES, "%s and %s", own, lib);
     return false;
 }
 
@@ -67,8 +71,12 @@ static enum status load_cuda(const struct backend_ops **out, struct error *err) 
     if (!p)
         return fail(err, ERR_UNSUPPORTED, "--device cuda: %s; build it again (make cuda), with the CUDA libraries of this machine",
                     dlerror());
-    if (strcmp(p->version, GYRE_VERSION) != 0 || p->layout != plugin_layout())
-        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s was built with another gyre (%s); build both together", path, p->version);
+    if (strcmp(p->version, GYRE_VERSION) != 0)
+        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s is of gyre %.40s, this is %s; build both together (make cuda)", path,
+                    p->version, GYRE_VERSION);
+    if (p->interface != GYRE_INTERFACE)
+        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s is of other sources of gyre %s than this; build both together (make cuda)",
+                    path, GYRE_VERSION);
     *out = p->ops;
     return OK;
 }

@@ -39,12 +39,32 @@ class Plugin(unittest.TestCase):
         with open(GYRE, "rb") as f:
             self.refused(f.read(), "make cuda")
 
-    def test_a_folder_without_it_says_where_was_looked(self):
+    def built_as(self, version, interface):
+        """A library of a gyre of that version and interface, without a backend."""
+        with tempfile.TemporaryDirectory() as folder:
+            source = os.path.join(folder, "plugin.c")
+            with open(source, "w") as f:
+                f.write("#include <stdint.h>\nstruct { const char *version; uint64_t interface; const char *built; const void *ops; }\n"
+                        'gyre_plugin = {"%s", %d, "nothing", 0};\n' % (version, interface))
+            path = os.path.join(folder, "libgyre-cuda.so")
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True)
+            with open(path, "rb") as f:
+                return f.read()
+
+    def test_a_library_of_another_version_is_refused_with_both(self):
+        here = subprocess.run([GYRE, "version"], capture_output=True, text=True).stdout.split()[1]
+        self.refused(self.built_as("0.0.9", 1), "0.0.9", here, "make cuda")
+
+    def test_a_library_of_other_sources_of_this_version_is_refused(self):
+        here = subprocess.run([GYRE, "version"], capture_output=True, text=True).stdout.split()[1]
+        self.refused(self.built_as(here, 1), "other sources", "make cuda")
+
+    def test_a_folder_without_it_is_refused_whatever_stands_beside_the_program(self):
         with tempfile.TemporaryDirectory() as folder:
             p = start(folder)
-        if p.returncode == 1 and "there is no libgyre-cuda.so" in p.stderr:  # else one stands beside the program
-            self.assertIn(folder, p.stderr)
-            self.assertIn("make cuda", p.stderr)
+        self.assertEqual((p.returncode, p.stdout, p.stderr.count("\n")), (1, "", 1), p.stderr)
+        for part in ("there is no libgyre-cuda.so", folder, "make cuda"):
+            self.assertIn(part, p.stderr)
 
 
 if __name__ == "__main__":

@@ -9,5 +9,5 @@ extern const struct backend_ops backend_cuda;
 
 __attribute__((visibility("default"))) struct plugin gyre_plugin;
 __attribute__((constructor)) static void fill(void) {
-    gyre_plugin = (struct plugin){GYRE_VERSION, plugin_layout(), "CUDA " TEXT(CUDART_VERSION) ", sm_90a", &backend_cuda};
+    gyre_plugin = (struct plugin){GYRE_VERSION, GYRE_INTERFACE, "CUDA " TEXT(CUDART_VERSION) ", sm_90a", &backend_cuda};
 }
