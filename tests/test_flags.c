@@ -124,10 +124,10 @@ static void misuse_is_a_sentence_and_exit_code_2(void **state) {
     REFUSED("-n: -5 is not between 0 and 1000000000", "m", "-n", "-5");
     REFUSED("-n: \"5B\" is not a whole number, as 512, 32k or 16Ki", "m", "-n5B");
     REFUSED("-n: \"\" is not a whole number, as 512, 32k or 16Ki", "m", "--prompt", "", "-n", "");
-    REFUSED("--prompt-ids: item 2 is not a token id: wanted numbers with commas, as 1,2,3", "m", "--prompt-ids", "1,,3");
-    REFUSED("--prompt-ids: item 2 is not a token id: wanted numbers with commas, as 1,2,3", "m", "--prompt-ids", "1,");
-    REFUSED("--prompt-ids: item 1 is not a token id: wanted numbers with commas, as 1,2,3", "m", "--prompt-ids", "-1");
-    REFUSED("--prompt-ids: item 1 is not a token id: wanted numbers with commas, as 1,2,3", "m", "--prompt-ids", "99999999999");
+    REFUSED("--prompt-ids: item 2 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "1,,3");
+    REFUSED("--prompt-ids: item 2 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "1,");
+    REFUSED("--prompt-ids: item 1 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "-1");
+    REFUSED("--prompt-ids: item 1 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "99999999999");
 }
 
 static void an_unknown_flag_names_the_nearest(void **state) {

@@ -21,6 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { MOST_SEQS = 16384, MOST_LENGTH = 1 << 24 }; // as --max-num-seqs and --max-model-len have them
+
 static struct {
     struct flag_ids batch, prefill;
     int64_t input_len, output_len, n_iters, n_warmup, seed;
@@ -453,25 +455,26 @@ static enum status bench(struct gyre *g, struct error *err) {
     return st;
 }
 
+/* The first of these numbers that is not between 1 and `most`; -1: all are. */
+static int32_t first_beyond(const struct flag_ids *list, int32_t most) {
+    for (size_t i = 0; i < list->n; i++)
+        if (list->ids[i] < 1 || list->ids[i] > most)
+            return list->ids[i];
+    return -1;
+}
+
 /* The largest of what is asked for decides on the size of the engine, unless flags do. */
-static bool size_engine(void) {
+static void size_engine(void) {
     int64_t longest = opt.input_len + opt.output_len, most = 1;
-    for (size_t i = 0; i < opt.prefill.n; i++) {
-        if (opt.prefill.ids[i] < 1)
-            return false;
-        longest = MAX(longest, opt.prefill.ids[i] + 1);
-    }
-    for (size_t i = 0; i < opt.batch.n; i++) {
-        if (opt.batch.ids[i] < 1)
-            return false;
+    for (size_t i = 0; i < opt.prefill.n; i++)
+        longest = MAX(longest, (int64_t)opt.prefill.ids[i] + 1);
+    for (size_t i = 0; i < opt.batch.n; i++)
         most = MAX(most, opt.batch.ids[i]);
-    }
     if (opt.engine.max_model_len == 0)
         opt.engine.max_model_len = longest;
     if (opt.engine.max_seqs == 0)
         opt.engine.max_seqs = most;
     opt.engine.prefix_cache = false;
-    return true;
 }
 
 static int run(const struct verb_args *args) {
@@ -480,8 +483,11 @@ static int run(const struct verb_args *args) {
     struct gyre *g = NULL;
     if (!opt.batch.given)
         opt.batch.ids = usual, opt.batch.n = ARRAY_LEN(usual);
-    if (!size_engine())
-        return verb_misused(args->spec, "--batch and --prefill want numbers from 1 on");
+    if (first_beyond(&opt.batch, MOST_SEQS) >= 0)
+        return verb_misused(args->spec, "--batch: %d is not between 1 and %d", first_beyond(&opt.batch, MOST_SEQS), MOST_SEQS);
+    if (first_beyond(&opt.prefill, MOST_LENGTH) >= 0)
+        return verb_misused(args->spec, "--prefill: %d is not between 1 and %d", first_beyond(&opt.prefill, MOST_LENGTH), MOST_LENGTH);
+    size_engine();
     enum status st = engine_flags_open(&opt.engine, args->operands[0], &g, &err);
     if (st == OK)
         st = bench(g, &err);

@@ -127,7 +127,7 @@ static enum status parse_ids(const char *text, const char *what, struct arena *m
         errno = 0;
         long long id = strtoll(p, &end, 10);
         if (!isdigit((unsigned char)*p) || errno || id > INT32_MAX || (*end != '\0' && *end != ','))
-            return fail(err, ERR_ARG, "%s: item %zu is not a token id: wanted numbers with commas, as 1,2,3", what, i + 1);
+            return fail(err, ERR_ARG, "%s: item %zu is not a whole number of 0 or more: wanted such with commas, as 1,2,3", what, i + 1);
         out->ids[i] = (int32_t)id;
         p = end + (*end == ',');
     }

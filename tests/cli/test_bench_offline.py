@@ -97,8 +97,12 @@ class Offline(unittest.TestCase):
             p = bench(*words)
             self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1), p.stderr)
             self.assertIn(part, p.stderr)
-        for words in (["latency"], ["decode"], ["decode", STORY, "--batch", "0"], ["throughput", STORY, "--model", STORY]):
-            self.assertEqual(bench(*words).returncode, 2)
+        for words, part in ((["latency"], "latency"), (["decode"], "decode"), (["decode", STORY, "--batch", "8,0"], "--batch: 0 is not between 1 and 16384"),
+                            (["decode", STORY, "--batch", "20000"], "--batch: 20000 is not between"), (["decode", STORY, "--prefill", "0"], "--prefill: 0 is not"),
+                            (["decode", STORY, "--batch", "1,,2"], "--batch: item 2 is not a whole number"), (["throughput", STORY, "--model", STORY], "--model")):
+            p = bench(*words)
+            self.assertEqual(p.returncode, 2)
+            self.assertIn(part, p.stderr.splitlines()[0])
 
     def test_a_bad_line_of_a_file_is_named(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
