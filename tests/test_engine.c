@@ -528,6 +528,46 @@ static void a_broken_device_ends_everything_once(void **state) {
     }
 }
 
+static int commits_left;
+static enum status commit_until_it_breaks(struct backend *b, int group, int *n, struct error *err) {
+    (void)b, (void)group;
+    if (commits_left-- > 0)
+        return OK;
+    *n = 0;
+    return fail(err, ERR_DEVICE, "the toy broke when it was asked for memory");
+}
+
+/* It is not told as a want of memory, which would pass. */
+static void a_device_that_breaks_when_asked_for_memory_is_told_as_broken(void **state) {
+    (void)state;
+    struct toy_shape shape = PLAIN;
+    shape.vocab_size = VOCAB;
+    static struct backend_ops ops;
+    struct error err;
+    for (int commits = 0, n_opened = 0; commits < 40; commits++) {
+        struct world w = {.program = toy_program(&shape)};
+        struct engine_model model = {w.program, LONGEST, -1, NULL, 0};
+        struct gyre_options options = {.backend = &ops, .max_seqs = 2, .block_size = 4};
+        struct record r[2] = {0};
+        ops = *toy_of_depth(depth);
+        ops.commit_cache = commit_until_it_breaks;
+        commits_left = commits;
+        if (engine_open(&options, &model, &w.g, &err) == OK) {
+            for (int i = 0; i < 2; i++)
+                submit(w.g, ask(&w, 3, LONGEST - 3), &r[i]);
+            finish_all(w.g);
+            for (int i = 0; i < 2; i++)
+                EXPECT(r[i].n_done == 1 && (r[i].finish != GYRE_FAILED || strstr(r[i].error, "the toy broke when it was asked")));
+            EXPECT_EQ(r[0].finish == GYRE_FAILED, commits_left < 0);
+            n_opened++;
+        } else {
+            EXPECT(strstr(err.text, "the toy broke when it was asked"));
+        }
+        EXPECT(commits > 0 || n_opened == 0);
+        world_close(w);
+    }
+}
+
 /* What a broken device left in the host's memory is nobody's answer. */
 static void a_device_that_breaks_while_logits_are_fetched_hands_out_none(void **state) {
     (void)state;
@@ -1020,6 +1060,7 @@ int main(void) {
         cmocka_unit_test(a_fault_of_one_request_leaves_the_others),
         cmocka_unit_test(a_request_that_leaves_no_token_fails_by_its_own_fault),
         cmocka_unit_test(a_broken_device_ends_everything_once),
+        cmocka_unit_test(a_device_that_breaks_when_asked_for_memory_is_told_as_broken),
         cmocka_unit_test(a_device_that_breaks_while_logits_are_fetched_hands_out_none),
         cmocka_unit_test(cancelling_voids_what_was_not_handed_out),
         cmocka_unit_test(a_conversation_computes_its_past_once),

@@ -7,7 +7,7 @@
  *     idle    after cache_idle_us without work all but the first piece goes back; remembered prompts go with it
  *
  * A device that has none left is not asked again for a second: meanwhile the pool is as large as it is. What else goes wrong is the
- * device's sticky fault, which the next step tells. */
+ * device's sticky fault (g->cache_fault), which the step tells that wanted the memory, or the next. */
 #include "engine/engine.h"
 
 #include "base/clock.h"
@@ -21,6 +21,8 @@ int engine_commit(void *context, int group, int n) {
     if (n > had && g->refused_us != 0 && clock_us() - g->refused_us < ASK_AGAIN_US)
         return had;
     enum status st = g->ops->commit_cache(g->backend, group, &usable, &err);
+    if (st == ERR_DEVICE)
+        g->cache_fault = err;
     g->holds_spare = true;
     g->refused_us = st == ERR_MEMORY ? clock_us() : 0;
     return usable;
@@ -59,7 +61,7 @@ static int64_t committed_bytes(const struct gyre *g) {
 void engine_end_starved(struct gyre *g) {
     struct sequence *seq = g->scheduler.starved;
     struct error err;
-    if (!seq)
+    if (!seq || g->cache_fault.status != OK)
         return;
     g->scheduler.starved = NULL;
     fail(&err, ERR_MEMORY,

@@ -111,6 +111,7 @@ struct gyre {
     int64_t n_accepted;
     int64_t n_busy;              // accepted, DONE not handed out
     struct error failed;         // of the device; sticky
+    struct error cache_fault;    // likewise, when it was asked for the cache's memory, and no step has told it yet
     struct telemetry *telemetry; // NULL: nobody measures
 };
 

@@ -88,6 +88,10 @@ static enum status open_cache(struct gyre *g, const struct gyre_options *o, cons
     allocate_step(g, o, sizes);
     TRY(g->ops->alloc_cache(g->backend, g->program, &sizes->cache, err));
     engine_commit_ahead(g);
+    if (g->cache_fault.status != OK) {
+        *err = g->cache_fault;
+        return err->status;
+    }
     if (kv_pool_is_short(&g->pool))
         return fail(err, ERR_MEMORY, "the device has no memory left for a cache");
     engine_commit_first(g, sizes->bucket.max_seqs);

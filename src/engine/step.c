@@ -247,6 +247,10 @@ static void end_all(struct gyre *g) {
 
 static enum status step(struct gyre *g) {
     bool planned = plan(g);
+    if (g->cache_fault.status != OK) {
+        g->failed = g->cache_fault;
+        return g->failed.status;
+    }
     if (planned) {
         TRY(start(g));
         engine_commit_ahead(g);
