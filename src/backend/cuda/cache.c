@@ -160,10 +160,13 @@ static enum status allocate_host(struct backend *b, const struct program *p, int
     return OK;
 }
 
+static int usable_blocks(const struct group_cache *c) { return (int)MIN((int64_t)c->map.n_mapped * c->piece_blocks, c->n_blocks); }
+
 enum status cuda_commit_cache(struct backend *b, int group, int *n, struct error *err) {
     struct group_cache *c = &b->caches[group];
     BUG_IF(!c->is_mapped || *n < 0 || *n > c->n_blocks);
     if (b->fault.status != OK) {
+        *n = usable_blocks(c);
         *err = b->fault;
         return err->status;
     }
@@ -176,7 +179,7 @@ enum status cuda_commit_cache(struct backend *b, int group, int *n, struct error
                    cudaMemsetAsync((char *)c->at + (size_t)before * c->map.piece_bytes, 0,
                                    (size_t)(c->map.n_mapped - before) * c->map.piece_bytes, b->stream),
                    "clearing %d pieces of %zu MiB of cache", c->map.n_mapped - before, c->map.piece_bytes >> 20);
-    *n = (int)MIN((int64_t)c->map.n_mapped * c->piece_blocks, c->n_blocks);
+    *n = usable_blocks(c);
     return st;
 }
 

@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -194,17 +195,23 @@ static cudaError_t send(const struct worker *w, struct slot *s, const struct pie
     return code == cudaSuccess ? cudaEventRecord(s->free, w->stream) : code;
 }
 
-static cudaError_t worker_open(struct worker *w) {
+static cudaError_t slot_open(struct slot *s, size_t n_bytes, const char **lacks) {
+    *lacks = "pinned memory of the host's for weights on their way";
+    cudaError_t code = cudaMallocHost((void **)&s->pinned, n_bytes);
+    if (code != cudaSuccess)
+        return code;
+    *lacks = "memory for weights on their way";
+    code = cudaMalloc((void **)&s->staged, n_bytes);
+    return code == cudaSuccess ? cudaEventCreateWithFlags(&s->free, cudaEventDisableTiming) : code;
+}
+
+static cudaError_t worker_open(struct worker *w, const char **lacks) {
+    *lacks = "a stream for weights on their way";
     cudaError_t code = cudaSetDevice(w->u->b->device);
     if (code == cudaSuccess)
         code = cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking);
-    for (int i = 0; code == cudaSuccess && i < IN_FLIGHT; i++) {
-        code = cudaMallocHost((void **)&w->slots[i].pinned, w->u->slot_bytes);
-        if (code == cudaSuccess)
-            code = cudaMalloc((void **)&w->slots[i].staged, w->u->slot_bytes);
-        if (code == cudaSuccess)
-            code = cudaEventCreateWithFlags(&w->slots[i].free, cudaEventDisableTiming);
-    }
+    for (int i = 0; code == cudaSuccess && i < IN_FLIGHT; i++)
+        code = slot_open(&w->slots[i], w->u->slot_bytes, lacks);
     return code;
 }
 
@@ -229,25 +236,33 @@ static const struct piece *next_piece(struct upload *u, const struct piece *done
     return p;
 }
 
-static void worker_failed(struct upload *u, cudaError_t code, const char *name) {
+static void worker_failed(struct upload *u, cudaError_t code, const char *doing) {
     pthread_mutex_lock(&u->lock);
     if (u->err.status == OK)
-        device_fault(u->b, &u->err, code, "sending %s", name);
+        device_fault(u->b, &u->err, code, "%s", doing);
     pthread_mutex_unlock(&u->lock);
+}
+
+static void piece_failed(struct upload *u, cudaError_t code, const struct piece *p) {
+    char doing[280];
+    snprintf(doing, sizeof doing, "placing %.160s [%lld, %lld], %lld rows from %lld on", p->placed->weight->name,
+             (long long)p->placed->weight->out, (long long)p->placed->weight->in, (long long)p->n_rows, (long long)p->row);
+    worker_failed(u, code, doing);
 }
 
 static void *work(void *context) {
     struct worker *w = context;
     struct upload *u = w->u;
-    cudaError_t code = worker_open(w);
+    const char *lacks;
+    cudaError_t code = worker_open(w, &lacks);
     if (code != cudaSuccess)
-        worker_failed(u, code, "weights");
+        worker_failed(u, code, lacks);
     const struct piece *p = code == cudaSuccess ? next_piece(u, NULL) : NULL;
     for (int i = 0; p; i = (i + 1) % IN_FLIGHT, p = next_piece(u, p))
         if ((code = send(w, &w->slots[i], p)) != cudaSuccess)
-            worker_failed(u, code, p->placed->weight->name);
+            piece_failed(u, code, p);
     if (w->stream && (code = cudaStreamSynchronize(w->stream)) != cudaSuccess)
-        worker_failed(u, code, "weights");
+        worker_failed(u, code, "placing weights");
     worker_close(w);
     pthread_mutex_lock(&u->lock);
     u->n_running--;

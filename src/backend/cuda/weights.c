@@ -216,7 +216,7 @@ static enum status judge_all(struct backend *b, const struct dplaced *on_device,
 static enum status upload_and_judge(struct backend *b, struct error *err) {
     struct dplaced *counts;
     size_t n_bytes = (size_t)b->n_slots * sizeof *counts;
-    DEVICE_TRY(b, err, cudaMalloc((void **)&counts, n_bytes), "counts of %d weights", b->n_slots);
+    TRY(memory_take(b, &counts, (int64_t)n_bytes, "counts of weights", err));
     cudaError_t code = cudaMemsetAsync(counts, 0, n_bytes, b->stream);
     if (code == cudaSuccess)
         code = cudaStreamSynchronize(b->stream); // others count there
