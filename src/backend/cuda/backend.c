@@ -123,6 +123,8 @@ static enum status choose_kv(struct backend *b, const char *name, struct error *
 static enum status cuda_open(const struct backend_options *options, struct backend **out, struct error *err) {
     if (options->quantization && strcmp(options->quantization, "fp8") != 0)
         return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s", options->quantization);
+    TRY(paths_check(err));
+    TRY(screen_check(err));
     struct backend *b = xcalloc(1, sizeof *b);
     b->eager = options->eager;
     b->quantise = options->quantization != NULL;

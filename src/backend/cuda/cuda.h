@@ -176,6 +176,7 @@ bool gemm_settles(const struct gemm *g, int n_rows); // whether it takes a rest.
 /* ---- paths.c ----
  * Chooses the path of every LINEAR for every number of rows, as gemm_take has it. Before graphs are captured, when a step can run. */
 enum status paths_choose(struct executable *exe, struct error *err);
+enum status paths_check(struct error *err); // whether GYRE_LINEAR, if it is set, names a path
 
 /* ---- padded.c ---- */
 int padded_rows(int n);    // what a step of n >= 1 rows is computed as: what lies between is padding
@@ -392,6 +393,7 @@ struct dbests head_bests(const struct executable *exe, int n_rows);
 /* ---- screen.c ---- */
 /* Bytes for a copy of the program's head, once all weights have been counted; 0: it gets none. */
 int64_t screen_room(struct backend *b, const struct program *p);
+enum status screen_check(struct error *err); // whether GYRE_SCREEN, if it is set, is a number
 enum status screen_copy(struct backend *b, struct error *err); // once they are there
 enum status screen_alloc(struct executable *exe, struct error *err);
 const int32_t *screen_done(const struct executable *exe, int n_rows); // what says that a step needs nothing more; NULL: it is not tried

@@ -75,12 +75,14 @@ static void take(struct executable *exe, const struct compiled_op *like, enum li
 
 // ---- what is usual ----------------------------------------------------------------------------------------------
 
+static const struct {
+    const char *name;
+    enum linear_path path;
+} known[] = {{"library", PATH_TWIN}, {"stream", PATH_STREAM}, {"tiles", PATH_TILES},
+             {"wide", PATH_WIDE},    {"split", PATH_SPLIT},   {"large", PATH_LARGE}};
+
+/* To measure one path, and to test it where it would not be taken. */
 static bool is_forced(enum linear_path *path) {
-    static const struct {
-        const char *name;
-        enum linear_path path;
-    } known[] = {{"library", PATH_TWIN}, {"stream", PATH_STREAM}, {"tiles", PATH_TILES},
-                 {"wide", PATH_WIDE},    {"split", PATH_SPLIT},   {"large", PATH_LARGE}};
     const char *name = getenv("GYRE_LINEAR");
     for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
         if (strcmp(name, known[i].name) == 0) {
@@ -88,6 +90,14 @@ static bool is_forced(enum linear_path *path) {
             return true;
         }
     return false;
+}
+
+enum status paths_check(struct error *err) {
+    enum linear_path path;
+    const char *name = getenv("GYRE_LINEAR");
+    if (!name || is_forced(&path))
+        return OK;
+    return fail(err, ERR_ARG, "GYRE_LINEAR: \"%.40s\" is none of library, stream, tiles, wide, split, large", name);
 }
 
 static int64_t weight_bytes(const struct compiled_op *c) {

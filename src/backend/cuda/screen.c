@@ -14,11 +14,19 @@
 #include "backend/cuda/cuda.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { SHARE = 16 };
 static const int64_t WORTH_BYTES = 64 << 20; // of the head
 
 // ---- the copy -------------------------------------------------------------------------------------------------------
+
+enum status screen_check(struct error *err) {
+    const char *named = getenv("GYRE_SCREEN");
+    if (!named || (*named && strspn(named, "0123456789") == strlen(named) && strlen(named) <= 9))
+        return OK;
+    return fail(err, ERR_ARG, "GYRE_SCREEN: \"%.40s\" is not a number of rows of the head, nor 0", named);
+}
 
 /* Whether the head may have one: any, or one that is large enough. */
 static bool is_wanted(int64_t head_bytes) {
@@ -65,7 +73,7 @@ enum status screen_copy(struct backend *b, struct error *err) {
     unsigned long long *n_not_finite;
     if (!b->screen.head)
         return OK;
-    DEVICE_TRY(b, err, cudaMalloc((void **)&n_not_finite, sizeof *n_not_finite), "a count");
+    TRY(memory_take(b, &n_not_finite, sizeof *n_not_finite, "a count", err));
     enum status st = copy_if_finite(b, n_not_finite, err);
     cudaFree(n_not_finite);
     return st;

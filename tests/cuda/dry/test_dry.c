@@ -7,6 +7,8 @@
 #include "device.h"
 #include "engine/engine.h"
 
+#define SCREEN "64"
+
 extern const struct backend_ops backend_cuda;
 
 /* What happened to two requests, one of which wants all that is drawn and told on the way, one its vector. */
@@ -122,6 +124,24 @@ struct outcomes {
     int64_t n_refused, n_ended, n_through;
 };
 
+static void a_path_or_a_number_that_the_environment_misnames_is_refused(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"}, {"GYRE_LINEAR", ""}, {"GYRE_SCREEN", "no"}, {"GYRE_SCREEN", "-1"}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct outcome o;
+        struct gyre_options options = options_for("tests/models/llama");
+        const char *was = getenv(cases[i][0]);
+        dry_begin(0, DRY_ONCE);
+        setenv(cases[i][0], cases[i][1], 1);
+        run(&options, false, &o);
+        if (was)
+            setenv("GYRE_SCREEN", SCREEN, 1);
+        else
+            unsetenv(cases[i][0]);
+        EXPECT(!o.opened && strstr(o.refused.text, cases[i][0]) && dry_calls() == 0);
+    }
+}
+
 /* 40,000 tokens with two experts each are more than a grid has rows. */
 static void the_largest_steps_are_launched_or_refused_when_a_model_is_opened(void **state) {
     (void)state;
@@ -205,11 +225,12 @@ static void a_device_that_is_lost_is_told_and_leaves_nothing_behind(void **state
 }
 
 int main(void) {
-    setenv("GYRE_SCREEN", "64", 1); // heads of test models are small
-    setenv("HOME", "", 1);          // plans are kept nowhere
+    setenv("GYRE_SCREEN", SCREEN, 1); // heads of test models are small
+    setenv("HOME", "", 1);            // plans are kept nowhere
     unsetenv("XDG_CACHE_HOME");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_asks_for_what_a_device_gives),
+        cmocka_unit_test(a_path_or_a_number_that_the_environment_misnames_is_refused),
         cmocka_unit_test(the_largest_steps_are_launched_or_refused_when_a_model_is_opened),
         cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
         cmocka_unit_test(a_device_that_is_lost_is_told_and_leaves_nothing_behind),
