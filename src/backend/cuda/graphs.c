@@ -110,8 +110,10 @@ static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *ou
 /* Steps of prompts are no graphs, but recording one loads the kernels that it would launch, as this mode lets it, without computing: the first
  * prompts need not wait for them (where plans are kept the library's have not run yet). */
 static enum status load_prompts(struct executable *exe, struct error *err) {
-    for (int i = exe->n_graphs; padded_rows_at(i) <= exe->bucket.max_tokens; i++) {
-        struct launch l = {exe->backend->stream, padded_rows_at(i), 1, 1, exe->plan_view, exe->backend->block_size, false};
+    int last = padded_index(exe->bucket.max_tokens);
+    for (int i = exe->n_graphs; i <= last; i++) {
+        int rows = MIN(padded_rows_at(i), exe->bucket.max_tokens);
+        struct launch l = {exe->backend->stream, rows, 1, 1, exe->plan_view, exe->backend->block_size, false};
         cudaGraph_t graph;
         TRY(record(exe, &l, cudaStreamCaptureModeRelaxed, &graph, err));
         cudaGraphDestroy(graph);

@@ -23,6 +23,7 @@ static struct {
     enum dry_fault fault;
     const char *failed, *failed_kernel;
     bool is_lost;
+    unsigned most_rows;
     char misuse[200];
 } dry;
 
@@ -134,6 +135,7 @@ void dry_begin(int64_t fail_at, enum dry_fault fault) {
 int64_t dry_calls(void) { return dry.n_calls; }
 const char *dry_failed(void) { return dry.failed; }
 const char *dry_failed_kernel(void) { return dry.failed_kernel; }
+int64_t dry_most_rows(void) { return dry.most_rows; }
 int64_t dry_unordered(void) { return dry.n_unordered; }
 const char *dry_misuse(void) { return dry.misuse[0] ? dry.misuse : NULL; }
 
@@ -664,6 +666,7 @@ static cudaError_t may_start(const void *kernel) {
 }
 static cudaError_t look_at(const void *kernel, dim3 grid, dim3 block, size_t shared, unsigned cluster) {
     dry.n_kernels++;
+    dry.most_rows = grid.y > dry.most_rows ? grid.y : dry.most_rows;
     bool grid_fits = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535;
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (!grid_fits || threads < 1 || threads > 1024 || cluster < 1 || grid.x % cluster != 0)

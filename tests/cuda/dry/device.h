@@ -21,4 +21,5 @@ const char *dry_failed_kernel(void); // likewise, where that was a launch
 int64_t dry_alive(void);             // what was made and not given back: memory, streams, events, graphs, descriptions
 void dry_list_alive(void);           // on stderr
 int64_t dry_unordered(void);         // writes to the device on the stream that a non-blocking one does not wait for
+int64_t dry_most_rows(void);         // of a grid that was launched or recorded: its second dimension
 const char *dry_misuse(void);        // the first thing that no program should do; NULL: none
