@@ -79,6 +79,8 @@ template <bool BF16> struct exact_logits {
         int mine = lane * COPIERS + warp - MULTIPLIERS;
         for (int first = 0; first < n_ids; first += MULTIPLIERS * EXACT_ROWS) {
             int n = min(n_ids - first, MULTIPLIERS * EXACT_ROWS), step = columns(n), x_row = n > EXACT_ROWS ? 2 * EXACT_ROWS : EXACT_ROWS;
+            if (warp - MULTIPLIERS >= n) // of the last chunk alone: nobody waits for who copies nothing, so the ring may pass it, and it would wait for ever
+                break;
             const char *from = mine < n ? e.w + (int64_t)ids[first + mine] * e.in * 2 : x;
             for (int k = 0; k < e.in; k += step, at.step()) {
                 int n_bytes = min(e.in - k, step) * 2;
