@@ -23,10 +23,13 @@ static __device__ __host__ uint32_t hash(uint64_t i) {
     i = (i ^ i >> 27) * 0x94d049bb133111ebu;
     return (uint32_t)(i >> 32);
 }
+/* Exponent and mantissa as a float's, which counts exponents from -127 and not from -7. */
 static __device__ __host__ double e4m3_value(unsigned char v) {
-    int e = v >> 3 & 15, m = v & 7;
-    double size = e ? ldexp(8.0 + m, e - 10) : ldexp((double)m, -9);
-    return v & 0x80 ? -size : size;
+    union {
+        uint32_t bits;
+        float size;
+    } as = {(v & 0x7fu) << 20};
+    return (v & 0x80 ? -1.0 : 1.0) * (as.size * 0x1p120f);
 }
 
 static __global__ void fill8(unsigned char *at, size_t n, uint64_t seed) {
