@@ -7,6 +7,7 @@
 #   make fuzz [FUZZ=json] [FUZZ_SECONDS=600]             every target of tests/fuzz for that long
 #   make soak [SOAK_SECONDS=600]                         mixed traffic at a server: right answers, flat memory
 #   make test-parity [BACKEND=cuda]                      every op of the dense test models against the CPU's plain functions
+#   make ptx                 the kernels for GPUs on a machine on the CPU; make test runs them then: wants the CUDA toolkit, and no GPU
 #   make test-cuda-dry       the host side of the CUDA backend on a device that computes nothing: wants the CUDA toolkit, and no GPU
 #   make bench               what docs/benchmarks.md records
 #   make rooms               the include graph; fails on an edge that points up or sideways
@@ -63,7 +64,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-parity test-binaries cuda cuda-tests test-cuda-dry rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
+.PHONY: all run test test-parity test-binaries cuda cuda-tests test-cuda-dry ptx rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ build/data/%: tests/data/%.xz | build/.setup-test
 	@mkdir -p $(@D)
 	$(call QUIET,xz)xz -dc $< > $@
 
-test-binaries: $(TESTS) $(BUILD)/gyre $(DATA)
+test-binaries: $(TESTS) $(BUILD)/gyre $(DATA) $(if $(wildcard build/ptx/libgyre-cuda.so),ptx)
 
 test: test-binaries
 	@BUILD=$(BUILD) tests/run.sh
@@ -282,6 +283,43 @@ build/racecheck/libgyre-cuda.so: $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--as-needed -Wl,--no-undefined \
 	    -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
 
+# ---- GPU code without a GPU ---------------------------------------------------------------------------------------
+# The same programs on a machine on the CPU that runs their kernels from PTX: tests/ptx/machine.h. ptxas has no part in it.
+PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies wide split large tiles quantise place screen stream graphs nodes)
+PTX_CODE  := $(CUDA_CODE:build/cuda/%=build/ptx/%)
+PTX_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o
+PTX_NVCC  := $(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=compute_90a --no-compress -Isrc -Iinclude -Xcompiler -fPIC
+PTX_LIBS  := $(CUDA_WRAP) build/ptx/libmachine.a -lstdc++ -lpthread -ldl -lm
+build/ptx/%.cu.o: src/%.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(PTX_NVCC) -c -o $@ $<
+build/ptx/%.cu.o: tests/cuda/%.cu $(wildcard tests/cuda/*.cuh) src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cu src/backend/cuda/*.cuh)
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(PTX_NVCC) -c -o $@ $<
+build/ptx/kernels.c: tools/kernels.py $(PTX_CODE)
+	$(call QUIET,list)tools/kernels.py --ptx $@ $(PTX_CODE)
+build/ptx/kernels.o: build/ptx/kernels.c
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+# Interpreted for hours: optimised as far as the compiler goes, and products and sums may be one operation.
+build/ptx/%.o: tests/ptx/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -std=gnu17 -O3 -march=x86-64-v3 -Wno-shadow -I$(CUDA_HOME)/include -c -o $@ $<
+build/ptx/libmachine.a: $(patsubst tests/ptx/%.c,build/ptx/%.o,$(filter-out tests/ptx/test_%,$(wildcard tests/ptx/*.c)))
+build/ptx/libbackend.a: $(PTX_OBJ)
+build/ptx/test_screen: build/ptx/backend/cuda/head.cu.o build/ptx/backend/cuda/sample.cu.o
+build/ptx/test_%: build/ptx/test_%.cu.o build/ptx/libmachine.a
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.cu.o,$^) build/ptx/libmachine.a -lstdc++ -lpthread -lm
+build/ptx/test_machine build/ptx/test_copies: build/ptx/%: build/ptx/%.o build/ptx/libmachine.a
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lpthread -lm
+build/ptx/test_matrices: build/ptx/test_matrices.o build/ptx/matrices.o
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lm
+build/ptx/test_nodes build/ptx/test_cache build/ptx/test_graphs build/ptx/test_screened_steps: WHOLE := -Wl,--whole-archive
+$(addprefix build/ptx/test_,stream graphs nodes cache screened_steps): build/ptx/%: build/cuda/tests/%.o build/ptx/libbackend.a build/ptx/libmachine.a $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/ptx/libbackend.a -Wl,--no-whole-archive $(LIBS) -lcmocka $(ALL_LIBS) $(PTX_LIBS)
+build/ptx/libgyre-cuda.so: $(PTX_OBJ) build/ptx/libmachine.a $(BUILD)/libgyre.a tools/plugin.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(PTX_OBJ) $(BUILD)/libgyre.a $(PTX_LIBS) $(LIB_LIBS)
+ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so
+
 rooms:
 	@tools/rooms.py
 
@@ -308,9 +346,9 @@ install: $(BUILD)/gyre $(BUILD)/libgyre.so $(BUILD)/install/libgyre.a
 	@tools/install.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)" $(VERSION)
 
 format:
-	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] include/*.h bench/*.[ch] tests/*.[ch] tests/fuzz/*.c)
+	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] include/*.h bench/*.[ch] tests/*.[ch] tests/ptx/*.[ch] tests/fuzz/*.c)
 
 clean:
 	rm -rf build
 
--include $(OBJECTS:.o=.d) $(CUDA_OBJ:.o=.d) $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS)) $(DRY_OBJ:.o=.d)
+-include $(OBJECTS:.o=.d) $(CUDA_OBJ:.o=.d) $(wildcard build/ptx/*.d) $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS)) $(DRY_OBJ:.o=.d)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The list of kernels that go into libgyre-cuda.so, as a C file: what src/backend/cuda/manifest.c compares the loaded library with.
 
-    tools/kernels.py OUT.c OBJECT.cu.o...
+    tools/kernels.py [--ptx] OUT.c OBJECT.cu.o...
 
 Of each object: its device code's size and XXH3 (the section .nv_fatbin, which the linker copies as it is), the architecture that it is for and the names
-of its kernels, read from the ELF files inside."""
+of its kernels, read from the ELF files inside; with --ptx from PTX, which is what tests/ptx runs."""
 import ctypes
 import os
+import re
 import struct
 import sys
 
@@ -33,30 +34,36 @@ def code_of(path):
     return found[0]
 
 
-def kernels_of(path, code):
-    """(architecture, names) of a container of one uncompressed ELF file."""
+def kernels_of(path, code, ptx):
+    """(architecture, names) of a container of one uncompressed ELF file, or of PTX."""
     magic, _, head, _ = struct.unpack_from("<IHHQ", code, 0)
     kind, _, entry = struct.unpack_from("<HHI", code, head)
     arch, = struct.unpack_from("<I", code, head + 28)
     elf = code[head + entry:]
+    if ptx:
+        if magic != FATBIN or kind != 1 or b".version" not in elf:
+            raise ValueError("%s: its device code is not plain PTX" % path)
+        return arch, sorted(m.decode() for m in re.findall(rb"\.entry (\w+)", elf))
     if magic != FATBIN or kind != 2 or elf[:4] != b"\x7fELF":
         raise ValueError("%s: its device code is not one plain ELF file; compile without PTX and compression" % path)
     return arch, sorted(name[len(".text."):] for name, _ in sections(elf) if name.startswith(".text."))
 
 
 def main():
+    ptx = sys.argv[1] == "--ptx"
+    out, *paths = sys.argv[1 + ptx:]
     hash_of = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
     hash_of.restype = ctypes.c_uint64
     hash_of.argtypes = ctypes.c_char_p, ctypes.c_size_t
     files, names = [], []
-    for path in sys.argv[2:]:
+    for path in paths:
         code = code_of(path)
-        arch, kernels = kernels_of(path, code)
+        arch, kernels = kernels_of(path, code, ptx)
         if arch != HOPPER:
             raise ValueError("%s: made for sm_%d" % (path, arch))
         files.append('    {"%s", %dULL, 0x%016xULL, %d, %d},\n' % (os.path.basename(path)[:-len(".cu.o")], len(code), hash_of(code, len(code)), len(names), len(kernels)))
         names += kernels
-    with open(sys.argv[1], "w") as f:
+    with open(out, "w") as f:
         f.write('/* Made by tools/kernels.py. */\n#include "backend/cuda/manifest.h"\n\nstatic const struct kernel_file files[] = {\n%s};\n' % "".join(files))
         f.write("static const char *const names[] = {\n%s};\n" % "".join('    "%s",\n' % n for n in names))
         f.write("const struct kernel_list kernel_list = {files, names, %d, %d, %d};\n" % (len(files), len(names), HOPPER))

@@ -1,0 +1,31 @@
+"""What tests/cli/test_ptx_*.py share: programs that run the CUDA backend's kernels from their PTX on the CPU (tests/ptx/machine.h)."""
+import os
+import subprocess
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MACHINE = os.path.join(ROOT, "build/ptx")
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build/release"))
+BACKEND = {"GYRE_TEST_BACKEND": "cuda", "GYRE_PLUGINS": MACHINE, "GYRE_TEST_BRIEF": "1"}
+
+
+def runs(program, *arguments, **environment):
+    """A test: the program ends well. What it prints has its seed."""
+
+    def test(self):
+        if not os.path.exists(os.path.join(MACHINE, "libgyre-cuda.so")):
+            self.skipTest("not built: make ptx, which wants the CUDA toolkit")
+        p = subprocess.run([program, *arguments], cwd=ROOT, env=dict(os.environ, **environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           errors="replace", timeout=280)
+        self.assertEqual(p.returncode, 0, p.stdout[:300] + " ... " + p.stdout[-3000:])
+
+    return test
+
+
+def alone(name, *arguments):
+    """A program of build/ptx: kernels that are launched by themselves, few and small cases."""
+    return runs(os.path.join(MACHINE, name), *arguments, GYRE_TEST_BRIEF="1")
+
+
+def ops(name, **environment):
+    """A program of the op tests, over the whole backend."""
+    return runs(os.path.join(BUILD, "tests", name), **dict(BACKEND, **environment))

@@ -1,0 +1,17 @@
+"""Ops of the CUDA backend against double precision, without a GPU: their kernels run from PTX (tests/ptx/machine.h)."""
+import unittest
+
+from ptx_machine import ops
+
+
+class Ops(unittest.TestCase):
+    test_ops = ops("test_ops")
+    test_heads = ops("test_ops_head")
+    test_experts = ops("test_ops_moe")
+    test_recurrent = ops("test_ops_recurrent")
+    test_refusals = ops("test_ops_refusals")
+    test_drawing = ops("test_sample_rows")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,24 @@
+"""The machine that runs kernels without a GPU, and with it the products of many rows and screening, each by itself: tests/ptx, tests/cuda."""
+import random
+import unittest
+
+from ptx_machine import alone
+
+
+class Machine(unittest.TestCase):
+    test_lanes_warps_and_clusters = alone("test_machine")
+    test_copies_that_land_late = alone("test_copies")
+    test_matrices = alone("test_matrices")
+
+
+class Kernels(unittest.TestCase):
+    test_weights_as_they_are_placed = alone("test_place")
+    test_quantise = alone("test_quantise")
+    test_tiles = alone("test_tiles")
+    test_wide = alone("test_wide")
+    test_large = alone("test_large")
+    test_screening = alone("test_screen", str(random.randint(1, 10**6)), "12", "small")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,17 @@
+"""LINEAR and ATTENTION of the CUDA backend against double precision, without a GPU: tests/ptx/machine.h. Of LINEAR's many cases one of twenty, drawn anew each
+time; which, and the seed, are in what a failure prints."""
+import random
+import unittest
+
+from ptx_machine import ops
+
+PARTS = 20
+
+
+class Rows(unittest.TestCase):
+    test_attention = ops("test_ops_attention")
+    test_rows = ops("test_ops_rows", GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
+
+
+if __name__ == "__main__":
+    unittest.main()
