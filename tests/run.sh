@@ -32,7 +32,7 @@ run_one() {
     passed=$(grep -cE "$ok" "$out") failed=$(grep -E "$bad" "$out" | sort -u | wc -l) skipped=$(grep -cE "$skip" "$out")
     note=""
     case $rc in
-    0) [ "$passed" -gt 0 ] || { failed=1; note=" (ran no test)"; } ;;
+    0) [ $((passed + skipped)) -gt 0 ] || { failed=1; note=" (ran no test)"; } ;;
     124 | 137) note=" (killed after $TEST_TIMEOUT s)"; failed=$((failed + 1)) ;;
     *) [ "$failed" -gt 0 ] || { failed=1; note=" (exit code $rc)"; } ;;
     esac
