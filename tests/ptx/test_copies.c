@@ -1,17 +1,10 @@
 /* test_copies.c - barriers in shared memory and asynchronous copies of the machine: what lands where, when, and faults that it must name. */
+#include "ending.h"
 #include "module.h"
 #include "tensor_map.h"
 
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 /* %r0: thread, %r1: rank in the cluster, %rd0: out, %rd1: in, %rd2: the map, %r2: 2 KB of shared memory, %r3: barrier of `arrivals`, which all blocks have begun.
  * %rd3: where the thread's word of out is; a block has 512 words. */
@@ -61,25 +54,7 @@ static void run(const char *text, uint32_t cluster, const struct tensor_map *map
 
 /* What it says before it ends. */
 static void fault(const char *text, uint32_t cluster, const struct tensor_map *map, const char *part) {
-    int said[2], status;
-    char line[4096] = "";
-    size_t n = 0;
-    ssize_t got;
-    assert_int_equal(pipe(said), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        signal(SIGABRT, SIG_DFL);
-        dup2(said[1], 2);
-        run(text, cluster, map);
-        _exit(0);
-    }
-    close(said[1]);
-    while (n + 1 < sizeof line && (got = read(said[0], line + n, sizeof line - 1 - n)) > 0)
-        n += (size_t)got;
-    close(said[0]);
-    waitpid(child, &status, 0);
-    if (!WIFSIGNALED(status) || !strstr(line, part))
-        fail_msg("'%s' is wanted, said was '%s'", part, line);
+    ENDS(run(text, cluster, map), part);
 }
 
 #define BULK "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "

@@ -1,15 +1,9 @@
 /* test_machine.c - the machine by itself: small kernels in PTX whose results are known, and faults that it must name. */
+#include "ending.h"
 #include "module.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #define HEAD ".version 9.0\n.target sm_90a\n.address_size 64\n"
 #define ENTRY HEAD ".visible .entry k(.param .u64 k_param_0, .param .u32 k_param_1)\n{\n"
@@ -35,25 +29,7 @@ static void run(const char *text, uint32_t blocks, uint32_t cluster, uint32_t th
 
 /* What it says before it ends. */
 static void fault(const char *text, uint32_t blocks, uint32_t cluster, uint32_t threads, uint32_t number, const char *part) {
-    int said[2], status;
-    char line[4096] = "";
-    size_t n = 0;
-    ssize_t got;
-    assert_int_equal(pipe(said), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        signal(SIGABRT, SIG_DFL);
-        dup2(said[1], 2);
-        run(text, blocks, cluster, threads, number);
-        _exit(0);
-    }
-    close(said[1]);
-    while (n + 1 < sizeof line && (got = read(said[0], line + n, sizeof line - 1 - n)) > 0)
-        n += (size_t)got;
-    close(said[0]);
-    waitpid(child, &status, 0);
-    if (!WIFSIGNALED(status) || !strstr(line, part))
-        fail_msg("'%s' is wanted, said was '%s'", part, line);
+    ENDS(run(text, blocks, cluster, threads, number), part);
 }
 
 #define REGISTERS ".reg .pred %p<9>;\n.reg .b32 %r<20>;\n.reg .b64 %rd<9>;\n.reg .f32 %f<9>;\n"
