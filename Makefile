@@ -140,7 +140,7 @@ build/data/%: tests/data/%.xz | build/.setup-test
 	@mkdir -p $(@D)
 	$(call QUIET,xz)xz -dc $< > $@
 
-test-binaries: $(TESTS) $(BUILD)/gyre $(DATA) $(if $(wildcard build/ptx/libgyre-cuda.so),ptx)
+test-binaries: $(TESTS) $(BUILD)/gyre $(DATA) $(if $(filter build/release,$(BUILD)),$(if $(wildcard build/ptx/libgyre-cuda.so),ptx))
 
 test: test-binaries
 	@BUILD=$(BUILD) tests/run.sh
@@ -300,7 +300,7 @@ build/ptx/kernels.c: tools/kernels.py $(PTX_CODE)
 	$(call QUIET,list)tools/kernels.py --ptx $@ $(PTX_CODE)
 build/ptx/kernels.o: build/ptx/kernels.c
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
-# Interpreted for hours: optimised as far as the compiler goes, and products and sums may be one operation.
+# Optimised as far as the compiler goes, since tests wait for it, and products and sums may be one operation.
 build/ptx/%.o: tests/ptx/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -std=gnu17 -O3 -march=x86-64-v3 -Wno-shadow -I$(CUDA_HOME)/include -c -o $@ $<
