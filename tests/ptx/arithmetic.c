@@ -311,7 +311,7 @@ static enum outcome pack(struct warp *w, const struct insn *i, uint32_t lanes) {
     uint32_t n = i->n_args - 1u, bits = (is_64 ? 64 : 32) / n;
     if (bits != 16 && bits != 32)
         machine_fault(w, "%s of %u elements", i->name, n);
-    EACH_LANE(l, lanes) {
+    EACH_LANE (l, lanes) {
         uint64_t v = 0;
         for (uint32_t k = 0; k < n; k++)
             v |= (uint64_t)(arg_of(w, i, (int)k + 1)->u32[l] & (uint32_t)lowest_ones(bits)) << k * bits;
@@ -333,8 +333,8 @@ static enum outcome unpack(struct warp *w, const struct insn *i, uint32_t lanes)
         if (i->arg[k] == DISCARD)
             continue;
         union lanes *d = arg_of(w, i, (int)k);
-        EACH_LANE(l, lanes)
-        d->u32[l] = (uint32_t)((is_64 ? a->u64[l] : a->u32[l]) >> k * bits & lowest_ones(bits));
+        EACH_LANE (l, lanes)
+            d->u32[l] = (uint32_t)((is_64 ? a->u64[l] : a->u32[l]) >> k * bits & lowest_ones(bits));
     }
     return NEXT;
 }
@@ -400,7 +400,9 @@ static enum outcome unpack_b64(struct warp *w, const struct insn *i, uint32_t la
     if (lanes == ~0u) {                                                           \
         _Pragma("GCC ivdep") for (uint32_t l = 0; l < LANES; l++) { __VA_ARGS__ } \
     } else {                                                                      \
-        EACH_LANE(l, lanes) { __VA_ARGS__ }                                       \
+        EACH_LANE (l, lanes) {                                                    \
+            __VA_ARGS__                                                           \
+        }                                                                         \
     }
 #define RUNS(tag, n, ...)                                                                     \
     static enum outcome HANDLER(tag)(struct warp * w, const struct insn *i, uint32_t lanes) { \

@@ -60,8 +60,8 @@ struct lanes_read {
 static void find_lanes(const struct insn *i, const union lanes *b, const union lanes *c, uint32_t lanes, struct lanes_read *out) {
     char mode = i->name[strlen("shfl.sync.")];
     out->in_reach = 0;
-    EACH_LANE(lane, lanes)
-    out->in_reach |= (uint32_t)lane_read(mode, lane, b->u32[lane], c->u32[lane], &out->from[lane]) << lane;
+    EACH_LANE (lane, lanes)
+        out->in_reach |= (uint32_t)lane_read(mode, lane, b->u32[lane], c->u32[lane], &out->from[lane]) << lane;
 }
 
 /* Where numbers stand in the instruction it is the same lanes each time. */
@@ -92,7 +92,7 @@ static enum outcome run_shfl(struct warp *w, const struct insn *i, uint32_t lane
         for (int lane = 0; lane < LANES; lane++)
             d[lane] = a[r->from[lane]];
     else
-        EACH_LANE(lane, lanes) {
+        EACH_LANE (lane, lanes) {
             if (!(lanes >> r->from[lane] & 1))
                 machine_fault(w, "lane %u reads lane %u, which is not there", lane, r->from[lane]);
             d[lane] = a[r->from[lane]];
@@ -125,19 +125,19 @@ static enum outcome run_ballot(struct warp *w, const struct insn *i, uint32_t la
     uint32_t votes;
     if (!ballot(w, i, lanes, &votes))
         return AGAIN;
-    EACH_LANE(lane, lanes)
-    arg_of(w, i, 0)->u32[lane] = votes;
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u32[lane] = votes;
     return NEXT;
 }
 /* Time is what this warp has run. A mov of 32 bits takes the lower half of it. */
 static enum outcome run_clock(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes)
-    arg_of(w, i, 0)->u64[lane] = w->n_run;
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u64[lane] = w->n_run;
     return NEXT;
 }
 static enum outcome run_activemask(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes)
-    arg_of(w, i, 0)->u32[lane] = lanes;
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u32[lane] = lanes;
     return NEXT;
 }
 
@@ -148,7 +148,7 @@ static enum outcome run_redux(struct warp *w, const struct insn *i, uint32_t lan
     uint32_t r = 0;
     if (!have_met(w, members(w, i, lanes), lanes))
         return AGAIN;
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         uint32_t x = arg_of(w, i, 1)->u32[lane];
         bool less = is_signed ? (int32_t)x < (int32_t)r : x < r;
         if (first)
@@ -169,8 +169,8 @@ static enum outcome run_redux(struct warp *w, const struct insn *i, uint32_t lan
             machine_fault(w, "'%s' is not understood", i->name);
         first = false;
     }
-    EACH_LANE(lane, lanes)
-    arg_of(w, i, 0)->u32[lane] = r;
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u32[lane] = r;
     return NEXT;
 }
 
@@ -180,8 +180,8 @@ static enum outcome run_elect(struct warp *w, const struct insn *i, uint32_t lan
     if (!have_met(w, members(w, i, lanes), lanes))
         return AGAIN;
     if (i->arg[0] != DISCARD)
-        EACH_LANE(lane, lanes)
-    arg_of(w, i, 0)->u32[lane] = first;
+        EACH_LANE (lane, lanes)
+            arg_of(w, i, 0)->u32[lane] = first;
     uint32_t *p = flag_of(w, i, 1);
     *p = (*p & ~lanes) | 1u << first;
     return NEXT;
@@ -262,8 +262,8 @@ static enum outcome run_bar_red(struct warp *w, const struct insn *i, uint32_t l
     uint32_t result = w->block->barriers[k].result;
     if (!popc)
         return put_flag(w, i, lanes, all ? result == n : result > 0);
-    EACH_LANE(lane, lanes)
-    arg_of(w, i, 0)->u32[lane] = result;
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u32[lane] = result;
     return NEXT;
 }
 

@@ -223,7 +223,7 @@ static uint32_t address_of(const struct warp *w, const struct insn *i, int k, ui
 
 static enum outcome run_init(struct warp *w, const struct insn *i, uint32_t lanes) {
     struct cluster *c = w->block->cluster;
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         uint32_t at = address_of(w, i, 0, lane), n = arg_of(w, i, 1)->u32[lane];
         check_own(w, at);
         if (at % 8 || n == 0 || n > MOST_ARRIVALS)
@@ -237,13 +237,13 @@ static enum outcome run_init(struct warp *w, const struct insn *i, uint32_t lane
     return NEXT;
 }
 static enum outcome run_invalidate(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes)
-    memset(barrier_at(w, address_of(w, i, 0, lane)), 0xff, 8);
+    EACH_LANE (lane, lanes)
+        memset(barrier_at(w, address_of(w, i, 0, lane)), 0xff, 8);
     return NEXT;
 }
 
 static enum outcome run_expect(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         struct barrier *b = barrier_at(w, address_of(w, i, 0, lane));
         barrier_expect(w, b, arg_of(w, i, 1)->u32[lane]);
         barrier_end_phase(b);
@@ -258,7 +258,7 @@ static void put_state(struct warp *w, const struct insn *i, uint32_t lane, const
 }
 /* mbarrier.arrive state, [at]{, count} */
 static enum outcome run_arrive(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         struct barrier *b = barrier_at(w, address_of(w, i, 1, lane));
         put_state(w, i, lane, b);
         barrier_arrive(w, b, i->n_args > 2 ? arg_of(w, i, 2)->u32[lane] : 1);
@@ -267,7 +267,7 @@ static enum outcome run_arrive(struct warp *w, const struct insn *i, uint32_t la
 }
 /* mbarrier.arrive.expect_tx state, [at], bytes */
 static enum outcome run_arrive_expect(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         struct barrier *b = barrier_at(w, address_of(w, i, 1, lane));
         put_state(w, i, lane, b);
         barrier_expect(w, b, arg_of(w, i, 2)->u32[lane]);
@@ -279,7 +279,7 @@ static enum outcome run_arrive_expect(struct warp *w, const struct insn *i, uint
 /* Phases of other parity than the barrier's own have ended. */
 static enum outcome wait(struct warp *w, const struct insn *i, uint32_t lanes, const uint32_t parity[LANES]) {
     uint32_t ended = 0, before = 0, *flag = flag_of(w, i, 0);
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         uint32_t at = address_of(w, i, 1, lane);
         check_own(w, at);
         if (at != before)
@@ -292,15 +292,15 @@ static enum outcome wait(struct warp *w, const struct insn *i, uint32_t lanes, c
 /* mbarrier.try_wait.parity p, [at], parity */
 static enum outcome run_wait_parity(struct warp *w, const struct insn *i, uint32_t lanes) {
     const union lanes *parity = arg_of(w, i, 2);
-    EACH_LANE(lane, lanes)
-    if (parity->u32[lane] > 1)
-        machine_fault(w, "a wait for parity %u", parity->u32[lane]);
+    EACH_LANE (lane, lanes)
+        if (parity->u32[lane] > 1)
+            machine_fault(w, "a wait for parity %u", parity->u32[lane]);
     return wait(w, i, lanes, parity->u32);
 }
 /* mbarrier.try_wait p, [at], state */
 static enum outcome run_wait(struct warp *w, const struct insn *i, uint32_t lanes) {
     uint32_t parity[LANES] = {0};
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         struct barrier state;
         memcpy(&state, &arg_of(w, i, 2)->u64[lane], 8);
         if (state.mark != BARRIER_MARK)
@@ -320,14 +320,14 @@ static uint32_t rank_of(const struct insn *i, const struct warp *w, uint32_t lan
     return rank < (uint32_t)w->block->cluster->n_blocks ? rank : UINT8_MAX;
 }
 static enum outcome run_mapa(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes)
-    arg_of(w, i, 0)->u32[lane] = (arg_of(w, i, 1)->u32[lane] & 0xffffff) | rank_of(i, w, lane) << 24;
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u32[lane] = (arg_of(w, i, 1)->u32[lane] & 0xffffff) | rank_of(i, w, lane) << 24;
     return NEXT;
 }
 /* Of an address that is generic: a pointer. */
 static enum outcome run_mapa_generic(struct warp *w, const struct insn *i, uint32_t lanes) {
     const struct cluster *c = w->block->cluster;
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         uint64_t at = arg_of(w, i, 1)->u64[lane];
         uint32_t rank = rank_of(i, w, lane);
         int k = 0;
@@ -351,7 +351,7 @@ static void check_no_offset(struct warp *w, const struct insn *i) {
 /* cp.async.bulk [to], [from], bytes, [barrier]{, policy} */
 static enum outcome run_bulk(struct warp *w, const struct insn *i, uint32_t lanes) {
     check_no_offset(w, i);
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         uint64_t from = arg_of(w, i, 1)->u64[lane];
         struct pending_copy p = {
             .kind = BYTES, .to = arg_of(w, i, 0)->u32[lane], .n = arg_of(w, i, 2)->u32[lane], .barrier = arg_of(w, i, 3)->u32[lane]};
@@ -416,7 +416,7 @@ static struct pending_copy box_of(struct warp *w, const struct insn *i, uint32_t
 }
 static enum outcome run_bulk_tensor(struct warp *w, const struct insn *i, uint32_t lanes) {
     check_no_offset(w, i);
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         struct pending_copy p = box_of(w, i, lane);
         add_copy(w, i, &p);
     }
@@ -428,14 +428,14 @@ static void add_to_blocks(struct warp *w, const struct insn *i, struct pending_c
     uint32_t to = p->to & 0xffffff, barrier = p->barrier & 0xffffff;
     if (blocks == 0 || blocks >> n)
         machine_fault(w, "a copy to blocks %#x of %d", blocks, n);
-    EACH_LANE(rank, blocks) {
+    EACH_LANE (rank, blocks) {
         p->to = to | rank << 24, p->barrier = barrier | rank << 24;
         add_copy(w, i, p);
     }
 }
 static enum outcome run_bulk_tensor_multicast(struct warp *w, const struct insn *i, uint32_t lanes) {
     check_no_offset(w, i);
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         struct pending_copy p = box_of(w, i, lane);
         add_to_blocks(w, i, &p, (uint16_t)arg_of(w, i, 3 + p.map.rank)->u32[lane]);
     }
@@ -453,7 +453,7 @@ static enum outcome run_nothing(struct warp *w, const struct insn *i, uint32_t l
 static enum outcome run_st_async(struct warp *w, const struct insn *i, uint32_t lanes) {
     check_no_offset(w, i);
     uint32_t n = i->n_args - 2u, size = i->name[strlen(i->name) - 2] == '6' ? 8 : 4; // b64 or b32
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         struct pending_copy p = {
             .kind = WORDS, .to = arg_of(w, i, 0)->u32[lane], .n = n * size, .barrier = arg_of(w, i, i->n_args - 1)->u32[lane]};
         if (p.n > sizeof p.words || p.to % p.n)
@@ -500,7 +500,7 @@ static void add_async(struct warp *w, struct one_async copy) {
 static enum outcome run_cp_async(struct warp *w, const struct insn *i, uint32_t lanes) {
     check_no_offset(w, i);
     bool has_policy = strstr(i->name, "cache_hint"), has_more = i->n_args - has_policy > 3;
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         uint64_t from = arg_of(w, i, 1)->u64[lane];
         struct one_async p = {.to = arg_of(w, i, 0)->u32[lane], .n = arg_of(w, i, 2)->u32[lane], .lane = lane};
         p.n_read = !has_more ? p.n : !has_policy ? arg_of(w, i, 3)->u32[lane] : *flag_of(w, i, 3) >> lane & 1 ? 0 : p.n;
@@ -516,8 +516,8 @@ static enum outcome run_cp_async(struct warp *w, const struct insn *i, uint32_t 
 static enum outcome run_cp_commit(struct warp *w, const struct insn *i, uint32_t lanes) {
     (void)i;
     if (w->cp_async)
-        EACH_LANE(lane, lanes)
-    w->cp_async->n_batches[lane]++;
+        EACH_LANE (lane, lanes)
+            w->cp_async->n_batches[lane]++;
     return NEXT;
 }
 

@@ -64,7 +64,7 @@ enum outcome {
 /* lanes: a bit for each that takes part, active and with a true guard; never 0. */
 typedef enum outcome op_run(struct warp *w, const struct insn *i, uint32_t lanes);
 
-/* name: the whole mnemonic, "cvt.rn.f16x2.e4m3x2". Where it ends in '*' whatever follows is the same to it: "prefetch*". modifiers are then in insn.name. */
+/* name: the whole mnemonic, "cvt.rn.f16x2.e4m3x2". Where it ends in '*' whatever follows is the same to it, "prefetch*", or read by it from insn.name. */
 struct opcode {
     const char *name;
     op_run *run;

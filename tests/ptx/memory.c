@@ -108,7 +108,7 @@ unsigned char *generic_at(struct warp *w, uint64_t address, uint32_t n) {
 }
 
 static enum outcome run_shared_to_generic(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         uint32_t from = (uint32_t)arg_of(w, i, 1)->u64[lane];
         const struct cluster *c = w->block->cluster;
         if (from >> 24 >= (uint32_t)c->n_blocks)
@@ -119,7 +119,7 @@ static enum outcome run_shared_to_generic(struct warp *w, const struct insn *i, 
 }
 
 static enum outcome run_generic_to_shared(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         uint64_t from = arg_of(w, i, 1)->u64[lane];
         const struct block *b = block_of(w, from);
         if (!b)
@@ -130,8 +130,8 @@ static enum outcome run_generic_to_shared(struct warp *w, const struct insn *i, 
 }
 
 static enum outcome run_same_address(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes)
-    arg_of(w, i, 0)->u64[lane] = arg_of(w, i, 1)->u64[lane];
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u64[lane] = arg_of(w, i, 1)->u64[lane];
     return NEXT;
 }
 
@@ -220,7 +220,7 @@ struct span {
 };
 static struct span span_of(const struct insn *i, const struct access *a, const union lanes *base, uint32_t lanes) {
     struct span s = {UINT64_MAX, 0, 0};
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         uint64_t at = a->space == SHARED ? base->u32[lane] + (uint32_t)i->offset : base->u64[lane] + (uint64_t)i->offset;
         s.low = at < s.low ? at : s.low;
         s.high = at > s.high ? at : s.high;
@@ -245,7 +245,7 @@ static uint64_t pointers_of(struct warp *w, const struct insn *i, const struct a
     }
     uint64_t all = s.high - s.low + n;
     if (!is_allocated(s.low, all) && (a->space == GLOBAL || !is_parameter(w, s.low, all)))
-        EACH_LANE(lane, lanes) {
+        EACH_LANE (lane, lanes) {
             uint64_t at = base->u64[lane] + (uint64_t)i->offset;
             a->space == GLOBAL ? global_at(w, at, n) : generic_at(w, at, n);
         }
@@ -291,8 +291,8 @@ static void put_value(union lanes *to, uint32_t lane, uint32_t size, int bits, u
 }
 
 static void load_words(union lanes *to, const struct access *a, const union lanes *base, uint32_t lanes, uint64_t add) {
-    EACH_LANE(lane, lanes)
-    memcpy(&to->u32[lane], pointer_of(a, base, lane, add), 4);
+    EACH_LANE (lane, lanes)
+        memcpy(&to->u32[lane], pointer_of(a, base, lane, add), 4);
 }
 
 static enum outcome run_ld(struct warp *w, const struct insn *i, uint32_t lanes) {
@@ -307,8 +307,8 @@ static enum outcome run_ld(struct warp *w, const struct insn *i, uint32_t lanes)
         if (a->size == 4 && i->bits == 32)
             load_words(to, a, &base, lanes, add);
         else
-            EACH_LANE(lane, lanes)
-        put_value(to, lane, a->size, i->bits, read_value(pointer_of(a, &base, lane, add), a, i->bits));
+            EACH_LANE (lane, lanes)
+                put_value(to, lane, a->size, i->bits, read_value(pointer_of(a, &base, lane, add), a, i->bits));
     }
     return NEXT;
 }
@@ -323,9 +323,11 @@ static enum outcome run_st(struct warp *w, const struct insn *i, uint32_t lanes)
     for (uint32_t k = 0; k < a->n; k++, add += a->size) {
         const union lanes *from = arg_of(w, i, 1 + (int)k);
         if (a->size == 4 && bits != 64)
-            EACH_LANE(lane, lanes)
-        memcpy(pointer_of(a, base, lane, add), &from->u32[lane], 4);
-        else EACH_LANE(lane, lanes) write_bytes(pointer_of(a, base, lane, add), a->size, value_at(from, lane, bits));
+            EACH_LANE (lane, lanes)
+                memcpy(pointer_of(a, base, lane, add), &from->u32[lane], 4);
+        else
+            EACH_LANE (lane, lanes)
+                write_bytes(pointer_of(a, base, lane, add), a->size, value_at(from, lane, bits));
     }
     return NEXT;
 }
@@ -381,7 +383,7 @@ static void run_atomic(struct warp *w, const struct insn *i, uint32_t lanes, int
     union lanes base;
     memcpy(&base, arg_of(w, i, first), a->space == SHARED ? sizeof base.u32 : sizeof base);
     uint64_t add = pointers_of(w, i, a, &base, lanes);
-    EACH_LANE(lane, lanes) {
+    EACH_LANE (lane, lanes) {
         unsigned char *at = pointer_of(a, &base, lane, add);
         uint64_t old = read_value(at, a, 64), other = i->n_args > first + 2 ? value_of(arg_of(w, i, first + 2), lane, a) : 0;
         uint64_t now = combined(w, i, a, old, value_of(arg_of(w, i, first + 1), lane, a), other);
@@ -407,8 +409,8 @@ static enum outcome run_nothing(struct warp *w, const struct insn *i, uint32_t l
     return NEXT;
 }
 static enum outcome run_policy(struct warp *w, const struct insn *i, uint32_t lanes) {
-    EACH_LANE(lane, lanes)
-    arg_of(w, i, 0)->u64[lane] = 0;
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u64[lane] = 0;
     return NEXT;
 }
 
