@@ -8,7 +8,6 @@
 #   make soak [SOAK_SECONDS=600]                         mixed traffic at a server: right answers, flat memory
 #   make test-parity [BACKEND=cuda]                      every op of the dense test models against the CPU's plain functions
 #   make ptx                 the kernels for GPUs on a machine on the CPU; make test runs them then: wants the CUDA toolkit, and no GPU
-#   make test-cuda-dry       the host side of the CUDA backend on a device that computes nothing: wants the CUDA toolkit, and no GPU
 #   make bench               what docs/benchmarks.md records
 #   make rooms               the include graph; fails on an edge that points up or sideways
 #   make explain             the program of the bundled model, one line an operation
@@ -64,7 +63,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-parity test-binaries cuda cuda-tests test-cuda-dry ptx rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
+.PHONY: all run test test-parity test-binaries cuda cuda-tests ptx rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -237,20 +236,6 @@ build/cuda/bench_screen: bench/cuda/screen.cu bench/cuda/graph_time.cuh src/back
 build/cuda/bench_tiles: bench/cuda/tiles.cu bench/cuda/products.cuh src/backend/cuda/tiles.cu src/backend/cuda/kernels.h build/cuda/backend/cuda/norm.cu.o build/cuda/backend/cuda/quantise.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
 cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear $(PRODUCT_TESTS) build/cuda/test_place build/cuda/test_quantise build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_large build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/bench_sample build/cuda/libtimeline.so
-# The host side on a device that computes nothing (tests/cuda/dry), with what sanitizers see of it: wants the toolkit, and no GPU.
-DRY_OBJ := $(patsubst src/%.c,build/cuda/dry/%.o,$(CUDA_SRC)) build/cuda/dry/device.o build/cuda/dry/test_dry.o
-DRY_SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
-build/cuda/dry/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"' -DGYRE_INTERFACE=$(INTERFACE)u
-build/cuda/dry/%.o: src/%.c
-	@mkdir -p $(@D)
-	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) $(DRY_SAN) -I$(CUDA_HOME)/include -c -o $@ $<
-build/cuda/dry/%.o: tests/cuda/dry/%.c
-	@mkdir -p $(@D)
-	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) $(DRY_SAN) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
-build/cuda/dry/test_dry: $(DRY_OBJ) $(CUDA_CODE) build/cuda/kernels.o $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) -lstdc++ -ldl
-test-cuda-dry: build/cuda/dry/test_dry
-	@$<
 build/cuda/bench_nodes: bench/cuda/nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o
@@ -318,7 +303,19 @@ $(addprefix build/ptx/test_,stream graphs nodes cache screened_steps): build/ptx
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/ptx/libbackend.a -Wl,--no-whole-archive $(LIBS) -lcmocka $(ALL_LIBS) $(PTX_LIBS)
 build/ptx/libgyre-cuda.so: $(PTX_OBJ) build/ptx/libmachine.a $(BUILD)/libgyre.a tools/plugin.map
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(PTX_OBJ) $(BUILD)/libgyre.a $(PTX_LIBS) $(LIB_LIBS)
-ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so
+# The host side on a device that computes nothing (tests/cuda/dry), with what sanitizers see of it.
+DRY_OBJ := $(patsubst src/%.c,build/ptx/dry/%.o,$(CUDA_SRC)) build/ptx/dry/device.o build/ptx/dry/test_dry.o
+DRY_SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+build/ptx/dry/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"' -DGYRE_INTERFACE=$(INTERFACE)u
+build/ptx/dry/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) $(DRY_SAN) -I$(CUDA_HOME)/include -c -o $@ $<
+build/ptx/dry/%.o: tests/cuda/dry/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) $(DRY_SAN) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
+build/ptx/dry/test_dry: $(DRY_OBJ) $(PTX_CODE) build/ptx/kernels.o $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) -lstdc++ -ldl
+ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so build/ptx/dry/test_dry
 
 rooms:
 	@tools/rooms.py

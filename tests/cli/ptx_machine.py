@@ -1,5 +1,6 @@
 """What tests/cli/test_ptx_*.py share: programs that run the CUDA backend's kernels from their PTX on the CPU (tests/ptx/machine.h)."""
 import os
+import random
 import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -9,16 +10,17 @@ BACKEND = {"GYRE_TEST_BACKEND": "cuda", "GYRE_PLUGINS": MACHINE, "GYRE_TEST_BRIE
 
 
 def runs(program, *arguments, **environment):
-    """A test: the program ends well. What it prints has its seed."""
+    """A test: the program ends well, in an order of warps and copies that is drawn anew. What it prints has the seed of its cases."""
 
     def test(self):
         if not os.path.exists(os.path.join(MACHINE, "libgyre-cuda.so")):
             self.skipTest("not built: make ptx, which wants the CUDA toolkit")
         if os.path.basename(BUILD) != "release":
             self.skipTest("the backend that runs from PTX is built with the usual flags alone")
-        p = subprocess.run([program, *arguments], cwd=ROOT, env=dict(os.environ, **environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                           errors="replace", timeout=280)
-        self.assertEqual(p.returncode, 0, p.stdout[:300] + " ... " + p.stdout[-3000:])
+        order = os.environ.get("GYRE_PTX_SEED") or str(random.randint(1, 10**9))
+        p = subprocess.run([program, *arguments], cwd=ROOT, env=dict(os.environ, GYRE_PTX_SEED=order, **environment), stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, errors="replace", timeout=280)
+        self.assertEqual(p.returncode, 0, f"GYRE_PTX_SEED={order} {p.stdout[:300]} ... {p.stdout[-3000:]}")
 
     return test
 
