@@ -18,14 +18,14 @@ struct layer_case {
     int width, n_heads, n_kv_heads, head_dim, ffn;
     int rope_dim; // 0: head_dim
     enum rope_pairing pairing;
-    bool qk_norm, biased, v_from_k, sandwich;
+    bool qk_norm, v_norm, biased, v_from_k, sandwich;
     int window;
     enum activation act;
 };
 
 static const struct layer_case layers[] = {
     {.name = "qwen2", .width = 512, .n_heads = 14, .n_kv_heads = 2, .head_dim = 64, .ffn = 608, .biased = true},
-    {.name = "llama", .width = 256, .n_heads = 4, .n_kv_heads = 1, .head_dim = 128, .ffn = 704},
+    {.name = "llama", .width = 256, .n_heads = 4, .n_kv_heads = 2, .head_dim = 128, .ffn = 704},
     {.name = "qwen3", .width = 384, .n_heads = 6, .n_kv_heads = 3, .head_dim = 128, .ffn = 512, .qk_norm = true},
     {.name = "gemma",
      .width = 256,
@@ -54,6 +54,17 @@ static const struct layer_case layers[] = {
      .pairing = ROPE_INTERLEAVED,
      .biased = true},
     {.name = "odd", .width = 120, .n_heads = 3, .n_kv_heads = 1, .head_dim = 40, .ffn = 72, .rope_dim = 24},
+    {.name = "gemma 4, sliding",
+     .width = 272,
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 256,
+     .ffn = 304,
+     .qk_norm = true,
+     .v_norm = true,
+     .sandwich = true,
+     .window = 7,
+     .act = ACT_GELU_TANH},
 };
 
 /* A backend's way of storing: of products, of weights that a checkpoint has in this format, and of keys and values. */
@@ -88,6 +99,7 @@ static val layer_attention(struct rig *rig, const struct layer_case *c, const st
                             .head_dim = c->head_dim,
                             .v_head_dim = c->head_dim,
                             .eps = 1e-6f,
+                            .v_norm = c->v_norm,
                             .v_from_k = c->v_from_k};
     // Of heads that are not normed, scores grow with the square of the products' size.
     struct attention_args args = {.cache = prep.cache,

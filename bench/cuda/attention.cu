@@ -312,14 +312,15 @@ static float element_at(const char *at, element e) {
     }
 }
 
-/* A head as QKV_PREP makes it, in double precision: norm with a weight, rotation of the first `turned` channels. */
-static std::vector<double> prepared(const float *x, int n, const float *norm, const float *cos_sin, int turned, bool interleaved) {
+/* A head as QKV_PREP makes it, in double precision: norm with a weight, or with one of 1 (`unweighted`), rotation of the first `turned` channels. */
+static std::vector<double> prepared(const float *x, int n, const float *norm, const float *cos_sin, int turned, bool interleaved,
+                                    bool unweighted) {
     std::vector<double> y(x, x + n), z;
     double sum = 0;
     for (double v : y)
         sum += v * v;
-    for (int i = 0; i < n && norm; i++)
-        y[i] *= norm[i] / sqrt(sum / n + 1e-6);
+    for (int i = 0; i < n && (norm || unweighted); i++)
+        y[i] *= (norm ? norm[i] : 1.0) / sqrt(sum / n + 1e-6);
     z = y;
     for (int i = 0; i < turned / 2; i++) {
         int a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + turned / 2;
@@ -330,7 +331,7 @@ static std::vector<double> prepared(const float *x, int n, const float *norm, co
 }
 
 /* x becomes what raw products of about its size mean. */
-static dmat make_raw(std::vector<float> &x, int n_rows, int width) {
+static dmat make_raw(std::vector<float> &x, int n_rows, int width, bool biased) {
     std::uniform_real_distribution<float> scales(0.5f, 2.0f);
     std::vector<float> row(n_rows), col(width), bias(width);
     std::vector<__half> half(x.size());
@@ -339,17 +340,18 @@ static dmat make_raw(std::vector<float> &x, int n_rows, int width) {
     for (float &f : col)
         f = scales(rng);
     for (float &f : bias)
-        f = scales(rng) - 1;
+        f = biased ? scales(rng) - 1 : 0;
     for (size_t i = 0; i < x.size(); i++) {
         half[i] = __float2half(x[i]);
         x[i] = (float)((double)__half2float(half[i]) * row[i / width] * col[i % width] + bias[i % width]);
     }
-    return {to_device(half), width, width, ELEMENT_F16, nullptr, to_device(row), to_device(col), to_device(bias)};
+    return {to_device(half), width, width, ELEMENT_F16, nullptr, to_device(row), to_device(col), biased ? to_device(bias) : nullptr};
 }
 
 /* QKV_PREP against prepared(): queries, and what lies in the cache where kv.cuh says. */
+enum { NOT_RAW, RAW, RAW_BIASED };
 static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interleaved, bool normed, element e, element q_element, int n_slots,
-                       bool raw = false) {
+                       int raw = NOT_RAW, bool v_normed = false) {
     if (!strstr("qkv_prep", only))
         return true;
     setup s = {"qkv_prep", n_heads, n_kv, dim, 0, 0, 0, false, e, n_slots, {100, 7, 33}, {20, 7, 1}, q_element == ELEMENT_F32 ? 8 : 16};
@@ -362,11 +364,12 @@ static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interlea
             f = normal(rng);
     dmat dx = {to_device(x), width, width, ELEMENT_F32};
     if (raw)
-        dx = make_raw(x, T, width);
+        dx = make_raw(x, T, width, raw == RAW_BIASED);
     drope rope = {turned, interleaved ? 1 : 0};
     rope.cos_sin = to_device(angles);
     dweight weight = {normed ? to_device(norm) : nullptr, dim, 1, ELEMENT_F32};
     dqkv a = {n_heads, n_kv, dim, dim, 1e-6f};
+    a.v_norm = v_normed;
     w.q.element = q_element;
     launch_qkv_prep(&w.l, &a, turned ? &rope : nullptr, dx, weight, weight, w.caches[0], w.q);
     TRY_CUDA(cudaStreamSynchronize(w.l.stream));
@@ -387,7 +390,7 @@ static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interlea
                 int position = s.lens[seq] - s.queries[seq] + i, slot = position % n_slots, kv = h - n_heads - (is_v ? n_kv : 0);
                 const char *block = cache.data() + table[(size_t)seq * w.l.plan.table_width[0] + position / n_slots] * block_bytes(s);
                 std::vector<double> want = prepared(x.data() + (size_t)t * width + h * dim, dim, normed && !is_v ? norm.data() : nullptr,
-                                                    angles.data() + (size_t)t * turned, is_v ? 0 : turned, interleaved);
+                                                    angles.data() + (size_t)t * turned, is_v ? 0 : turned, interleaved, is_v && v_normed);
                 double size = 0, error = 0;
                 for (int d = 0; d < dim; d++) {
                     double got = h < n_heads ? element_at(q.data() + (((size_t)t * n_heads + h) * dim + d) * qb, q_element)
@@ -409,8 +412,11 @@ static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interlea
         cudaFree(const_cast<void *>(p));
     release(w);
     bool ok = worst <= 1.02;
-    printf("%s qkv_prep %d/%d x %d, %d turned%s%s%s, cache %s, queries %s, block %d: %.3f of the rounding\n", ok ? "ok    " : "FAILED",
-           n_heads, n_kv, dim, turned, interleaved ? " in pairs" : "", normed ? ", normed" : "", raw ? ", of raw products" : "",
+    printf("%s qkv_prep %d/%d x %d, %d turned%s%s%s%s, cache %s, queries %s, block %d: %.3f of the rounding\n", ok ? "ok    " : "FAILED",
+           n_heads, n_kv, dim, turned, interleaved ? " in pairs" : "", normed ? ", normed" : "", v_normed ? ", values too" : "",
+           raw == RAW_BIASED ? ", of raw products with biases"
+           : raw             ? ", of raw products"
+                             : "",
            element_name(e), element_name(q_element), n_slots, worst);
     return ok;
 }
@@ -438,7 +444,7 @@ static bool check_prepares(setup s, bool turned, bool normed, bool raw, int widt
         angles[i] = i / (s.dim / 2) % 2 ? sinf((float)i) : cosf((float)(i + s.dim / 2));
     dmat dx = {to_device(x), pitch, width, ELEMENT_F32};
     if (raw)
-        dx = make_raw(x, T, pitch);
+        dx = make_raw(x, T, pitch, true);
     dx.width = width;
     drope rope = {s.dim};
     rope.cos_sin = to_device(angles);
@@ -638,12 +644,15 @@ static int check_all() {
             failed += !check_prep(6, 2, dim, dim, false, true, e, ELEMENT_F32, 64);
             failed += !check_prep(7, 1, dim, 16, false, false, e, ELEMENT_F16, 16);
             failed += !check_prep(3, 3, dim, 12, true, true, e, ELEMENT_BF16, 4);
-            failed += !check_prep(14, 2, dim, dim, false, true, e, ELEMENT_F16, 32, true);
+            failed += !check_prep(14, 2, dim, dim, false, true, e, ELEMENT_F16, 32, RAW_BIASED);
             failed += !check_prep(160, 160, dim, dim, false, false, e, ELEMENT_F16, 64); // several rows a warp
             for (int heads : {14, 100, 160})
                 for (bool normed : {false, true})
-                    failed += !check_prep(heads, heads == 14 ? 2 : heads, dim, dim, false, normed, e, ELEMENT_F16, 64, true);
-            n += 11;
+                    for (int raw : {RAW, RAW_BIASED})
+                        failed += !check_prep(heads, heads == 14 ? 2 : heads, dim, dim, false, normed, e, ELEMENT_F16, 64, raw,
+                                              normed && raw == RAW);
+            failed += !check_prep(14, 2, dim, 0, false, false, e, ELEMENT_F16, 64, RAW, true);
+            n += 18;
         }
     check_preparing(failed, n);
     for (turned = 0; turned <= SHORT_TURNED; turned += SHORT_TURNED)
