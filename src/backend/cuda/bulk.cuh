@@ -193,7 +193,7 @@ __device__ __forceinline__ uint32_t address_at_rank(uint32_t address, int rank) 
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-/* Only what the tensor core or bulk copies have read is told so: no memory of the cluster is ordered. */
+/* Only what has been read, and used by the tensor core or bulk copies, is told so: no memory of the cluster is ordered. */
 __device__ __forceinline__ void barrier_arrive_at_rank(uint32_t there) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }

@@ -20,18 +20,18 @@ __device__ inline float tanh_fast(float x) { // to 2^-11
     return y;
 }
 
-/* Of pairs of the element, one by one; what is not a number stays so. */
+/* Of pairs of the element, one by one; signs are anything, and what is not a number stays so. */
 template <bool BF16> __device__ uint32_t larger_sizes(uint32_t sizes, uint32_t v) {
     uint32_t larger;
     if (BF16)
-        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v & 0x7fff7fffu));
+        asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v));
     else
-        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v & 0x7fff7fffu));
+        asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v));
     return larger;
 }
 /* The size in the low half, as bits of a float (dmat.most). */
 template <bool BF16> __device__ uint32_t size_bits(uint32_t sizes) {
-    return BF16 ? sizes << 16 : __float_as_uint(__half2float(__ushort_as_half((unsigned short)sizes)));
+    return BF16 ? sizes << 16 & 0x7fff0000u : __float_as_uint(__half2float(__ushort_as_half((unsigned short)(sizes & 0x7fff))));
 }
 
 /* Eight of the element, times a power of two, as e4m3. */

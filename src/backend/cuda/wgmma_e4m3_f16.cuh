@@ -77,45 +77,51 @@
 template <int N> struct e4m3_half_product; // N: a multiple of 8 up to 256
 
 // clang-format off
-#define E4M3_HALF_PRODUCT(N, J, O0, O1, O2)                                                                                           \
+#define E4M3_HALF_PRODUCT(N, J, O0, O1, O2, O3, O4, O5)                                                                                           \
     template <> struct e4m3_half_product<N> {                                                                                         \
         static __device__ __forceinline__ void multiply(uint32_t (&d)[N / 4], uint64_t a, uint64_t b, int add) {                      \
             asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #O2 ", 0;\n"                                                            \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k32.f16.e4m3.e4m3 {" WGMMA_H_##J "}, %" #O0 ", %" #O1 ", p, 1, 1;\n}" \
                          : WGMMA_P_##J : "l"(a), "l"(b), "r"(add));                                                                   \
         }                                                                                                                             \
+        static __device__ __forceinline__ void multiply(uint32_t (&d)[N / 4], const uint32_t (&a)[4], uint64_t b, int add) {          \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #O5 ", 0;\n"                                                            \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f16.e4m3.e4m3 {" WGMMA_H_##J "}, "                               \
+                         "{%" #O0 ", %" #O1 ", %" #O2 ", %" #O3 "}, %" #O4 ", p, 1, 1;\n}"                                            \
+                         : WGMMA_P_##J : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                               \
+        }                                                                                                                             \
     };
-E4M3_HALF_PRODUCT(8, 1, 2, 3, 4)
-E4M3_HALF_PRODUCT(16, 2, 4, 5, 6)
-E4M3_HALF_PRODUCT(24, 3, 6, 7, 8)
-E4M3_HALF_PRODUCT(32, 4, 8, 9, 10)
-E4M3_HALF_PRODUCT(40, 5, 10, 11, 12)
-E4M3_HALF_PRODUCT(48, 6, 12, 13, 14)
-E4M3_HALF_PRODUCT(56, 7, 14, 15, 16)
-E4M3_HALF_PRODUCT(64, 8, 16, 17, 18)
-E4M3_HALF_PRODUCT(72, 9, 18, 19, 20)
-E4M3_HALF_PRODUCT(80, 10, 20, 21, 22)
-E4M3_HALF_PRODUCT(88, 11, 22, 23, 24)
-E4M3_HALF_PRODUCT(96, 12, 24, 25, 26)
-E4M3_HALF_PRODUCT(104, 13, 26, 27, 28)
-E4M3_HALF_PRODUCT(112, 14, 28, 29, 30)
-E4M3_HALF_PRODUCT(120, 15, 30, 31, 32)
-E4M3_HALF_PRODUCT(128, 16, 32, 33, 34)
-E4M3_HALF_PRODUCT(136, 17, 34, 35, 36)
-E4M3_HALF_PRODUCT(144, 18, 36, 37, 38)
-E4M3_HALF_PRODUCT(152, 19, 38, 39, 40)
-E4M3_HALF_PRODUCT(160, 20, 40, 41, 42)
-E4M3_HALF_PRODUCT(168, 21, 42, 43, 44)
-E4M3_HALF_PRODUCT(176, 22, 44, 45, 46)
-E4M3_HALF_PRODUCT(184, 23, 46, 47, 48)
-E4M3_HALF_PRODUCT(192, 24, 48, 49, 50)
-E4M3_HALF_PRODUCT(200, 25, 50, 51, 52)
-E4M3_HALF_PRODUCT(208, 26, 52, 53, 54)
-E4M3_HALF_PRODUCT(216, 27, 54, 55, 56)
-E4M3_HALF_PRODUCT(224, 28, 56, 57, 58)
-E4M3_HALF_PRODUCT(232, 29, 58, 59, 60)
-E4M3_HALF_PRODUCT(240, 30, 60, 61, 62)
-E4M3_HALF_PRODUCT(248, 31, 62, 63, 64)
-E4M3_HALF_PRODUCT(256, 32, 64, 65, 66)
+E4M3_HALF_PRODUCT(8, 1, 2, 3, 4, 5, 6, 7)
+E4M3_HALF_PRODUCT(16, 2, 4, 5, 6, 7, 8, 9)
+E4M3_HALF_PRODUCT(24, 3, 6, 7, 8, 9, 10, 11)
+E4M3_HALF_PRODUCT(32, 4, 8, 9, 10, 11, 12, 13)
+E4M3_HALF_PRODUCT(40, 5, 10, 11, 12, 13, 14, 15)
+E4M3_HALF_PRODUCT(48, 6, 12, 13, 14, 15, 16, 17)
+E4M3_HALF_PRODUCT(56, 7, 14, 15, 16, 17, 18, 19)
+E4M3_HALF_PRODUCT(64, 8, 16, 17, 18, 19, 20, 21)
+E4M3_HALF_PRODUCT(72, 9, 18, 19, 20, 21, 22, 23)
+E4M3_HALF_PRODUCT(80, 10, 20, 21, 22, 23, 24, 25)
+E4M3_HALF_PRODUCT(88, 11, 22, 23, 24, 25, 26, 27)
+E4M3_HALF_PRODUCT(96, 12, 24, 25, 26, 27, 28, 29)
+E4M3_HALF_PRODUCT(104, 13, 26, 27, 28, 29, 30, 31)
+E4M3_HALF_PRODUCT(112, 14, 28, 29, 30, 31, 32, 33)
+E4M3_HALF_PRODUCT(120, 15, 30, 31, 32, 33, 34, 35)
+E4M3_HALF_PRODUCT(128, 16, 32, 33, 34, 35, 36, 37)
+E4M3_HALF_PRODUCT(136, 17, 34, 35, 36, 37, 38, 39)
+E4M3_HALF_PRODUCT(144, 18, 36, 37, 38, 39, 40, 41)
+E4M3_HALF_PRODUCT(152, 19, 38, 39, 40, 41, 42, 43)
+E4M3_HALF_PRODUCT(160, 20, 40, 41, 42, 43, 44, 45)
+E4M3_HALF_PRODUCT(168, 21, 42, 43, 44, 45, 46, 47)
+E4M3_HALF_PRODUCT(176, 22, 44, 45, 46, 47, 48, 49)
+E4M3_HALF_PRODUCT(184, 23, 46, 47, 48, 49, 50, 51)
+E4M3_HALF_PRODUCT(192, 24, 48, 49, 50, 51, 52, 53)
+E4M3_HALF_PRODUCT(200, 25, 50, 51, 52, 53, 54, 55)
+E4M3_HALF_PRODUCT(208, 26, 52, 53, 54, 55, 56, 57)
+E4M3_HALF_PRODUCT(216, 27, 54, 55, 56, 57, 58, 59)
+E4M3_HALF_PRODUCT(224, 28, 56, 57, 58, 59, 60, 61)
+E4M3_HALF_PRODUCT(232, 29, 58, 59, 60, 61, 62, 63)
+E4M3_HALF_PRODUCT(240, 30, 60, 61, 62, 63, 64, 65)
+E4M3_HALF_PRODUCT(248, 31, 62, 63, 64, 65, 66, 67)
+E4M3_HALF_PRODUCT(256, 32, 64, 65, 66, 67, 68, 69)
 #undef E4M3_HALF_PRODUCT
 // clang-format on

@@ -2,12 +2,14 @@
  *
  *     y [M, F] = act(x Wg^T + bg) * (x Wu^T + bu),  W = [Wg; Wu] of 2F rows        x and W e4m3 with a scale a row
  *
- * Mathematics by wgmma with tokens as the first operand: m64nNk32, 64 tokens by N rows of W, both from shared memory, sums in half precision,
- * which e4m3 rows are made for (kernels.h). N is any multiple of 16, so the width of a tile can be what makes all multiprocessors end at once.
+ * Mathematics by wgmma with tokens as the first operand: m64nNk32, 64 tokens by N rows of W, sums in half precision, which e4m3 rows are made for
+ * (kernels.h). N is any multiple of 16, so the width of a tile can be what makes all multiprocessors end at once.
  *
- *     tile    64 * parts tokens by 2N rows of W: each of two warpgroups has all tokens and N rows, as many of Wg (8 * octets) as then of Wu, so that
- *             a lane holds a gate and its up. Sums of 256 tokens by 144 rows are 144 registers. Of up to 128 rows, where memory is what bounds it, 128
- *             tokens by N rows, 64 tokens for each warpgroup: the ring fills while a tile ends.
+ *     tile    64 * parts tokens by 2N rows of W, N of them as many of Wg (8 * octets) as then of Wu, so that a lane holds a gate and its up. Each of two
+ *             warpgroups has half of the tokens and all rows: tokens come through registers, once for two products, and only W is read from shared
+ *             memory by every product, 44 clocks of its 72 with N = 144, where with both from there it was 52 (and 17 more for what is copied in). Sums of
+ *             128 tokens by 288 rows are 144 registers. Of up to 128 rows, where memory is what bounds it, 128 tokens by N rows, 64 tokens for each
+ *             warpgroup, and both operands from shared memory: the ring fills while a tile ends.
  *     block   two warpgroups that multiply and a warp, one thread of which copies. A ring of stages, 128 bytes of each row of the tile and of its
  *             tokens, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs
  *             on. With few sums there are registers for a block of the node before on the multiprocessor, so that weights are on their way while
@@ -25,8 +27,9 @@
  * are large: a product brings 1/2N + 1/tokens bytes, of what is shared half of that. The thread that copies has few cycles for a stage: no divisions
  * in its loop.
  *
- * The end of a tile stands open, so its instructions are few and in a loop: a warp's sums go to lines of its own in shared memory, some octets at a
- * time, and come back as octets of a token: times both scales, bias, activation; whole sectors are written. */
+ * The end of a tile stands open, so its instructions are few and in a loop: a warp's sums go to lines of its own in shared memory, four octets at a
+ * time, and come back as an octet of two tokens a lane, which have the columns' scales in common: times both scales, bias, activation; whole sectors
+ * are written. The largest of a row stays in registers until a part of 64 tokens ends. */
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/wide_tile.cuh"
 
@@ -37,7 +40,7 @@ namespace {
 static __device__ void prepare_barriers(const wide_args &a, const shared_places &m) {
     for (int i = 0; i < a.n_stages; i++) {
         barrier_init(m.full + i * 8, 1);
-        barrier_init(m.empty + i * 8, a.sharers() * GROUPS);
+        barrier_init(m.empty + i * 8, a.sharers() * GROUPS * TELLERS);
     }
     barrier_init_done();
     fence_bulk();
@@ -47,8 +50,7 @@ template <int N, int PARTS> static __device__ shared_places places_of(const wide
     shared_places m;
     m.ring = kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1));
     m.lines = m.ring + a.n_stages * a.stage_bytes();
-    m.scales = m.lines + WARPS * LINES<PARTS>;
-    m.sizes = m.scales + GROUPS * SCALES<N, PARTS>;
+    m.scales = m.lines + WARPS * LINES;
     m.full = kept(shared_address(barriers));
     m.empty = m.full + MAX_STAGES * 8;
     return m;
@@ -56,12 +58,14 @@ template <int N, int PARTS> static __device__ shared_places places_of(const wide
 
 static __device__ bool copies() { return threadIdx.x == CONSUMERS; } // the first thread behind the consumers
 
-/* Of all threads: behind it barriers are ready, those of blocks that share copies too. */
-static __device__ void begin_together(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m) {
+/* Of all threads: behind it barriers are ready, those of blocks that share copies too. W that nobody shares is on its way by then. */
+static __device__ void begin_together(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank) {
     if (copies()) {
         bulk_map_prefetch(w_map);
         bulk_map_prefetch(x_map);
         prepare_barriers(a, m);
+        if (a.w_sharers == 1)
+            producer(a, w_map, x_map, m, rank).begin();
     }
     __syncthreads();
     if (a.sharers() > 1)
@@ -73,33 +77,34 @@ static __device__ void begin_together(const wide_args &a, const CUtensorMap *w_m
 static __device__ void copy_all(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank) {
     if (copies()) {
         producer by(a, w_map, x_map, m, rank);
-        by.begin();
+        if (a.w_sharers > 1)
+            by.begin();
         by.run();
     }
     __syncwarp();
 }
 
 /* Three warps of a quarter of a multiprocessor have 168 registers each. 96 leave room for 14 warps of 56: a block of it and one of the ADD_NORM
- * before it are on a multiprocessor at the same time. Where sums want more than 168, registers that a copying warpgroup leaves go to them
+ * before it are on a multiprocessor at the same time. Of more parts, sums want more than 168: registers that a copying warpgroup leaves go to them
  * (setmaxnreg). */
-template <int N, int PARTS> constexpr bool LARGE = (N * PARTS) > 528;
-template <int N, int PARTS> constexpr int REGISTERS = PARTS == 1 ? 96 : 168;
-template <int N, int PARTS> constexpr int THREADS = CONSUMERS + (LARGE<N, PARTS> ? WARPGROUP : 32);
+template <int PARTS> constexpr bool LARGE = PARTS > 1;
+template <int PARTS> constexpr int REGISTERS = LARGE<PARTS> ? 168 : 96;
+template <int PARTS> constexpr int THREADS = CONSUMERS + (LARGE<PARTS> ? WARPGROUP : 32);
 
 template <int N, int PARTS, bool PLAIN>
-__global__ void __maxnreg__((REGISTERS<N, PARTS>))
+__global__ void __maxnreg__((REGISTERS<PARTS>))
     wide_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, const __grid_constant__ wide_args a) {
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * MAX_STAGES];
     int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers() > 1 ? cluster_rank() : 0;
     shared_places m = places_of<N, PARTS>(a, unaligned, barriers);
-    begin_together(a, &w_map, &x_map, m);
+    begin_together(a, &w_map, &x_map, m, rank);
     if (warp >= WARPS) {
-        if constexpr (LARGE<N, PARTS>)
+        if constexpr (LARGE<PARTS>)
             registers_fewer<40>();
         copy_all(a, &w_map, &x_map, m, rank);
     } else {
-        if constexpr (LARGE<N, PARTS>)
+        if constexpr (LARGE<PARTS>)
             registers_more<232>();
         consumer<N, PARTS, PLAIN> c = {a, m, rank, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}};
         c.run();
@@ -129,8 +134,8 @@ constexpr instance AN_INSTANCE = {N / 16,
                                   PARTS,
                                   wide_linear<N, PARTS, false>,
                                   wide_linear<N, PARTS, true>,
-                                  THREADS<N, PARTS>,
-                                  WARPS *(LINES<PARTS> + 64) + GROUPS *SCALES<N, PARTS>};
+                                  THREADS<PARTS>,
+                                  WARPS *LINES + SCALE_SETS<PARTS> *SCALES<N, PARTS>};
 const instance INSTANCES[] = {AN_INSTANCE<96, 1>,  AN_INSTANCE<112, 1>, AN_INSTANCE<144, 1>, AN_INSTANCE<176, 1>, AN_INSTANCE<96, 2>,
                               AN_INSTANCE<96, 3>,  AN_INSTANCE<96, 4>,  AN_INSTANCE<112, 2>, AN_INSTANCE<112, 3>, AN_INSTANCE<112, 4>,
                               AN_INSTANCE<144, 2>, AN_INSTANCE<144, 3>, AN_INSTANCE<144, 4>, AN_INSTANCE<176, 2>, AN_INSTANCE<176, 3>};
@@ -174,7 +179,7 @@ int wide_blocks(enum wide_sharing shared) {
     static int alone, pairs;
     int *found = shared == WIDE_SHARES_NOTHING ? &alone : &pairs;
     if (*found == 0)
-        *found = blocks_at_once(wide_linear<144, 4, true>, shared == WIDE_SHARES_NOTHING ? 1 : 2, THREADS<144, 4>, SHARED_MOST - ATOM);
+        *found = blocks_at_once(wide_linear<144, 4, true>, shared == WIDE_SHARES_NOTHING ? 1 : 2, THREADS<4>, SHARED_MOST - ATOM);
     return *found;
 }
 

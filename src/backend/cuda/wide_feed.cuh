@@ -14,6 +14,7 @@ namespace {
 
 enum { MAX_STAGES = 8, GROUPS = 2, PART_TOKENS = 64, PART_BYTES = PART_TOKENS * PIECE_BYTES };
 enum { CONSUMERS = GROUPS * WARPGROUP, WARPS = CONSUMERS / 32 };
+enum { TELLERS = WARP_ARRIVALS > 1 ? WARPGROUP : 1 }; // of a warpgroup, that it is done with a stage
 
 struct wide_args {
     const float *w_scale, *bias, *x_scale;
@@ -24,7 +25,7 @@ struct wide_args {
     int n_tokens, n_pieces, n_stages;
     int n_begun;                      // stages of W that are asked for before the node before has ended
     int octets, parts;                // of a warpgroup's columns; of a tile's tokens
-    int row_groups;                   // 2: each warpgroup has rows of W of its own; 1: both have the same, and tokens of their own
+    int row_groups;                   // of W, octets each: 2 of parts > 1, else 1
     int w_sharers, x_sharers;         // blocks of a cluster: that have the same rows of W and each other tokens, and the other way round
     int token_tiles, n_cluster_tiles; // that each cluster goes through all tokens of: abreast
     float bend, twist;                // of the activation
@@ -41,7 +42,7 @@ struct wide_args {
 };
 
 struct shared_places { // addresses
-    uint32_t ring, lines, scales, sizes, full, empty;
+    uint32_t ring, lines, scales, full, empty;
 };
 
 /* The tiles of a block, one after the other. Those of the same rows and all tokens lie together, so that W is read once; the blocks of a
@@ -82,56 +83,54 @@ struct producer {
     const wide_args &a;
     const CUtensorMap *w_map, *x_map;
     const shared_places &m;
-    int rank, stage_bytes, group_bytes;
-    copy_place w, x;
-    int n_copies, n_early;
+    int rank, stage_bytes, group_bytes, n_copies, n_begun;
     uint64_t of_w, often;
 
     __device__ producer(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank)
-        : a(a), w_map(w_map), x_map(x_map), m(m), rank(rank), stage_bytes(a.stage_bytes()), group_bytes(a.group_bytes()), w(a, rank),
-          x(a, rank), n_copies(w.walk.left() * a.n_pieces), n_early(min(n_copies, a.n_stages)),
+        : a(a), w_map(w_map), x_map(x_map), m(m), rank(rank), stage_bytes(a.stage_bytes()), group_bytes(a.group_bytes()),
+          n_copies(tile_walk(a, rank).left() * a.n_pieces), n_begun(min(n_copies, a.n_begun)),
           of_w(a.token_tiles > a.w_sharers ? policy_read_again() : policy_read_once()), often(policy_read_often()) {}
 
     /* Two that share W copy the rows of a warpgroup each, to both. */
-    __device__ void put_w(int slot) {
+    __device__ void put_w(int slot, const copy_place &w) const {
         uint32_t full = m.full + slot * 8, to = m.ring + slot * stage_bytes;
         barrier_expect(full, stage_bytes);
         if (a.w_sharers == 2)
             bulk_copy_box_to(3, to + rank * group_bytes, w_map, w.piece * PIECE_BYTES, 0, w.octet + rank * a.octets, 0, full, of_w);
         else
+#pragma unroll 1
             for (int group = 0; group < a.row_groups; group++)
                 bulk_copy_box(to + group * group_bytes, w_map, w.piece * PIECE_BYTES, 0, w.octet + group * a.octets, 0, full, of_w);
-        w.step(a);
     }
     /* Two that share tokens copy half of them each. */
-    __device__ void put_x(int slot) {
+    __device__ void put_x(int slot, const copy_place &x) const {
         uint32_t full = m.full + slot * 8, to = m.ring + slot * stage_bytes + a.w_bytes();
         int half = rank * (a.tile_tokens() / 2);
         if (a.x_sharers == 2)
             bulk_copy_box_to(3, to + half * PIECE_BYTES, x_map, x.piece * PIECE_BYTES, x.token + half, full, often);
         else
             bulk_copy_box(to, x_map, x.piece * PIECE_BYTES, x.token, full, often);
-        x.step(a);
     }
 
     /* W into the ring: before anything else. */
-    __device__ void begin() {
-        for (int i = 0; i < min(n_early, a.n_begun); i++)
-            put_w(i);
+    __device__ void begin() const {
+        copy_place next(a, rank);
+#pragma unroll 1
+        for (int i = 0; i < n_begun; i++, next.step(a))
+            put_w(i, next);
     }
-    __device__ void run() {
+    /* All that is left. The first time round, slots are empty. */
+    __device__ void run() const {
+        copy_place next(a, rank);
+        ring_place at = {0, a.n_stages, 1};
         wait_for_previous();
-        for (int i = 0; i < n_early; i++) {
-            if (i >= a.n_begun)
-                put_w(i);
-            put_x(i);
-        }
-        ring_place at = {0, a.n_stages, 0};
-        for (int i = n_early; i < n_copies; i++) {
-            barrier_wait(m.empty + at.slot * 8, at.parity);
-            put_w(at.slot);
-            put_x(at.slot);
-            at.step();
+#pragma unroll 1
+        for (int i = 0; i < n_copies; i++, next.step(a), at.step()) {
+            if (i >= a.n_stages)
+                barrier_wait(m.empty + at.slot * 8, at.parity);
+            if (i >= n_begun)
+                put_w(at.slot, next);
+            put_x(at.slot, next);
         }
     }
 };
