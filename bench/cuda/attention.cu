@@ -200,6 +200,7 @@ static world build(const setup &s, int n_caches) {
                s.most_decode,
                max_parts,
                64,
+               S,
                own(device<int>(1)),
                own(device<dpart>(max_parts)),
                own(device<float>(partial)),

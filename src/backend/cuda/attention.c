@@ -73,6 +73,7 @@ static enum status place_list(struct executable *exe, struct dparts *p, int64_t 
     int64_t n = seqs * (split + 1) + tokens * p->per_kv / p->columns + 1;
     p->max_parts = (int)n;
     p->max_split = (int)split;
+    p->max_seqs = exe->bucket.max_seqs;
     p->partial = exe->partial;
     p->arrived = exe->arrived;
     TRY(device_alloc(exe, &p->n, sizeof(int32_t), "lists of attention", err));

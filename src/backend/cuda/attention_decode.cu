@@ -61,6 +61,9 @@ template <class S> __device__ void compute_all(const arguments &p, const memory<
 template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_decode(const __grid_constant__ arguments p) {
     extern __shared__ char shared[];
     memory<S> m(shared);
+    first_part begin;
+    if (threadIdx.x / 32 == S::COMPUTE / 32) // who copies
+        begin.ask(p, blockIdx.x / S::SHARE);
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::N_STAGES; i++) {
             barrier_init(m.full + i * 8, 1);
@@ -76,7 +79,7 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
     if (threadIdx.x >= S::COMPUTE + 32)
         tell_all<S>(p, m);
     else if (threadIdx.x >= S::COMPUTE)
-        copy_all<S>(p, m);
+        copy_all<S>(p, m, begin);
     else
         compute_all<S>(p, m);
 }
@@ -90,7 +93,7 @@ template <class S> void start(const launch *l, const arguments &p) {
         cudaFuncSetAttribute(attention_decode<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
         n_blocks = n_sms * S::BLOCKS;
     }
-    launch_node(attention_decode<S>, n_blocks, S::THREADS, S::SHARED, l->stream, p);
+    launch_node(attention_decode<S>, n_blocks, S::THREADS, S::SHARED, l->stream, taken_by(n_blocks, p));
 }
 
 template <int DIM, element E, bool SHORT = false> void start_columns(const launch *l, const arguments &p) {
@@ -124,7 +127,7 @@ bool attention_decode_takes(const dattention *a, element cache, int block_size) 
 
 void launch_attention_decode(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks, dcache cache,
                              dmat out) {
-    arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size, prefetch, {}};
+    arguments p = arguments_of(l, *a, *parts, prefetch, q, sinks, cache, out);
     switch (cache.element) {
     case ELEMENT_F16: start_dim<ELEMENT_F16>(l, p); break;
     case ELEMENT_BF16: start_dim<ELEMENT_BF16>(l, p); break;

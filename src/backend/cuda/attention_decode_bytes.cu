@@ -126,6 +126,9 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
 template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_decode_bytes(const __grid_constant__ arguments p) {
     extern __shared__ char shared[];
     byte_memory<S> m(shared);
+    first_part begin;
+    if (threadIdx.x / 32 == S::COMPUTE / 32) // who copies
+        begin.ask(p, blockIdx.x / S::SHARE);
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::N_STAGES; i++) {
             barrier_init(m.full + i * 8, 1);
@@ -150,7 +153,7 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
         else
             tell_all<S>(p, m);
     } else if (threadIdx.x >= S::COMPUTE)
-        copy_all<S>(p, m);
+        copy_all<S>(p, m, begin);
     else
         compute_bytes<S>(p, m);
 }
@@ -160,8 +163,8 @@ template <class S> void start(const launch *l, const arguments &p) {
     if (!is_set)
         cudaFuncSetAttribute(attention_decode_bytes<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
     is_set = true;
-    int n_blocks = attention_clusters(S::DIM, S::SHARE) * S::SHARE;
-    launch_cluster(attention_decode_bytes<S>, n_blocks, S::SHARE, S::THREADS, S::SHARED, l->stream, p);
+    int n_clusters = attention_clusters(S::DIM, S::SHARE);
+    launch_cluster(attention_decode_bytes<S>, n_clusters * S::SHARE, S::SHARE, S::THREADS, S::SHARED, l->stream, taken_by(n_clusters, p));
 }
 
 template <int DIM, bool SHORT> void start_columns(const launch *l, const arguments &p) {
@@ -180,7 +183,7 @@ template <int DIM, bool SHORT> void start_columns(const launch *l, const argumen
 
 void launch_attention_decode_bytes(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks,
                                    dcache cache, dmat out) {
-    arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size, prefetch, {}};
+    arguments p = arguments_of(l, *a, *parts, prefetch, q, sinks, cache, out);
     switch (a->head_dim) {
     case 64: start_columns<64, false>(l, p); break;
     case 128: start_columns<128, false>(l, p); break;
@@ -206,7 +209,8 @@ bool attention_decode_prepares(const dattention *a, const dprep *prep, dcache ca
 
 void launch_attention_decode_prepares(const launch *l, const dattention *a, const dparts *parts, const dprep *prep, dweight sinks,
                                       dcache cache, dmat out) {
-    arguments p = {l->plan, *a, *parts, {}, out, sinks, cache, l->block_size, true, *prep};
+    arguments p = arguments_of(l, *a, *parts, true, {}, sinks, cache, out);
+    p.prep = *prep;
     int share = attention_share(ELEMENT_E4M3, 128, l->n_seqs, a->n_kv_heads);
     if (share == 4)
         start<byte_shape<128, 1, 4, false, true>>(l, p);

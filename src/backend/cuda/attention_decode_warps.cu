@@ -32,8 +32,6 @@ __device__ int word_of(int words, int i) { return __shfl_sync(0xffffffffu, words
 /* What is computed before the launch. */
 struct warp_plan {
     uint32_t block_bytes, values, key_scales, value_scales; // of the cache's block: its size, and where it has what
-    uint32_t per_head;                                      // 2^32 / n_kv_heads, rounded up; 0 of one head
-    int parts_on, kv_on;                                    // from a warp's pair to its next
     int per_kv;                                             // query heads to a KV head
 };
 
@@ -42,28 +40,36 @@ template <class S> struct warp_next {
     bool is, is_asked;         // there is one; its copies have begun
     int words, kv, low, first; // low: the first key that is seen; first: that is read
     int first_block, blocks;   // 32 entries of the sequence's table from first_block on, one a lane
-    int n_parts, part, part_kv, later;
+    int n_parts, later;
+    pair_walk pair; // of later, a part's words
 
-    __device__ warp_next(const arguments &p, const warp_plan &plan) {
-        uint32_t item = blockIdx.x + threadIdx.x / 32 * gridDim.x;
-        part = plan.per_head ? __umulhi(item, plan.per_head) : item;
-        part_kv = item - part * p.a.n_kv_heads;
+    /* What is to be known before the first copy is on its way; see first_part. */
+    __device__ warp_next(const arguments &p, uint32_t item) : pair(p, item) {
         n_parts = load_late(p.parts.n);
-        later = load_words(p, part);
-        step(p, plan);
+        later = load_words(p, pair.part);
+        blocks = load_blocks(p, min(pair.part, p.max_seqs - 1), 0);
     }
-    __device__ void step(const arguments &p, const warp_plan &plan) {
-        is = part < n_parts, is_asked = !is;
+    __device__ void begin(const arguments &p) {
+        int likely = pair.part;
+        advance(p);
+        if (word_of(words, SEQ) != likely || first_block > 0)
+            blocks = load_blocks(p, word_of(words, SEQ), first_block);
+    }
+    __device__ void step(const arguments &p) {
+        advance(p);
+        blocks = load_blocks(p, word_of(words, SEQ), first_block);
+    }
+
+  private:
+    __device__ void advance(const arguments &p) {
+        is = pair.part < n_parts, is_asked = !is;
         words = is ? later : 0; // behind the last part lies anything
-        kv = part_kv;
-        part += plan.parts_on, part_kv += plan.kv_on;
-        if (part_kv >= p.a.n_kv_heads)
-            part_kv -= p.a.n_kv_heads, part++;
-        later = load_words(p, part);
+        kv = pair.kv;
+        pair.next(p);
+        later = load_words(p, pair.part);
         low = first_visible(p.a, word_of(words, POSITION));
         first = max(word_of(words, FIRST), low & -S::KEYS);
         first_block = first >> __ffs(p.n_slots) - 1;
-        blocks = load_blocks(p, word_of(words, SEQ), first_block);
     }
 };
 
@@ -274,15 +280,16 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     warp_place at;
     uint32_t rings = (shared_address(shared) + 127) & ~127, ring = rings + warp * S::N_STAGES * S::STAGE;
     uint32_t full = rings + S::WARPS * S::N_STAGES * S::STAGE + warp * S::N_STAGES * 8;
+    if (!p.prefetch)
+        wait_for_previous();
+    warp_next<S> next(p, blockIdx.x + warp * gridDim.x);
     if (is_elected()) {
         for (int i = 0; i < S::N_STAGES; i++)
             barrier_init(full + i * 8, 1);
         barrier_init_done();
     }
     __syncwarp();
-    if (!p.prefetch)
-        wait_for_previous();
-    warp_next<S> next(p, plan);
+    next.begin(p);
     warp_copies<S> copies(p, ring, full);
     ring_place r = {0, 0};
     warp_pair c = {0, 0, p.a.scale * 1.4426950408889634f};
@@ -306,7 +313,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
             words = next.words, kv = next.kv;
             load_warp_queries<S>(p, words, kv, per_kv, at, q);
             c.low = next.low, c.end = word_of(words, END), key = next.first;
-            next.step(p, plan);
+            next.step(p);
             for (int k = 0; k < 2; k++)
                 sink[k] = p.sinks.at ? load(p.sinks, kv * per_kv + min(2 * at.quarter + k, per_kv - 1)) * 1.4426950408889634f : -INFINITY;
             o.clear();
@@ -343,10 +350,10 @@ void launch_attention_decode_warps(const launch *l, const dattention *a, const d
     if (!is_set)
         cudaFuncSetAttribute(attention_decode_warps<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
     is_set = true;
-    arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size, prefetch, {}};
-    int n_blocks = attention_warps() / S::WARPS, n_kv = a->n_kv_heads, step = n_blocks * S::WARPS;
-    uint32_t side = n_kv * l->block_size;
-    warp_plan plan = {(uint32_t)cache.block_elements,        side * S::DIM, side * 2 * S::DIM, side * (2 * S::DIM + 4),
-                      n_kv > 1 ? 0xffffffffu / n_kv + 1 : 0, step / n_kv,   step % n_kv,       a->n_heads / n_kv};
+    int n_blocks = attention_warps() / S::WARPS;
+    arguments p = taken_by(n_blocks * S::WARPS, arguments_of(l, *a, *parts, prefetch, q, sinks, cache, out));
+    uint32_t side = a->n_kv_heads * l->block_size;
+    warp_plan plan = {(uint32_t)cache.block_elements, side * S::DIM, side * 2 * S::DIM, side * (2 * S::DIM + 4),
+                      a->n_heads / a->n_kv_heads};
     launch_node(attention_decode_warps<S>, n_blocks, S::THREADS, S::SHARED, l->stream, p, plan);
 }

@@ -288,7 +288,7 @@ __device__ void finish_scores(const arguments &p, const float (&d)[S::QUERY_ROWS
             s[n][k] = x * ((k < 2 ? key0 : key1) * by[n][k % 2]);
         }
     if (p.a.softcap > 0) { // cap * tanh(x / cap), as 1 - 2 / (1 + e^2x); s has log2 e in it
-        float cap = p.a.softcap * LOG2_E, per_cap = 2 / p.a.softcap;
+        float cap = p.a.softcap * LOG2_E, per_cap = p.per_softcap;
 #pragma unroll
         for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll

@@ -6,6 +6,56 @@
 
 namespace {
 
+// ---- what is read before the first copy ---------------------------------------------------------------------------
+
+/* What copies need of a part. */
+struct part_keys {
+    int seq, position, first, end;
+};
+
+/* Behind the last part of the list lies anything. */
+__device__ part_keys load_keys(const arguments &p, int i) {
+    const dpart *from = p.parts.part + min(i, p.parts.max_parts - 1);
+    return {load_late(&from->seq), load_late(&from->position), load_late(&from->first), load_late(&from->end)};
+}
+
+/* 32 entries of a sequence's block table from `first` on, one a lane. */
+__device__ int load_blocks(const arguments &p, int seq, int first) {
+    int i = first + threadIdx.x % 32;
+    return i < p.table_width ? load_late(p.table + (int64_t)seq * p.table_width + i) : -1;
+}
+
+/* What is to be known before the first copy, all of it on its way at once: lists were last read a layer ago, and come from memory. So
+ * blocks are asked for before it is known whose they should be: while no sequence is cut, part i is sequence i from its first block on. */
+struct first_part {
+    pair_walk pair, next;
+    part_keys part, next_part;
+    int n_parts, blocks;
+
+    /* first: the pair. Behind the node before, where that made the lists. */
+    __device__ void ask(const arguments &p, int first) {
+        if (!p.prefetch)
+            wait_for_previous();
+        pair = next = pair_walk(p, first);
+        next.next(p);
+        part = load_keys(p, pair.part);
+        n_parts = load_late(p.parts.n);
+        blocks = load_blocks(p, min(pair.part, p.max_seqs - 1), 0);
+        next_part = load_keys(p, next.part);
+    }
+    __device__ void settle(const arguments &p) {
+        int shift = __ffs(p.n_slots) - 1;
+        if (pair.part >= n_parts)
+            part = {0, 0, 0, 0};
+        if (next.part >= n_parts)
+            next_part = {0, 0, 0, 0};
+        if (part.seq != pair.part || part.first >> shift > 0)
+            blocks = load_blocks(p, part.seq, part.first >> shift);
+    }
+};
+
+// ---- copies -------------------------------------------------------------------------------------------------------
+
 /* Entries of a sequence's block table, 32 at a time, one a lane. */
 struct table_reader {
     const int32_t *table;
@@ -102,34 +152,32 @@ __device__ void copy_short_tile(const arguments &p, const M &m, ring_place &at, 
     }
     at.next(S::N_STAGES);
 }
-template <class S, class M> __device__ void copy_whole_tiles(const arguments &p, const M &m);
+template <class S, class M> __device__ void copy_whole_tiles(const arguments &p, const M &m, first_part &begin);
 
-template <class S, class M> __device__ void copy_all(const arguments &p, const M &m) {
+/* begin: asked for. */
+template <class S, class M> __device__ void copy_all(const arguments &p, const M &m, first_part &begin) {
     if constexpr (!S::SHORT && (S::DIM <= 128 || S::E == ELEMENT_E4M3)) // of 16 bits and more channels it loses 4 to 8 % of short contexts
         if (p.n_slots >= TILE) {
-            copy_whole_tiles<S>(p, m);
+            copy_whole_tiles<S>(p, m, begin);
             return;
         }
     int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, run = min(TILE, p.n_slots), n_runs = TILE / run, shift = __ffs(p.n_slots) - 1;
-    int width = p.plan.table_width[p.cache.group];
     bool waited = !p.prefetch;
     ring_place at = {0, 0};
-    if (waited)
-        wait_for_previous();
-    int n = __ldcg(p.parts.n) * n_kv;
+    int n = begin.n_parts * n_kv;
     int rank = S::SHARE > 1 ? cluster_rank() : 0; // SHARE blocks take the tiles of a pair in turn
     for (int item = blockIdx.x / S::SHARE; item < n; item += gridDim.x / S::SHARE) {
         dpart part = load_part(p, item / n_kv);
         int kv = item % n_kv, low = first_visible(p.a, part.position + part.first_column / (p.a.n_heads / n_kv));
         int end = S::PREPARES ? min(part.end, part.position) : part.end; // the block makes the new token's own
-        table_reader table = {p.plan.block_table[p.cache.group] + (int64_t)part.seq * width, -1, 0};
+        table_reader table = {p.table + (int64_t)part.seq * p.table_width, -1, 0};
         for (int tile = part.first + rank * TILE; tile < part.end; tile += S::SHARE * TILE) {
             // Keys of this step's own tokens are there when the node before has ended; all others are of earlier steps.
             if (!waited && min(tile + TILE, end) > part.position) {
                 wait_for_previous();
                 waited = true;
             }
-            table.need((tile + TILE - 1) >> shift, tile >> shift, width);
+            table.need((tile + TILE - 1) >> shift, tile >> shift, p.table_width);
             int block = table.get((tile + min(lane, n_runs - 1) * run) >> shift);
             if constexpr (S::SHORT)
                 copy_short_tile<S>(p, m, at, kv, tile, low, end, run, n_runs, block);
@@ -139,38 +187,6 @@ template <class S, class M> __device__ void copy_all(const arguments &p, const M
     }
     if (!waited)
         wait_for_previous();
-}
-
-/* Which pairs of a part and a KV head a block takes: every so-many-th. A division takes longer than a load from the L2, so there are two,
- * of which the first pair waits for one. */
-struct pair_walk {
-    int part, kv, parts_on, kv_on;
-
-    __device__ pair_walk(int first, int n_kv) : part(first / n_kv) { kv = first - part * n_kv; }
-    __device__ void stride(int step, int n_kv) {
-        parts_on = step / n_kv;
-        kv_on = step - parts_on * n_kv;
-    }
-    __device__ void next(int n_kv) {
-        part += parts_on;
-        kv += kv_on;
-        if (kv >= n_kv) {
-            kv -= n_kv;
-            part++;
-        }
-    }
-};
-
-/* What copies need of a part. */
-struct part_keys {
-    int seq, position, first, end;
-};
-
-__device__ part_keys load_keys(const arguments &p, int i, int n) {
-    if (i >= n)
-        return {0, 0, 0, 0};
-    const dpart *from = p.parts.part + i;
-    return {__ldcg(&from->seq), __ldcg(&from->position), __ldcg(&from->first), __ldcg(&from->end)};
 }
 
 /* What a lane copies of every tile where a block has all slots of it: a panel of keys or values, or their scales. Few instructions a tile:
@@ -235,40 +251,26 @@ template <class S, class M> struct lane_copies {
     }
 };
 
-/* 32 entries of a sequence's block table from `first` on, one a lane. */
-__device__ int load_blocks(const arguments &p, int seq, int first) {
-    int width = p.plan.table_width[p.cache.group], i = first + threadIdx.x % 32;
-    return i < width ? __ldcg(p.plan.block_table[p.cache.group] + (int64_t)seq * width + i) : -1;
-}
-
-/* As copy_all, where a block has all slots of a tile. What is to be known of the next pair is read while this one is copied, but for the
- * first: its first copy goes out before. */
-template <class S, class M> __device__ void copy_whole_tiles(const arguments &p, const M &m) {
-    int n_kv = p.a.n_kv_heads, rank = S::SHARE > 1 ? cluster_rank() : 0, shift = __ffs(p.n_slots) - 1;
+/* As copy_all, where a block has all slots of a tile. What is to be known of the next pair is read while this one is copied. */
+template <class S, class M> __device__ void copy_whole_tiles(const arguments &p, const M &m, first_part &begin) {
+    int rank = S::SHARE > 1 ? cluster_rank() : 0, shift = __ffs(p.n_slots) - 1;
     bool waited = !p.prefetch;
-    if (waited)
-        wait_for_previous();
-    pair_walk pair(blockIdx.x / S::SHARE, n_kv);
-    part_keys part = load_keys(p, pair.part, p.parts.max_parts); // before it is known whether there is one
-    int n_parts = __ldcg(p.parts.n);
     lane_copies<S, M> copies(p, m);
-    if (pair.part >= n_parts)
-        part = {0, 0, 0, 0};
-    int blocks = load_blocks(p, part.seq, part.first >> shift);
-    pair_walk next = pair;
-    next.stride(gridDim.x / S::SHARE, n_kv);
-    next.next(n_kv);
-    part_keys next_part = load_keys(p, next.part, n_parts);
+    begin.settle(p);
+    pair_walk pair = begin.pair, next = begin.next;
+    part_keys part = begin.part, next_part = begin.next_part;
+    int n_parts = begin.n_parts, blocks = begin.blocks;
     while (pair.part < n_parts) {
         pair_walk later = next;
-        later.next(n_kv);
+        later.next(p);
         part_keys later_part = {0, 0, 0, 0};
         int first_block = part.first >> shift, next_blocks = 0;
         int end = S::PREPARES ? min(part.end, part.position) : part.end; // the block makes the new token's own
         bool is_read = false;
         auto read_ahead = [&] {
             next_blocks = load_blocks(p, next_part.seq, next_part.first >> shift);
-            later_part = load_keys(p, later.part, n_parts);
+            if (later.part < n_parts)
+                later_part = load_keys(p, later.part);
             is_read = true;
         };
         for (int tile = part.first + rank * TILE; tile < part.end; tile += S::SHARE * TILE) {
@@ -321,17 +323,19 @@ template <class S> __device__ void describe(const arguments &p, const dpart &par
 
 /* A warp: the next pair is described and its queries come while the pair before is computed. */
 template <class S, class M> __device__ void tell_all(const arguments &p, const M &m) {
-    int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, per_kv = p.a.n_heads / n_kv, element = p.q.element == ELEMENT_F32 ? 4 : 2;
+    int lane = threadIdx.x % 32, per_kv = p.a.n_heads / p.a.n_kv_heads, element = p.q.element == ELEMENT_F32 ? 4 : 2;
     bool waited = !p.prefetch;
     if (waited)
         wait_for_previous();
-    int item = blockIdx.x / S::SHARE, step = gridDim.x / S::SHARE;
-    dpart next = load_part(p, min(item / n_kv, p.parts.max_parts - 1)); // before it is known whether there is one
-    int n = __ldcg(p.parts.n) * n_kv;
-    for (int i = 0; item < n; item += step, i++) {
+    pair_walk pair(p, blockIdx.x / S::SHARE);
+    dpart next = load_part(p, min(pair.part, p.parts.max_parts - 1)); // before it is known whether there is one
+    int n_parts = __ldcg(p.parts.n);
+    for (int i = 0; pair.part < n_parts; i++) {
         dpart part = next;
-        next = load_part(p, min((item + step) / n_kv, p.parts.max_parts - 1));
-        int kv = item % n_kv, column = part.first_column + lane, n_columns = min(S::COLUMNS, part.columns - part.first_column);
+        int kv = pair.kv;
+        pair.next(p);
+        next = load_part(p, min(pair.part, p.parts.max_parts - 1));
+        int column = part.first_column + lane, n_columns = min(S::COLUMNS, part.columns - part.first_column);
         barrier_wait(m.task_empty + i % 2 * 8, (i / 2 & 1) ^ 1);
         describe<S>(p, part, kv, m.tasks[i % 2]);
         if (!waited) // the list is of an earlier node, queries are of the last

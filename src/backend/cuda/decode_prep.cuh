@@ -276,7 +276,7 @@ template <class S> struct newest_row {
 template <class S> __device__ void tell_prepared(const arguments &p, const byte_memory<S> &m, const prep_memory<S> &pm) {
     const dprep &q = p.prep;
     int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, per_kv = p.a.n_heads / n_kv, size = q.x.element == ELEMENT_F32 ? 4 : 2;
-    int rank = S::SHARE > 1 ? cluster_rank() : 0, known = -1, shift = __ffs(p.n_slots) - 1, width = p.plan.table_width[p.cache.group];
+    int rank = S::SHARE > 1 ? cluster_rank() : 0, known = -1, shift = __ffs(p.n_slots) - 1;
     bool waited = false;
     newest_row<S> newest;
     newest.is_v = lane >= 16;
@@ -289,7 +289,7 @@ template <class S> __device__ void tell_prepared(const arguments &p, const byte_
         fresh_rows<S> &fresh = pm.fresh[i % 2];
         const float *angles = q.cos_sin + (int64_t)part.row * S::DIM;
         if (mine)
-            block = __ldcg(p.plan.block_table[p.cache.group] + (int64_t)part.seq * width + (part.position >> shift));
+            block = __ldcg(p.table + (int64_t)part.seq * p.table_width + (part.position >> shift));
         if (kv != known)
             newest.load_weights(q, kv);
         known = kv;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/kv.cuh"
+#include "backend/cuda/late.cuh"
 #include "backend/cuda/mma.cuh"
 
 namespace {
@@ -38,16 +39,69 @@ template <int DIM_, int N_TILES_, element E_, bool SHORT_ = false> struct shape 
     static __device__ constexpr int moved(int channel) { return SHORT ? kv_moved_512(channel) : channel; }
 };
 
+/* What is read before the first copy stands first and together: a kernel's constants come from memory too, a line at a time. Quotients are
+ * the host's: the compiler takes a division ahead of every loop, and one by a softcap of 0 is a call to code at the kernel's end. */
 struct arguments {
-    device_plan plan;
+    const int32_t *table; // of blocks, [max_seqs][table_width]
+    int table_width, max_seqs, n_slots;
+    uint32_t per_kv_head; // 2^32 / n_kv_heads, rounded up; 0 of one head
+    int parts_on, kv_on;  // from a pair of a part and a KV head to the next of who takes it
+    bool prefetch;
+    float per_softcap; // 2 / softcap, or 0
     dattention a;
+    dcache cache;
     dparts parts;
     dmat q, out;
     dweight sinks;
-    dcache cache;
-    int n_slots;
-    bool prefetch;
     dprep prep; // of shapes that do QKV_PREP too
+};
+
+inline arguments arguments_of(const launch *l, const dattention &a, const dparts &parts, bool prefetch, dmat q, dweight sinks, dcache cache,
+                              dmat out) {
+    uint32_t n_kv = (uint32_t)a.n_kv_heads, per_kv_head = n_kv > 1 ? 0xffffffffu / n_kv + 1 : 0;
+    const device_plan &plan = l->plan;
+    return {plan.block_table[cache.group],
+            plan.table_width[cache.group],
+            parts.max_seqs,
+            l->block_size,
+            per_kv_head,
+            0,
+            0,
+            prefetch,
+            a.softcap > 0 ? 2 / a.softcap : 0,
+            a,
+            cache,
+            parts,
+            q,
+            out,
+            sinks,
+            {}};
+}
+
+/* For so many who take pairs. */
+inline arguments taken_by(int takers, arguments p) {
+    p.parts_on = takers / p.a.n_kv_heads;
+    p.kv_on = takers % p.a.n_kv_heads;
+    return p;
+}
+
+/* Which pairs of a part and a KV head a block, or a warp, takes. */
+struct pair_walk {
+    int part, kv;
+
+    pair_walk() = default;
+    __device__ pair_walk(const arguments &p, uint32_t first) {
+        part = p.per_kv_head ? __umulhi(first, p.per_kv_head) : first;
+        kv = first - part * p.a.n_kv_heads;
+    }
+    __device__ void next(const arguments &p) {
+        part += p.parts_on;
+        kv += p.kv_on;
+        if (kv >= p.a.n_kv_heads) {
+            kv -= p.a.n_kv_heads;
+            part++;
+        }
+    }
 };
 
 /* What the computing warps are told of a pair. */

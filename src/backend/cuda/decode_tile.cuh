@@ -125,7 +125,7 @@ __device__ void scores(const memory<S> &m, uint32_t stage, const queries<S> &q, 
 template <class S> __device__ void scale_scores(const arguments &p, float scale0, float scale1, float (&s)[S::N_TILES][4]) {
     constexpr float LOG2_E = 1.4426950408889634f;
     if (p.a.softcap > 0) { // cap * tanh(x / cap), as 1 - 2 / (1 + e^2x)
-        float by = 2 * LOG2_E / p.a.softcap, cap = p.a.softcap * LOG2_E;
+        float by = p.per_softcap * LOG2_E, cap = p.a.softcap * LOG2_E;
 #pragma unroll
         for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll

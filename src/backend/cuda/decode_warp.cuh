@@ -186,7 +186,7 @@ __device__ void warp_weights(const arguments &p, int key, const warp_pair &c, co
             x[j][k] = fmaf(s[j / 2][j % 2 * 2 + k], by, -o.base[k]);
     }
     if (p.a.softcap > 0) { // cap * tanh(x / cap), as 1 - 2 / (1 + e^2x); x has log2 e in it
-        float cap = p.a.softcap * LOG2_E, per_cap = 2 / p.a.softcap;
+        float cap = p.a.softcap * LOG2_E, per_cap = p.per_softcap;
 #pragma unroll
         for (int j = 0; j < EIGHTS; j++)
 #pragma unroll

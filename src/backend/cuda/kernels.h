@@ -522,6 +522,7 @@ struct dparts {
     enum element cache;                 // of the layers
     int least_tokens, most_tokens;      // of this step, of the sequences that the list is of
     int max_parts, max_split;           // entries of the list; parts that a sequence is cut into at most
+    int max_seqs;                       // rows of the block tables
     int32_t *n;                         // [1]
     struct dpart *part;                 // [max_parts]
     float *partial;                     // [n_seqs * max_split][n_kv_heads][columns][v_head_dim + 2] of the layer with the most
