@@ -234,12 +234,14 @@ static void batches_of_every_size_go_through_a_layer_as_on_the_cpu(void **state)
     }
 }
 
-/* More pairs of a sequence and a KV head than a device works on at once, over a cache of 8 bits: decode attention takes them otherwise than few. */
+/* More pairs of a sequence and a KV head than a device works on at once, or half as many, over a cache of 8 bits: decode attention takes them
+ * otherwise than few. */
 static void many_pairs_go_through_a_layer_as_on_the_cpu(void **state) {
     (void)state;
     if (rig_backend() == &backend_cpu)
         skip(); // its cache is float32
     layer_case(&layers[2], &stored[3], 130);
+    layer_case(&layers[2], &stored[3], 300);
 }
 
 enum { LOUD, QUIET, USUAL, N_LOUDNESSES }; // by turns, of a step's rows

@@ -621,7 +621,11 @@ static void check_attention(const std::vector<int> &dims, int &failed, int &n) {
         failed += !check({"many, blocks of 32", 20, 4, dim, 0, 0, 0, false, e, 32, many, ones(300), 8});
         failed += !check({"mixed", 64, 8, dim, 0, 0, 0, true, e, 64, mixed, ones(150), 8});
         failed += !check({"mixed, window", 8, 8, dim, 1000, 0, 0, false, e, 256, mixed, ones(150), 8});
-        n += 6;
+        many.resize(100), mixed.resize(100); // fewer than warps: teams
+        failed += !check({"many, in teams", 28, 4, dim, 0, 0, 0, false, e, 64, many, ones(100), 8});
+        failed += !check({"mixed, in teams, window, sinks, softcap", 20, 4, dim, 2000, 0, 20, true, e, 32, mixed, ones(100), 8});
+        failed += !check({"mixed, in teams, chunk", 5, 5, dim, 0, 700, 0, false, e, 128, mixed, ones(100), 8});
+        n += 9;
     }
     for (int dim : dims)
         for (int window : {0, 300}) {

@@ -157,11 +157,18 @@ int attention_share(element cache, int head_dim, int n_seqs, int n_kv_heads) {
     return pairs <= attention_clusters(head_dim, 4) ? 4 : pairs <= attention_clusters(head_dim, 2) ? 2 : 1;
 }
 
-int attention_warps() { return 8 * multiprocessors(); }
+int attention_teams(int n_warps) { return 8 / n_warps * multiprocessors(); }
+
+int attention_team(int n_seqs, int n_kv_heads) {
+    int64_t pairs = (int64_t)n_seqs * n_kv_heads;
+    if (pairs > attention_teams(1) / 4 * 3)
+        return 1;
+    return pairs > attention_teams(2) / 2 && pairs <= attention_teams(2) ? 2 : 0;
+}
 
 bool attention_takes_warps(const launch *l, element cache, int head_dim, int per_kv, int n_kv_heads) {
-    bool one_each = l->n_tokens <= l->n_seqs, many = (int64_t)l->n_seqs * n_kv_heads > attention_warps() / 4 * 3;
-    return cache == ELEMENT_E4M3 && head_dim == 128 && per_kv <= 8 && l->block_size >= 32 && one_each && many;
+    bool one_each = l->n_tokens <= l->n_seqs, shape = head_dim == 128 && per_kv <= 8 && l->block_size >= 32;
+    return cache == ELEMENT_E4M3 && shape && one_each && attention_team(l->n_seqs, n_kv_heads) > 0;
 }
 
 void launch_attention_parts(const launch *l, const dparts *parts, int n, int stride) {
@@ -173,8 +180,9 @@ void launch_attention_parts(const launch *l, const dparts *parts, int n, int str
             const dparts &p = some.list[k];
             int share = attention_share(p.cache, p.head_dim, l->n_seqs, p.n_kv_heads);
             bool warps = attention_takes_warps(l, p.cache, p.head_dim, p.per_kv, p.n_kv_heads);
+            int at_once = warps ? attention_teams(attention_team(l->n_seqs, p.n_kv_heads)) : attention_clusters(p.head_dim, share);
             some.share[k] = share;
-            some.at_once[k] = max(1, (warps ? attention_warps() : attention_clusters(p.head_dim, share)) / p.n_kv_heads);
+            some.at_once[k] = max(1, at_once / p.n_kv_heads);
         }
         launch_node(attention_parts, k, THREADS, 0, l->stream, l->plan, some);
     }
