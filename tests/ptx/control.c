@@ -278,9 +278,10 @@ static uint32_t alive_in(const struct cluster *c) {
 
 static enum outcome run_cluster_arrive(struct warp *w, const struct insn *i, uint32_t lanes) {
     struct cluster *c = w->block->cluster;
-    (void)i;
     if ((lanes | w->exited) != ~0u)
         return AGAIN;
+    if (!strstr(i->name, ".relaxed"))
+        copies_order(w);
     w->cluster_phase = c->barrier.phase;
     c->barrier.arrived += (uint32_t)__builtin_popcount(lanes);
     return NEXT;

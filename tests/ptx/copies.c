@@ -2,6 +2,7 @@
  *
  * A copy that has been asked for lands later: when its barrier is looked at, each by a throw of the dice, or when nobody can go on. Until then 0xff lies where it
  * goes, and no other copy may go there. What it copies from is read as it lands, as the device may, but for st.async, which comes from registers.
+ * Likewise what arrives at a barrier of another block, unless a release puts it before what follows.
  * A copy of cp.async lands when its thread waits for it. A cluster that ends before its copies have landed is a fault: its shared memory is given to others.
  *
  * Sizes, alignments and addresses are checked when a copy is asked for. */
@@ -67,7 +68,7 @@ static void barrier_arrive(struct warp *w, struct barrier *b, uint32_t n) {
 
 enum { MOST_RANK = TENSOR_MAP_MOST_RANK };
 struct pending_copy {
-    enum { BYTES, BOX, WORDS } kind;
+    enum { BYTES, BOX, WORDS, ARRIVAL } kind;
     uint32_t to, n;            // address in shared memory; bytes
     uint32_t barrier;          // in the same block: has n bytes less to expect when it lands
     const unsigned char *from; // BYTES: in global memory
@@ -75,6 +76,8 @@ struct pending_copy {
     struct tensor_map map;     // BOX
     int32_t at[MOST_RANK];     // coordinates of its first element
     int line;                  // of the instruction
+    const struct warp *asker;
+    uint64_t n_run, n_turns; // of the asker and of the cluster, when it was asked for
 };
 
 /* A bit for each 4 bytes of shared memory that a copy is to fill; of the cluster that runs. */
@@ -111,20 +114,33 @@ static void begin_flight(struct warp *w, uint32_t address, uint32_t n) {
     set_in_flight(address, n, true);
 }
 
-static void add_copy(struct warp *w, const struct insn *i, const struct pending_copy *copy) {
+static void add_pending(struct warp *w, const struct insn *i, const struct pending_copy *copy) {
     struct cluster *c = w->block->cluster;
-    if (copy->to >> 24 != copy->barrier >> 24)
-        machine_fault(w, "a copy to %#x that counts on a barrier of another block, %#x", copy->to, copy->barrier);
-    barrier_at(w, copy->barrier);
-    begin_flight(w, copy->to, copy->n);
     if (c->n_copies == c->room_copies) {
         c->room_copies = c->room_copies ? 2 * c->room_copies : 64;
         c->copies = realloc(c->copies, (size_t)c->room_copies * sizeof *c->copies);
         if (!c->copies)
             machine_fault(w, "no memory");
     }
-    c->copies[c->n_copies] = *copy;
-    c->copies[c->n_copies++].line = i->line;
+    struct pending_copy *p = &c->copies[c->n_copies++];
+    *p = *copy;
+    p->line = i->line, p->asker = w, p->n_run = w->n_run, p->n_turns = c->n_turns;
+}
+
+static void add_copy(struct warp *w, const struct insn *i, const struct pending_copy *copy) {
+    if (copy->to >> 24 != copy->barrier >> 24)
+        machine_fault(w, "a copy to %#x that counts on a barrier of another block, %#x", copy->to, copy->barrier);
+    barrier_at(w, copy->barrier);
+    begin_flight(w, copy->to, copy->n);
+    add_pending(w, i, copy);
+}
+
+/* At a barrier of another block: n arrivals. */
+static void add_arrival(struct warp *w, const struct insn *i, uint32_t barrier, uint32_t n) {
+    if (i->arg[0] != DISCARD)
+        machine_fault(w, "a state of a barrier of another block, %#x", barrier);
+    barrier_at(w, barrier);
+    add_pending(w, i, &(struct pending_copy){.kind = ARRIVAL, .to = barrier, .n = n, .barrier = barrier});
 }
 
 // ---- landing --------------------------------------------------------------------------------------------------------
@@ -195,15 +211,16 @@ static void land_box(struct cluster *c, const struct pending_copy *p) {
 static void land(struct cluster *c, int k) {
     struct pending_copy p = c->copies[k];
     c->copies[k] = c->copies[--c->n_copies];
+    struct barrier *b = (struct barrier *)known_shared(c, p.barrier);
+    if (b->mark != BARRIER_MARK)
+        machine_fault(NULL, "what line %d asked for lands, and its barrier at %#x is none any more", p.line, p.barrier);
     switch (p.kind) {
+    case ARRIVAL: barrier_arrive(NULL, b, p.n); return;
     case BYTES: memcpy(known_shared(c, p.to), p.from, p.n); break;
     case WORDS: memcpy(known_shared(c, p.to), p.words, p.n); break;
     case BOX: land_box(c, &p); break;
     }
     set_in_flight(p.to, p.n, false);
-    struct barrier *b = (struct barrier *)known_shared(c, p.barrier);
-    if (b->mark != BARRIER_MARK)
-        machine_fault(NULL, "the copy of line %d lands, and its barrier at %#x is none any more", p.line, p.barrier);
     barrier_expect(NULL, b, -(int64_t)p.n);
     barrier_end_phase(b);
 }
@@ -259,9 +276,14 @@ static void put_state(struct warp *w, const struct insn *i, uint32_t lane, const
 /* mbarrier.arrive state, [at]{, count} */
 static enum outcome run_arrive(struct warp *w, const struct insn *i, uint32_t lanes) {
     EACH_LANE (lane, lanes) {
-        struct barrier *b = barrier_at(w, address_of(w, i, 1, lane));
+        uint32_t at = address_of(w, i, 1, lane), n = i->n_args > 2 ? arg_of(w, i, 2)->u32[lane] : 1;
+        if (at >> 24 != (uint32_t)w->block->rank) {
+            add_arrival(w, i, at, n);
+            continue;
+        }
+        struct barrier *b = barrier_at(w, at);
         put_state(w, i, lane, b);
-        barrier_arrive(w, b, i->n_args > 2 ? arg_of(w, i, 2)->u32[lane] : 1);
+        barrier_arrive(w, b, n);
     }
     return NEXT;
 }
@@ -565,6 +587,30 @@ static void end_async(struct cluster *c) {
             if (w->cp_async)
                 memset(w->cp_async->n_batches, 0, sizeof w->cp_async->n_batches);
         }
+}
+
+/* An arrival is on its way for a while: a block that ends so soon behind it may be gone when it comes, which ends the kernel on a device. One that has had
+ * the time has come, though nobody has looked. */
+void copies_end(struct block *b) {
+    enum { SOON_RUN = 50, SOON_TURNS = 4 };
+    struct cluster *c = b->cluster;
+    for (int k = c->n_copies - 1; k >= 0; k--) {
+        const struct pending_copy *p = &c->copies[k];
+        if (p->kind != ARRIVAL || p->to >> 24 != (uint32_t)b->rank)
+            continue;
+        if (p->asker->n_run - p->n_run < SOON_RUN && c->n_turns - p->n_turns < SOON_TURNS)
+            machine_fault(
+                NULL, "block (%u, %u, %u) ends before the arrival of line %d has come, at %#x: who told it has run %d instructions since",
+                b->index[0], b->index[1], b->index[2], p->line, p->to, (int)(p->asker->n_run - p->n_run));
+        land(c, k);
+    }
+}
+
+void copies_order(struct warp *w) {
+    struct cluster *c = w->block->cluster;
+    for (int k = c->n_copies - 1; k >= 0; k--)
+        if (c->copies[k].kind == ARRIVAL && c->copies[k].asker == w)
+            land(c, k);
 }
 
 bool copies_land(struct cluster *c, bool all) {

@@ -88,6 +88,8 @@ void warp_exit(struct warp *w, uint32_t lanes) {
     g->pc++;
     if (!g->lanes)
         remove_group(w, w->at);
+    if (w->block->n_alive == 0)
+        copies_end(w->block);
 }
 
 /* The next group to run; false: all are stuck. */
@@ -262,6 +264,7 @@ static void run_cluster(struct cluster *c) {
                 run_warp(w);
             is_idle = is_idle && w->n_run - before < IDLE;
         }
+        c->n_turns++;
         idle = is_idle ? idle + 1 : 0;
         if (idle > 2 && copies_land(c, false))
             idle = 0;

@@ -9,6 +9,7 @@
  * It is made to find faults, so where there is a choice it takes the bad one:
  *   - memory that nobody wrote is 0xff bytes (NaNs), and an access outside of an allocation or of shared memory ends the program with the kernel and the line of PTX;
  *   - bulk copies land when their barrier is looked at, at the earliest, in an order drawn from a seed; what lay there before is poisoned when they are asked for;
+ *   - so do arrivals at barriers of other blocks; a block that ends within some instructions of one ends the program, as it may on a device;
  *   - products of the tensor core read their operands, and write their sums, when they are waited for and no sooner;
  *   - warps run in an order drawn from the seed, until they wait; when all wait for ever, all are named.
  *
@@ -152,7 +153,7 @@ struct cluster {
     } barrier;                   // barrier.cluster, of all threads that are alive
     struct pending_copy *copies; // copies.c: asked for and not landed
     int n_copies, room_copies;
-    uint64_t random;
+    uint64_t random, n_turns; // n_turns: how often all warps have had their turn
 };
 
 /* A launch: what cudaLaunchKernelExC says of it. params: the parameters, one after another as the function lays them out. */
@@ -196,3 +197,6 @@ void memory_remove(const void *at);
 
 /* copies.c, for machine.c: lands what may land when nothing else can go on; false: there was nothing. all: everything (the cluster ends). */
 bool copies_land(struct cluster *c, bool all);
+/* Likewise: the last thread of a block exits. For control.c: what the warp has told other blocks comes before what follows. */
+void copies_end(struct block *b);
+void copies_order(struct warp *w);

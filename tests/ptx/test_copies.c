@@ -184,6 +184,15 @@ static void state_of_an_arrival_waits_for_its_phase(void **state) {
         assert_int_equal(out[i] | out[512 + i], 0);
 }
 
+#define TELL_OTHER "xor.b32 %r6, %r1, 1;\nmapa.shared::cluster.u32 %r7, %r3, %r6;\n@%p0 mbarrier.arrive.shared::cluster.b64 _, [%r7];\n"
+#define MEET_RELAXED "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\nret;\n"
+static void an_arrival_comes_before_its_block_ends(void **state) {
+    (void)state;
+    run(KERNEL(1, TELL_OTHER WAIT("wait") MEET_RELAXED), 2, NULL); // who waited for it knows
+    run(KERNEL(1, TELL_OTHER), 2, NULL);                           // a release orders it
+    fault(KERNEL(1, TELL_OTHER MEET_RELAXED), 2, NULL, "ends before the arrival of line");
+}
+
 static void faults_are_named(void **state) {
     (void)state;
     struct tensor_map m = rows_of(SWIZZLE_NONE), not_allocated = m;
@@ -214,6 +223,7 @@ int main(void) {
         cmocka_unit_test(threads_copies_land_by_batches),
         cmocka_unit_test(what_a_copy_does_not_read_is_zero),
         cmocka_unit_test(state_of_an_arrival_waits_for_its_phase),
+        cmocka_unit_test(an_arrival_comes_before_its_block_ends),
         cmocka_unit_test(faults_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
