@@ -1,7 +1,7 @@
 /* large.cu - times products of hundreds and thousands of rows (src/backend/cuda/large.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
  *     bench_large [ROWS ...]       the linears of some models: launches behind one another in a graph, weights rotated past the L2
- *     bench_large cuts [ROWS ...]  raw products by every cut
+ *     bench_large cuts [ROWS ...]  those by every cut
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a step. Those of gated
  * linears, ours, include scales and GATED_ACT; all others are raw products in half precision. */
@@ -14,10 +14,10 @@ static bool put_raw(const shape &s, int rows, int cut) {
     dmat out = {y, s.out, (int)s.out, ELEMENT_F16, nullptr};
     return launch_large_product_cut(stream, rows, weight_of(s), input_of(s), out, cut) == cudaSuccess;
 }
-static bool put_gated(const shape &s, int rows) {
+static bool put_gated(const shape &s, int rows, int cut) {
     dwide a = {weight_of(s), nullptr, 0};
     dmat out = {y, s.width(), s.width(), ELEMENT_F16, nullptr};
-    return launch_large_gated(stream, rows, &a, input_of(s), out) == cudaSuccess;
+    return launch_large_gated_cut(stream, rows, &a, input_of(s), out, cut) == cudaSuccess;
 }
 
 static void print_both(const char *name, const shape &s, int rows, const std::function<bool()> &put) {
@@ -34,7 +34,7 @@ static void table(const shape &s, int rows) {
            large_cut_at(cut).sharers);
     print_both("raw", s, rows, [&] { return put_raw(s, rows, cut); });
     if (s.gated)
-        print_both("gated", s, rows, [&] { return put_gated(s, rows); });
+        print_both("gated", s, rows, [&] { return put_gated(s, rows, large_pair_cut_of(weight_of(s), false, rows)); });
 }
 
 static void cuts(const shape &s, int rows) {
@@ -42,6 +42,11 @@ static void cuts(const shape &s, int rows) {
         if (large_takes_cut(rows, cut)) {
             printf("\n    tiles of %d, W shared by %d", large_cut_at(cut).rows, large_cut_at(cut).sharers);
             print_both("", s, rows, [&] { return put_raw(s, rows, cut); });
+        }
+    for (int cut = 0; s.gated && cut < LARGE_PAIR_CUTS; cut++)
+        if (large_takes_pair_cut(false, rows, cut)) {
+            printf("\n    gated, tiles of %d, W shared by %d", large_pair_cut_at(cut).rows, large_pair_cut_at(cut).sharers);
+            print_both("", s, rows, [&] { return put_gated(s, rows, cut); });
         }
 }
 

@@ -21,17 +21,20 @@ static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = f
     judge(p, alike ? loss_of(p) : 3 * loss_of(p));
 }
 
-static void check_gated(const problem &p, uint64_t seed) {
+static void check_gated(const problem &p, int cut, uint64_t seed) {
+    if (!large_takes_pair_cut(p.bias, p.n, cut))
+        return;
     fill_operands(p, seed, 260, of_ones(p), {0.5f, 1.5f});
     dwide a = {w_of(p), p.bias ? d.bias : nullptr, p.act};
     begin(p);
+    printf("tiles of %d, shared by %d: ", large_pair_cut_at(cut).rows, large_pair_cut_at(cut).sharers);
     if (!large_gated_takes(&a, x_of(p), y_of(p), p.n)) {
         refuse();
         return;
     }
     run(p, [&](dmat y, dmat twin) {
         a.twin = twin;
-        return launch_large_gated(stream, p.n, &a, x_of(p), y);
+        return launch_large_gated_cut(stream, p.n, &a, x_of(p), y, cut);
     });
     judge(p, p.alike ? loss_of(p) : 3 * loss_of(p));
 }
@@ -52,18 +55,25 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 10; i++)
             check(8 * (1 + random(i % 4 ? 100 : 600)), 16 * (1 + random(i % 3 ? 100 : 500)), 1 + random(i % 2 ? 600 : 1200), cut, seed);
     }
-    for (int i = 0; i < (is_brief() ? 4 : 60); i++) {
+    for (int i = 0; i < (is_brief() ? LARGE_PAIR_CUTS : 60); i++) {
         int columns = i % 4 || is_brief() ? 100 : 500, pieces = is_brief() ? 60 : 300, rows = is_brief() ? 300 : 300 * (2 + i % 3);
         check_gated({16 * (1 + random(columns)), 16 * (1 + random(pieces)), 1 + random(rows), true, random(2) != 0, random(2),
                      random(2) ? ELEMENT_F16 : ELEMENT_BF16, i % 8 == 7},
-                    seed);
+                    i % LARGE_PAIR_CUTS, seed);
     }
     if (is_brief())
         return summary();
-    check_gated({30080, 3584, 640, true, false, 0, ELEMENT_F16}, seed);
-    check_gated({8192, 1024, 2048, true, false, 0, ELEMENT_BF16}, seed);
+    for (int cut = 0; cut < LARGE_PAIR_CUTS; cut++) {
+        int rows = large_pair_cut_at(cut).rows;
+        for (int act = 0; act < 2; act++)
+            for (int columns : {rows / 2, rows / 2 + 8, 4 * rows - 8}) // of a tile, of more
+                check_gated({2 * columns, 640, 512, true, false, act, act ? ELEMENT_BF16 : ELEMENT_F16}, cut, seed++);
+        check_gated({30080, 3584, 640, true, false, 0, ELEMENT_F16}, cut, seed);
+        check_gated({8192, 1024, 2048, true, false, 1, ELEMENT_BF16}, cut, seed);
+    }
     for (int cut = 0; cut < LARGE_CUTS; cut++)
-        check(8192, 384, 2304, cut, seed++); // several tiles a block
+        for (int n : {2304, 2048}) // eight tiles of tokens are shared by two blocks
+            check(8192, 384, n, cut, seed++);
     struct shape_of {
         int out, in;
     };

@@ -8,7 +8,8 @@
  * use by others stand barrier_init_done and a barrier of the block, or of the cluster where others of it arrive or copy there.
  *
  * Who may end: a block whose memory others of its cluster still copy or arrive into must live, so the last that happens in such a
- * kernel is cluster_sync. */
+ * kernel is cluster_sync. That waits for threads, not for what they have told other blocks, which is on its way for a while: where
+ * nobody waits for an arrival, none may go out right before it (a block that ends too soon ends the kernel: "unspecified launch failure"). */
 #pragma once
 
 #include <cuda.h>

@@ -372,10 +372,10 @@ bool large_gated_takes(const struct dwide *a, struct dmat x, struct dmat y, int 
 cudaError_t launch_large_gated(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y);
 /* Whether it should, in place of the library: rows fill its tiles, and tiles the multiprocessors. */
 bool large_pays(struct dweight w, int n_rows);
-bool large_gated_pays(struct dweight w, int n_rows);
+bool large_gated_pays(struct dweight w, bool biased, int n_rows);
 
 /* How it is cut into blocks. launch_large_product takes what large_cut_of says; tests and benchmarks try others. */
-enum { LARGE_CUTS = 8 };
+enum { LARGE_CUTS = 10, LARGE_PAIR_CUTS = 6 };
 struct large_cut {
     int rows;    // of W in a tile, whose tokens are 256
     int sharers; // blocks of a cluster, which have the same rows and each other tokens: 1, or 2 if tokens make an even number of tiles
@@ -384,6 +384,11 @@ struct large_cut large_cut_at(int i);
 int large_cut_of(struct dweight w, int n_rows);
 bool large_takes_cut(int n_rows, int cut);
 cudaError_t launch_large_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut);
+/* Likewise of pairs, whose tiles have as many gates as rows that they let through. */
+struct large_cut large_pair_cut_at(int i);
+int large_pair_cut_of(struct dweight w, bool biased, int n_rows);
+bool large_takes_pair_cut(bool biased, int n_rows, int cut);
+cudaError_t launch_large_gated_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y, int cut);
 
 /* ---- head.cu: LINEAR of 16 bits whose rows are logits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows ---- */
 struct dhead {

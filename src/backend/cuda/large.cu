@@ -7,7 +7,8 @@
  * kernels.h: none overflows). These take less energy than sums in float32, which is what such products wait for, and half the registers, so tiles can be
  * twice as large and bring half as much out of the L2, each byte of which costs as much as 40 multiply-adds.
  *
- *     tile    256 tokens by N or 2N rows of W; of pairs N / 2 gates and as many that they let through, so that a lane has both
+ *     tile    256 tokens by some rows of W, in one product or two beside each other; of pairs one half of the rows are gates, the other what they let
+ *             through, so that a lane has both
  *     block   two warpgroups, each with 128 of the tokens, in two parts of 64, and a thread that copies. A ring of stages, 128 bytes of each row of W and of
  *             x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs on.
  *     cluster two blocks that share W, where tokens make an even number of tiles: the same rows and each other tokens. Each copies half of the rows to
@@ -15,8 +16,9 @@
  *
  * Weights are never written, so a block alone has the ring full of them before the wait for the node before; tokens follow into the same stages.
  *
- * The end of a tile (large_ends.cuh): nothing hides it, but it comes once in some 50,000 cycles. Beside the y of pairs it may write its e4m3 twin by a
- * scale known beforehand, of the 16 bits as they leave (dmat.static_scale). */
+ * The end of a tile (large_ends.cuh): nothing hides it, but it comes once in some 50,000 cycles, and needs no shared memory, of which tiles of 336 rows
+ * leave none; the ring is filled meanwhile. Beside the y of pairs it may write its e4m3 twin by a scale known beforehand, of the 16 bits as they leave
+ * (dmat.static_scale). */
 #include "backend/cuda/large_ends.cuh"
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/wgmma_e4m3_f16.cuh"
@@ -29,23 +31,16 @@ enum { GROUPS = 2, GROUP_TOKENS = PARTS * PART_TOKENS, TOKENS = GROUPS * GROUP_T
 enum { CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + WARPGROUP, WARPS = CONSUMERS / 32, X_BYTES = TOKENS * PIECE_BYTES };
 enum { SHARED_MOST = 227 << 10, BARRIER_BYTES = 256 };
 
-enum large_end { RAW, GATED, SILU }; // SILU: GATED by that, without biases
+enum large_end { RAW, BIASED, GATED, SILU }; // BIASED: pairs with biases; SILU: GATED by that
 
-/* Shared memory: the ring, stages of [rows of W][128 bytes], [tokens][128 bytes]; lines of each warp; of pairs scales for each warpgroup. */
+/* Shared memory: the ring, stages of [rows of W][128 bytes], [tokens][128 bytes]; of pairs scales for each warpgroup. */
 template <int N, int COUNT, large_end END> struct tile_shape {
-    static constexpr int ROWS = N * COUNT, COLUMNS = END != RAW ? N / 2 : ROWS; // of W; of y
+    static constexpr int ROWS = N * COUNT, COLUMNS = END != RAW ? ROWS / 2 : ROWS; // of W; of y
     static constexpr int W_BYTES = ROWS * PIECE_BYTES, STAGE_BYTES = W_BYTES + X_BYTES;
-    static constexpr int chunk() { // of raw products: the most columns up to 112 that divide N, in whole sectors
-        int n = 112;
-        while (N % n != 0 || n % 16 != 0)
-            n -= 8;
-        return n;
-    }
-    using end = std::conditional_t<END == RAW, raw_end<N, COUNT, chunk()>, gated_end<N, END == SILU>>;
-    static constexpr int REST = ATOM + WARPS * end::BYTES + GROUPS * end::SCALES;
+    using end = std::conditional_t<END == RAW, raw_end<ROWS>, gated_end<ROWS, END == SILU, END == BIASED>>;
+    static constexpr int REST = ATOM + GROUPS * end::SCALES;
     static constexpr int STAGES = (SHARED_MOST - BARRIER_BYTES - REST) / STAGE_BYTES, SHARED = REST + STAGES * STAGE_BYTES;
-    static_assert(ROWS % 16 == 0 && W_BYTES / 2 % ATOM == 0 && STAGES >= 3 && 16 * STAGES <= BARRIER_BYTES && (END == RAW || COUNT == 1),
-                  "");
+    static_assert(ROWS % 16 == 0 && W_BYTES / 2 % ATOM == 0 && STAGES >= 3 && 16 * STAGES <= BARRIER_BYTES, "");
 };
 
 /* The tiles of a cluster, one after the other: those of the same rows of W and all tokens lie together. */
@@ -63,13 +58,13 @@ template <int SHARERS> struct tile_walk {
 template <int N, int COUNT, large_end END, int SHARERS> struct block {
     using S = tile_shape<N, COUNT, END>;
     const large_args &a;
-    uint32_t ring, lines, scales, full, empty; // in shared memory
-    int rank;                                  // in the cluster
+    uint32_t ring, scales, full, empty; // in shared memory
+    int rank;                           // in the cluster
 
     /* barriers: full, a stage's bytes have come; empty, both warpgroups of all blocks that share it are done with it. */
     __device__ block(const large_args &a, uint32_t ring, uint32_t barriers)
-        : a(a), ring(ring), lines(ring + S::STAGES * S::STAGE_BYTES), scales(lines + WARPS * S::end::BYTES), full(barriers),
-          empty(barriers + S::STAGES * 8), rank(SHARERS > 1 ? cluster_rank() : 0) {}
+        : a(a), ring(ring), scales(ring + S::STAGES * S::STAGE_BYTES), full(barriers), empty(barriers + S::STAGES * 8),
+          rank(SHARERS > 1 ? cluster_rank() : 0) {}
 
     // ---- copying: one thread's ----
 
@@ -126,11 +121,14 @@ template <int N, int COUNT, large_end END, int SHARERS> struct block {
     // ---- products: a warpgroup's ----
 
     uint32_t told; // of the block whom this lane tells that a slot is free; 0: nobody
-    warp_sums<N, COUNT> sums;
+    warp_sums<S::ROWS> sums;
 
     __device__ void release(int slot) const {
         if (slot >= 0 && told)
             barrier_arrive_at_rank(told + slot * 8);
+    }
+    __device__ __forceinline__ auto sums_of(int part, int c) -> uint32_t (&)[N / 4] {
+        return reinterpret_cast<uint32_t(&)[N / 4]>(sums[part][c * (N / 4)]);
     }
     __device__ __forceinline__ void multiply_stage(uint64_t x, uint64_t w, bool add) {
 #pragma unroll
@@ -139,7 +137,7 @@ template <int N, int COUNT, large_end END, int SHARERS> struct block {
             for (int part = 0; part < PARTS; part++)
 #pragma unroll
                 for (int c = 0; c < COUNT; c++)
-                    e4m3_half_product<N>::multiply(sums[part][c], x + k * E4M3_K_STEP + part * (PART_TOKENS * PIECE_BYTES >> 4),
+                    e4m3_half_product<N>::multiply(sums_of(part, c), x + k * E4M3_K_STEP + part * (PART_TOKENS * PIECE_BYTES >> 4),
                                                    w + k * E4M3_K_STEP + c * (N * PIECE_BYTES >> 4), add || k > 0);
     }
     __device__ __forceinline__ void multiply(ring_place &at, int group) {
@@ -159,16 +157,14 @@ template <int N, int COUNT, large_end END, int SHARERS> struct block {
         products_wait<0>();
 #pragma unroll
         for (int part = 0; part < PARTS; part++)
-#pragma unroll
-            for (int c = 0; c < COUNT; c++)
-                registers_settle(sums[part][c]);
+            registers_settle(sums[part]);
         release(last);
     }
 
     // ---- tile after tile ----
 
     __device__ void compute_raw(int group, int warp, int lane) {
-        const typename S::end end = {a, lines + warp * S::end::BYTES, lane};
+        const typename S::end end = {a, lane};
         ring_place at = {0, S::STAGES, 0};
         for (tile_walk<SHARERS> tile(a); tile.there(); tile.next()) {
             multiply(at, group);
@@ -177,7 +173,7 @@ template <int N, int COUNT, large_end END, int SHARERS> struct block {
         }
     }
     __device__ void compute_gated(int group, int warp, int lane) {
-        typename S::end end = {a, lines + warp * S::end::BYTES, scales + group * S::end::SCALES, lane, {}};
+        typename S::end end = {a, scales + group * S::end::SCALES, lane, {}};
         ring_place at = {0, S::STAGES, 0};
         for (tile_walk<SHARERS> tile(a); tile.there(); tile.next()) {
             const int column = tile.row_tile() * S::COLUMNS, token = tile.first_token() + group * GROUP_TOKENS + warp % 4 * TILE_TOKENS;
@@ -246,11 +242,12 @@ struct instance {
 };
 #define INSTANCE(N, COUNT, END, SHARERS) \
     { {N * COUNT, SHARERS}, tile_shape<N, COUNT, END>::SHARED, large_product<N, COUNT, END, SHARERS> }
-const instance INSTANCES[LARGE_CUTS] = {INSTANCE(192, 1, RAW, 1), INSTANCE(192, 1, RAW, 2), INSTANCE(224, 1, RAW, 1),
-                                        INSTANCE(224, 1, RAW, 2), INSTANCE(256, 1, RAW, 1), INSTANCE(256, 1, RAW, 2),
-                                        INSTANCE(144, 2, RAW, 1), INSTANCE(144, 2, RAW, 2)};
-const instance OF_PAIRS[2] = {INSTANCE(256, 1, GATED, 1), INSTANCE(256, 1, GATED, 2)};
-const instance OF_SILU[2] = {INSTANCE(256, 1, SILU, 1), INSTANCE(256, 1, SILU, 2)};
+#define INSTANCES_OF(N, COUNT, END) INSTANCE(N, COUNT, END, 1), INSTANCE(N, COUNT, END, 2)
+const instance INSTANCES[LARGE_CUTS] = {INSTANCES_OF(192, 1, RAW), INSTANCES_OF(224, 1, RAW), INSTANCES_OF(256, 1, RAW),
+                                        INSTANCES_OF(144, 2, RAW), INSTANCES_OF(168, 2, RAW)};
+const instance OF_PAIRS[] = {INSTANCES_OF(256, 1, GATED), INSTANCES_OF(144, 2, GATED), INSTANCES_OF(168, 2, GATED)};
+const instance OF_SILU[] = {INSTANCES_OF(256, 1, SILU), INSTANCES_OF(144, 2, SILU), INSTANCES_OF(168, 2, SILU)};
+const instance OF_BIASED[] = {INSTANCES_OF(256, 1, BIASED)};
 
 int blocks_of(const instance *i) { // that run at once; all fill a multiprocessor
     static int found[3];
@@ -266,18 +263,20 @@ int tiles_of(const instance *i, struct dweight w, int n_rows) {
 }
 
 /* What it costs, in cycles of the tensor core on each multiprocessor. Energy is what counts, as power sets the clock: a byte that a block alone gets out of
- * the L2 costs as much as 0.0095 of them, 0.0055 if two share it; one that waits costs half, as a higher clock makes up for a part of it. */
+ * the L2 costs as much as 0.0095 of them, 0.0055 if two share it; one that waits costs about half, as a higher clock makes up for a part of it. The ends of
+ * tiles of many rows take longer than those of others, by END cycles a row beyond LARGE (measured; why is not known). */
 double cost_of(const instance *i, struct dweight w, int n_rows) {
-    const double BYTE = 0.0095, SHARED_BYTE = 0.0055, WAITS = 0.5;
+    const double BYTE = 0.0095, SHARED_BYTE = 0.0055, WAITS = 0.55, END = 80;
+    const int LARGE = 240;
     double rows = i->cut.rows, w_byte = i->cut.sharers > 1 ? SHARED_BYTE : BYTE;
     double tile = up_to((int)w.in, PIECE_BYTES) * (8 * rows + PIECE_BYTES * (TOKENS * BYTE + rows * w_byte));
     int blocks = blocks_of(i), busy = tiles_of(i, w, n_rows) * i->cut.sharers, passes = up_to(busy, blocks);
-    return (busy + (passes * blocks - busy) * WAITS) / blocks * tile + passes * 10 * rows * WAITS;
+    return (busy + (passes * blocks - busy) * WAITS) / blocks * tile + passes * END * (rows > LARGE ? rows - LARGE : 0);
 }
 
 /* Of what it costs, what the terms alone would: without copies, waiting and rows that are not there. Where less is left the library is as fast, behind
  * whose product of pairs a GATED_ACT is to come. */
-const double WORTH = 0.74, WORTH_OF_PAIRS = 0.7;
+const double WORTH = 0.72, WORTH_OF_PAIRS = 0.7;
 
 double use_of(const instance *i, struct dweight w, int n_rows) {
     return (double)n_rows * (double)w.out * (double)w.in / (4096.0 * blocks_of(i)) / cost_of(i, w, n_rows);
@@ -310,7 +309,24 @@ cudaError_t launch_instance(cudaStream_t stream, const instance *i, int n_rows, 
     return launch_cluster(i->run, dim3(n_blocks), i->cut.sharers, dim3(THREADS), i->shared, stream, w_map, x_map, args);
 }
 
-const instance *of_pairs(int n_rows, bool silu) { return &(silu ? OF_SILU : OF_PAIRS)[up_to(n_rows, TOKENS) % 2 == 0]; }
+/* The cheapest of n, of which the first takes all. */
+const instance *best_of(const instance *all, int n, struct dweight w, int n_rows) {
+    const instance *best = all;
+    for (const instance *i = all + 1; i < all + n; i++)
+        if (shares(i, n_rows) && cost_of(i, w, n_rows) < cost_of(best, w, n_rows))
+            best = i;
+    return best;
+}
+
+struct pair_instances {
+    const instance *all;
+    int n;
+};
+pair_instances of_pairs(bool silu, bool biased) { // the same tiles with either activation
+    if (biased)
+        return {OF_BIASED, 2};
+    return {silu ? OF_SILU : OF_PAIRS, LARGE_PAIR_CUTS};
+}
 
 } // namespace
 
@@ -322,13 +338,7 @@ struct large_cut large_cut_at(int i) {
 
 bool large_takes_cut(int n_rows, int cut) { return shares(&INSTANCES[cut], n_rows); }
 
-int large_cut_of(struct dweight w, int n_rows) {
-    int best = 0; // which takes all
-    for (int i = 1; i < LARGE_CUTS; i++)
-        if (large_takes_cut(n_rows, i) && cost_of(&INSTANCES[i], w, n_rows) < cost_of(&INSTANCES[best], w, n_rows))
-            best = i;
-    return best;
-}
+int large_cut_of(struct dweight w, int n_rows) { return (int)(best_of(INSTANCES, LARGE_CUTS, w, n_rows) - INSTANCES); }
 
 bool large_pays(struct dweight w, int n_rows) { return use_of(&INSTANCES[large_cut_of(w, n_rows)], w, n_rows) >= WORTH; }
 
@@ -348,14 +358,30 @@ cudaError_t launch_large_product(cudaStream_t stream, int n_rows, struct dweight
 
 // ---- pairs ----------------------------------------------------------------------------------------------------------
 
-bool large_gated_pays(struct dweight w, int n_rows) { return use_of(of_pairs(n_rows, true), w, n_rows) >= WORTH_OF_PAIRS; }
+struct large_cut large_pair_cut_at(int i) {
+    return OF_SILU[i].cut;
+}
+
+int large_pair_cut_of(struct dweight w, bool biased, int n_rows) {
+    pair_instances of = of_pairs(true, biased);
+    return (int)(best_of(of.all, of.n, w, n_rows) - of.all);
+}
+
+bool large_takes_pair_cut(bool biased, int n_rows, int cut) {
+    pair_instances of = of_pairs(true, biased);
+    return cut < of.n && shares(of.all + cut, n_rows);
+}
+
+bool large_gated_pays(struct dweight w, bool biased, int n_rows) {
+    return use_of(of_pairs(true, biased).all + large_pair_cut_of(w, biased, n_rows), w, n_rows) >= WORTH_OF_PAIRS;
+}
 
 bool large_gated_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows) {
     return lies_well(a->w, x, y) && x.scale && a->w.scale && n_rows >= 1 && a->w.out % 16 == 0 && a->act <= 1 &&
            (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
 }
 
-cudaError_t launch_large_gated(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y) {
+cudaError_t launch_large_gated_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y, int cut) {
     if (a->twin.at && !is_static_twin(a->twin))
         return cudaErrorInvalidValue;
     large_args args = {};
@@ -370,5 +396,9 @@ cudaError_t launch_large_gated(cudaStream_t stream, int n_rows, const struct dwi
     args.twin = static_cast<uint8_t *>(a->twin.at);
     args.twin_stride = a->twin.stride;
     args.twin_factor = 1 / a->twin.static_scale;
-    return launch_instance(stream, of_pairs(n_rows, a->act == 0 && !a->bias), n_rows, a->w, x, y, args);
+    return launch_instance(stream, of_pairs(a->act == 0, a->bias).all + cut, n_rows, a->w, x, y, args);
+}
+
+cudaError_t launch_large_gated(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y) {
+    return launch_large_gated_cut(stream, n_rows, a, x, y, large_pair_cut_of(a->w, a->bias, n_rows));
 }

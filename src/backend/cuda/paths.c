@@ -106,7 +106,8 @@ static int64_t weight_bytes(const struct compiled_op *c) {
 
 /* Of more rows than graphs have. */
 static enum linear_path usual_of_prompts(const struct compiled_op *c, int rows) {
-    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows) && large_gated_pays(c->matrix[0], rows))
+    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows) &&
+        large_gated_pays(c->matrix[0], c->op->weights[1] != NULL, rows))
         return PATH_WIDE;
     if (weight_bytes(c) >= WORTH_LARGE && linear_takes(c, PATH_LARGE, rows) && large_pays(c->matrix[0], rows))
         return PATH_LARGE;
