@@ -1,11 +1,10 @@
-"""Products by streams, what stands between products, and graphs of them, without a GPU: tests/ptx/machine.h."""
+"""What stands between products, and graphs of them, without a GPU: tests/ptx/machine.h."""
 import unittest
 
 from ptx_machine import alone
 
 
 class Backend(unittest.TestCase):
-    test_streams = alone("test_stream")
     test_nodes = alone("test_nodes")
     test_graphs = alone("test_graphs")
 

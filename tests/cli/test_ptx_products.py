@@ -1,5 +1,4 @@
-"""The machine that runs kernels without a GPU, and with it the products of many rows and screening, each by itself: tests/ptx, tests/cuda."""
-import random
+"""The machine that runs kernels without a GPU, and with it the products of many rows, each by itself: tests/ptx, tests/cuda."""
 import unittest
 
 from ptx_machine import alone
@@ -17,7 +16,6 @@ class Kernels(unittest.TestCase):
     test_tiles = alone("test_tiles")
     test_wide = alone("test_wide")
     test_large = alone("test_large")
-    test_screening = alone("test_screen", str(random.randint(1, 10**6)), "12", "small")
 
 
 if __name__ == "__main__":

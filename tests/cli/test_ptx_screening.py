@@ -1,0 +1,13 @@
+"""Screening of the head without a GPU: tests/ptx/machine.h. 80 s of a processor, so it stands alone: one that has other work too takes several times as long."""
+import random
+import unittest
+
+from ptx_machine import alone
+
+
+class Screening(unittest.TestCase):
+    test_screening = alone("test_screen", str(random.randint(1, 10**6)), "12", "small")
+
+
+if __name__ == "__main__":
+    unittest.main()
