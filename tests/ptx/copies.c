@@ -80,17 +80,14 @@ struct pending_copy {
     uint64_t n_run, n_turns; // of the asker and of the cluster, when it was asked for
 };
 
-/* A bit for each 4 bytes of shared memory that a copy is to fill; of the cluster that runs. */
-static _Thread_local uint64_t in_flight[MOST_CLUSTER][SHARED_MOST / 4 / 64];
-
-/* Of a run of those bits, the ones of one word; `at` goes on to the next word. */
+/* Of a run of a block's bits (in_flight), the ones of one word; `at` goes on to the next word. */
 static uint64_t bits_of_flight(uint32_t *at, uint32_t end) {
     uint32_t first = *at % 64, n = end - *at < 64 - first ? end - *at : 64 - first;
     *at += n;
     return (n == 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1) << first;
 }
-static bool is_in_flight(uint32_t address, uint32_t n) {
-    const uint64_t *words = in_flight[address >> 24];
+static bool is_in_flight(const struct cluster *c, uint32_t address, uint32_t n) {
+    const uint64_t *words = c->blocks[address >> 24].in_flight;
     uint64_t found = 0;
     for (uint32_t at = (address & 0xffffff) / 4, end = at + n / 4; at < end;) {
         uint64_t word = words[at / 64];
@@ -98,8 +95,8 @@ static bool is_in_flight(uint32_t address, uint32_t n) {
     }
     return found;
 }
-static void set_in_flight(uint32_t address, uint32_t n, bool is) {
-    uint64_t *words = in_flight[address >> 24];
+static void set_in_flight(struct cluster *c, uint32_t address, uint32_t n, bool is) {
+    uint64_t *words = c->blocks[address >> 24].in_flight;
     for (uint32_t at = (address & 0xffffff) / 4, end = at + n / 4; at < end;) {
         uint64_t *word = &words[at / 64], bits = bits_of_flight(&at, end);
         *word = is ? *word | bits : *word & ~bits;
@@ -108,10 +105,10 @@ static void set_in_flight(uint32_t address, uint32_t n, bool is) {
 /* Nothing else may be on the way there. What lies there is lost already. */
 static void begin_flight(struct warp *w, uint32_t address, uint32_t n) {
     unsigned char *to = shared_at(w, address, n);
-    if (is_in_flight(address, n))
+    if (is_in_flight(w->block->cluster, address, n))
         machine_fault(w, "%u bytes to %#x, where another copy goes that has not landed", n, address);
     memset(to, 0xff, n);
-    set_in_flight(address, n, true);
+    set_in_flight(w->block->cluster, address, n, true);
 }
 
 static void add_pending(struct warp *w, const struct insn *i, const struct pending_copy *copy) {
@@ -220,7 +217,7 @@ static void land(struct cluster *c, int k) {
     case WORDS: memcpy(known_shared(c, p.to), p.words, p.n); break;
     case BOX: land_box(c, &p); break;
     }
-    set_in_flight(p.to, p.n, false);
+    set_in_flight(c, p.to, p.n, false);
     barrier_expect(NULL, b, -(int64_t)p.n);
     barrier_end_phase(b);
 }
@@ -548,7 +545,7 @@ static void land_async(struct cluster *c, const struct one_async *p) {
     memset(to, 0, p->n);
     if (p->n_read)
         memcpy(to, p->from, p->n_read);
-    set_in_flight(p->to, p->n, false);
+    set_in_flight(c, p->to, p->n, false);
 }
 /* Lands what the lanes have asked for, but for their last batches; open: and what is in no batch yet. */
 static void land_of_lanes(struct warp *w, uint32_t lanes, uint32_t but_for, bool open) {

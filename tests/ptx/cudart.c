@@ -183,10 +183,12 @@ static void launch(const struct work *w) {
     memcpy(l.grid, w->launch.grid, sizeof l.grid);
     memcpy(l.threads, w->launch.threads, sizeof l.threads);
     memcpy(l.cluster, w->launch.cluster, sizeof l.cluster);
-    if (k->computes)
+    if (k->computes) {
         k->computes(w->launch.params);
-    else
+    } else {
+        l.at_once = work_at_once(w);
         machine_launch(&l);
+    }
     k->ms += now_ms() - began;
     k->n_launches++;
 }

@@ -322,10 +322,14 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
 }
 
 /* Clusters of blocks that fill a multiprocessor each. On a real one some multiprocessors have no place in a cluster of their neighbours. */
+int work_at_once(const struct work *w) {
+    return runtime_processors() / (int)(w->launch.cluster[0] * w->launch.cluster[1] * w->launch.cluster[2]);
+}
+
 cudaError_t cudaOccupancyMaxActiveClusters(int *n, const void *stub, const cudaLaunchConfig_t *config) {
     struct work w;
     cudaError_t code = n ? prepare(&w, config, stub) : cudaErrorInvalidValue;
     if (code == cudaSuccess)
-        *n = runtime_processors() / (int)(w.launch.cluster[0] * w.launch.cluster[1] * w.launch.cluster[2]);
+        *n = work_at_once(&w);
     return runtime_said(code);
 }

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RUN = 1 << 20, IDLE = 64, MOST_IDLE = 20000 }; // instructions of a turn; of one that is idle; turns that all are
+enum { MOST_RUN = 1 << 20, IDLE = 64 };     // instructions of a turn; of one that is idle
+enum { PATIENCE = 300, MOST_IDLE = 20000 }; // idle turns of all until another cluster is to help, and until nobody will
 
 // ---- faults and chance ----------------------------------------------------------------------------------------------
 
@@ -239,7 +240,7 @@ static bool is_over(const struct cluster *c) {
     return true;
 }
 
-_Noreturn static void name_those_that_wait(struct cluster *c) {
+static void name_those_that_wait(struct cluster *c) {
     for (int i = 0; i < c->n_blocks; i++)
         for (int k = 0; k < c->blocks[i].n_warps; k++) {
             struct warp *w = &c->blocks[i].warps[k];
@@ -249,29 +250,25 @@ _Noreturn static void name_those_that_wait(struct cluster *c) {
                         c->blocks[i].index[2], k, w->groups[w->at].lanes, at->line, at->name);
             }
         }
-    machine_fault(NULL, "%s: all wait for ever", c->launch->f->name);
 }
 
-static void run_cluster(struct cluster *c) {
-    int n_warps = c->blocks[0].n_warps, all = c->n_blocks * n_warps, idle = 0;
-    while (!is_over(c)) {
-        bool is_idle = true;
-        int first = (int)(machine_random(c) % (uint64_t)all);
-        for (int i = 0; i < all; i++) {
-            struct warp *w = &c->blocks[(first + i) % all / n_warps].warps[(first + i) % n_warps];
-            uint64_t before = w->n_run;
-            if (w->n_groups > 0)
-                run_warp(w);
-            is_idle = is_idle && w->n_run - before < IDLE;
-        }
-        c->n_turns++;
-        idle = is_idle ? idle + 1 : 0;
-        if (idle > 2 && copies_land(c, false))
-            idle = 0;
-        if (idle > MOST_IDLE)
-            name_those_that_wait(c);
+/* A turn of each warp. */
+static void run_turn(struct cluster *c) {
+    int n_warps = c->blocks[0].n_warps, all = c->n_blocks * n_warps;
+    bool is_idle = true;
+    int first = (int)(machine_random(c) % (uint64_t)all);
+    c->polls = false;
+    for (int i = 0; i < all; i++) {
+        struct warp *w = &c->blocks[(first + i) % all / n_warps].warps[(first + i) % n_warps];
+        uint64_t before = w->n_run;
+        if (w->n_groups > 0)
+            run_warp(w);
+        is_idle = is_idle && w->n_run - before < IDLE;
     }
-    copies_land(c, true);
+    c->n_turns++;
+    c->idle = is_idle ? c->idle + 1 : 0;
+    if (c->idle > 2 && copies_land(c, false))
+        c->idle = 0;
 }
 
 // ---- a launch -------------------------------------------------------------------------------------------------------
@@ -283,6 +280,7 @@ static void make_room(struct cluster *c) {
         struct block *b = &c->blocks[i];
         b->n_warps = (int)((n + LANES - 1) / LANES);
         b->shared = wanted(aligned_alloc(1024, SHARED_MOST));
+        b->in_flight = wanted(calloc(SHARED_MOST / 4 / 64, sizeof *b->in_flight));
         b->local = l->f->local_bytes ? wanted(malloc((size_t)b->n_warps * LANES * ((l->f->local_bytes + 15) & ~15u))) : NULL;
         b->warps = wanted(calloc((size_t)b->n_warps, sizeof *b->warps));
         for (int k = 0; k < b->n_warps; k++) {
@@ -292,6 +290,7 @@ static void make_room(struct cluster *c) {
 }
 
 static void free_room(struct cluster *c) {
+    free(c->copies);
     for (int i = 0; i < c->n_blocks; i++) {
         struct block *b = &c->blocks[i];
         for (int k = 0; k < b->n_warps; k++) {
@@ -299,31 +298,96 @@ static void free_room(struct cluster *c) {
             free(b->warps[k].products);
             free(b->warps[k].cp_async);
         }
-        free(b->warps), free(b->shared), free(b->local);
+        free(b->warps), free(b->shared), free(b->in_flight), free(b->local);
     }
-    free(c->copies);
+    free(c);
+}
+
+// ---- clusters beside each other -------------------------------------------------------------------------------------
+
+/* Rooms of clusters: those that run, then those that are free again. */
+struct rooms {
+    const struct launch_of *launch;
+    struct cluster **all;
+    int n, n_running, most;
+    uint64_t n_begun, n_clusters;
+};
+
+static void begin_next(struct rooms *r) {
+    const struct launch_of *l = r->launch;
+    if (r->n_running == r->n) {
+        struct cluster *c = r->all[r->n] = wanted(calloc(1, sizeof *c));
+        *c = (struct cluster){
+            .launch = l, .n_blocks = (int)(l->cluster[0] * l->cluster[1] * l->cluster[2]), .random = seed() + (uint64_t)r->n};
+        make_room(c);
+        r->n++;
+    }
+    struct cluster *c = r->all[r->n_running++];
+    uint64_t at = r->n_begun++;
+    uint32_t first[3];
+    for (int k = 0; k < 3; k++) {
+        uint32_t n = l->grid[k] / l->cluster[k];
+        c->index[k] = (uint32_t)(at % n), at /= n;
+        first[k] = c->index[k] * l->cluster[k];
+    }
+    memset(&c->barrier, 0, sizeof c->barrier);
+    c->idle = 0;
+    for (int i = 0; i < c->n_blocks; i++)
+        begin_block(&c->blocks[i], c, i, first);
+}
+
+static void end_cluster(struct rooms *r, int i) {
+    struct cluster *c = r->all[i];
+    copies_land(c, true);
+    r->all[i] = r->all[--r->n_running];
+    r->all[r->n_running] = c;
+}
+
+/* All that run have done nothing for so many turns but look at memory. One that does not even look waits for ever. */
+static bool all_wait(const struct rooms *r, int n_turns) {
+    bool wait = true;
+    for (int i = 0; i < r->n_running; i++) {
+        struct cluster *c = r->all[i];
+        wait = wait && c->idle > n_turns;
+        if (c->idle > MOST_IDLE && !c->polls) {
+            name_those_that_wait(c);
+            machine_fault(NULL, "%s: all wait for ever", r->launch->f->name);
+        }
+    }
+    return wait;
+}
+
+static void run_all(struct rooms *r) {
+    while (r->n_running > 0 || r->n_begun < r->n_clusters) {
+        bool may_begin = r->n_begun < r->n_clusters && r->n_running < r->most;
+        if (all_wait(r, may_begin ? PATIENCE : MOST_IDLE)) {
+            if (!may_begin) {
+                for (int i = 0; i < r->n_running; i++)
+                    name_those_that_wait(r->all[i]);
+                machine_fault(NULL, "%s: all wait for ever, and look at what none of them writes", r->launch->f->name);
+            }
+            begin_next(r);
+        }
+        for (int i = 0; i < r->n_running; i++) {
+            run_turn(r->all[i]);
+            if (is_over(r->all[i]))
+                end_cluster(r, i--);
+        }
+    }
 }
 
 void machine_launch(const struct launch_of *l) {
-    struct cluster c = {.launch = l, .random = seed()};
-    c.n_blocks = (int)(l->cluster[0] * l->cluster[1] * l->cluster[2]);
-    if (c.n_blocks < 1 || c.n_blocks > MOST_CLUSTER || l->grid[0] % l->cluster[0] || l->grid[1] % l->cluster[1] ||
-        l->grid[2] % l->cluster[2])
+    uint32_t n_blocks = l->cluster[0] * l->cluster[1] * l->cluster[2];
+    if (n_blocks < 1 || n_blocks > MOST_CLUSTER || l->grid[0] % l->cluster[0] || l->grid[1] % l->cluster[1] || l->grid[2] % l->cluster[2])
         machine_fault(NULL, "%s: a grid of %u x %u x %u blocks in clusters of %u x %u x %u", l->f->name, l->grid[0], l->grid[1], l->grid[2],
                       l->cluster[0], l->cluster[1], l->cluster[2]);
     if (l->f->static_shared + l->shared > SHARED_MOST)
         machine_fault(NULL, "%s: %u bytes of shared memory", l->f->name, l->f->static_shared + l->shared);
-    make_room(&c);
-    for (uint32_t z = 0; z < l->grid[2]; z += l->cluster[2])
-        for (uint32_t y = 0; y < l->grid[1]; y += l->cluster[1])
-            for (uint32_t x = 0; x < l->grid[0]; x += l->cluster[0]) {
-                const uint32_t first[3] = {x, y, z};
-                for (int k = 0; k < 3; k++)
-                    c.index[k] = first[k] / l->cluster[k];
-                memset(&c.barrier, 0, sizeof c.barrier);
-                for (int i = 0; i < c.n_blocks; i++)
-                    begin_block(&c.blocks[i], &c, i, first);
-                run_cluster(&c);
-            }
-    free_room(&c);
+    struct rooms r = {.launch = l, .n_clusters = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] / n_blocks};
+    r.most = l->at_once > 0 && (uint64_t)l->at_once < r.n_clusters ? l->at_once : (int)r.n_clusters;
+    r.all = wanted(calloc((size_t)r.most, sizeof(struct cluster *)));
+    run_all(&r);
+    while (r.n > 0)
+        free_room(r.all[--r.n]);
+    free(r.all);
 }

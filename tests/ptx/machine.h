@@ -2,9 +2,9 @@
  *
  * What is real: every instruction that nvcc made of a kernel, 32 lanes of a warp together; divergence; warps, blocks and clusters; shared memory of a block and of
  * its neighbours; barriers of all kinds; bulk copies with tensor maps and swizzles; the tensor core's products; and, behind the runtime's functions, streams, graphs
- * and memory. What is not: time; caches; sums of the tensor core that are cut off (here they are rounded, and approximations such as ex2 are too); blocks of
- * different clusters at once, and kernels that start early (each cluster runs to its end, then the next, then the next kernel, so a missing wait_for_previous
- * is not found).
+ * and memory. What is not: time; caches; sums of the tensor core that are cut off (here they are rounded, and approximations such as ex2 are too); and kernels
+ * that start early (each runs to its end, so a missing wait_for_previous is not found). Clusters run one after the other too, but where one does nothing any
+ * more than look at memory (ld.volatile and its like) the next begins beside it, as far as a device has room.
  *
  * It is made to find faults, so where there is a choice it takes the bad one:
  *   - memory that nobody wrote is 0xff bytes (NaNs), and an access outside of an allocation or of shared memory ends the program with the kernel and the line of PTX;
@@ -135,6 +135,7 @@ struct block {
     uint32_t index[3];     // blockIdx
     unsigned char *shared; // SHARED_MOST bytes; addresses of the block are rank << 24 | place, and places begin at SHARED_FIRST
     uint32_t shared_end;   // behind what the launch asked for
+    uint64_t *in_flight;   // copies.c: a bit for each 4 bytes that a copy is to fill
     struct warp *warps;
     int n_warps, n_alive; // n_alive: threads that have not exited
     unsigned char *local; // of all threads
@@ -154,6 +155,8 @@ struct cluster {
     struct pending_copy *copies; // copies.c: asked for and not landed
     int n_copies, room_copies;
     uint64_t random, n_turns; // n_turns: how often all warps have had their turn
+    int idle;                 // turns on end in which none did much
+    bool polls;               // in the last of them somebody looked whether others have written
 };
 
 /* A launch: what cudaLaunchKernelExC says of it. params: the parameters, one after another as the function lays them out. */
@@ -162,6 +165,7 @@ struct launch_of {
     const unsigned char *params;
     uint32_t grid[3], threads[3], cluster[3];
     uint32_t shared; // dynamic
+    int at_once;     // clusters that a device has room for; 0: all
 };
 /* Runs all blocks to their end. A fault ends the program with a sentence on stderr (machine_fault). */
 void machine_launch(const struct launch_of *l);

@@ -146,6 +146,7 @@ struct access {
     bool is_signed;
     enum { NO_OP, ADD, MIN, MAX, AND, OR, XOR, EXCH, CAS } op; // of atom and red
     bool is_float;
+    bool polls; // ld: of what others may write at the same time
 };
 
 static bool next_part(const char **at, char *part, size_t room) {
@@ -192,6 +193,7 @@ static const struct access *access_of(struct warp *w, const struct insn *i) {
                 a->op = k, known = true;
         for (size_t k = 0; k < sizeof MEANINGLESS / sizeof *MEANINGLESS; k++)
             known = known || !strcmp(part, MEANINGLESS[k]);
+        a->polls = a->polls || !strcmp(part, "volatile") || !strcmp(part, "relaxed") || !strcmp(part, "acquire");
         if (size) {
             a->size = size, a->is_signed = part[0] == 's', a->is_float = part[0] == 'f';
         } else if (!strcmp(part, "v2") || !strcmp(part, "v4") || !strcmp(part, "v8")) {
@@ -310,7 +312,10 @@ static enum outcome run_ld(struct warp *w, const struct insn *i, uint32_t lanes)
             EACH_LANE (lane, lanes)
                 put_value(to, lane, a->size, i->bits, read_value(pointer_of(a, &base, lane, add), a, i->bits));
     }
-    return NEXT;
+    if (!a->polls || a->space == SHARED)
+        return NEXT;
+    w->block->cluster->polls = true;
+    return YIELD;
 }
 
 static uint64_t value_at(const union lanes *from, uint32_t lane, int bits) { return bits == 64 ? from->u64[lane] : from->u32[lane]; }

@@ -61,6 +61,7 @@ struct work {
     cudaEvent_t event;
 };
 void work_run(const struct work *w);
+int work_at_once(const struct work *w); // clusters of a kernel: a block on each multiprocessor
 /* Runs it, or makes it a node if the stream is captured. */
 cudaError_t stream_put(cudaStream_t stream, const struct work *w);
 

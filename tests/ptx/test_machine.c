@@ -12,6 +12,7 @@ enum { N = 1024 };
 
 /* The kernel k(out, number) by `threads` threads of each of `blocks` blocks in clusters of `cluster`. out: N words of 0xff bytes before. */
 static uint32_t *out;
+static int n_at_once;
 static void run(const char *text, uint32_t blocks, uint32_t cluster, uint32_t threads, uint32_t number) {
     struct module *m = module_parse("test", text, strlen(text));
     const struct function *f = module_function(m, "k");
@@ -22,8 +23,8 @@ static void run(const char *text, uint32_t blocks, uint32_t cluster, uint32_t th
     memory_add(out, N * sizeof *out);
     memcpy(params + f->params[0].at, &out, 8);
     memcpy(params + f->params[1].at, &number, 4);
-    machine_launch(
-        &(struct launch_of){.f = f, .params = params, .grid = {blocks, 1, 1}, .threads = {threads, 1, 1}, .cluster = {cluster, 1, 1}});
+    machine_launch(&(struct launch_of){
+        .f = f, .params = params, .grid = {blocks, 1, 1}, .threads = {threads, 1, 1}, .cluster = {cluster, 1, 1}, .at_once = n_at_once});
     memory_remove(out);
 }
 
@@ -95,6 +96,22 @@ static void blocks_of_a_cluster_read_each_other(void **state) {
         assert_int_equal(out[i], (i ^ 3) + 50);
 }
 
+/* Each block but the last looks at the word of the one behind it until that is written. */
+#define CHAIN                                                                                                            \
+    ENTRY REGISTERS PLACE "mov.u32 %r5, %nctaid.x;\nadd.s32 %r6, %r2, 1;\nmov.u32 %r4, 0;\nsetp.eq.u32 %p1, %r6, %r5;\n" \
+                          "@%p1 bra $write;\n$look:\nld.volatile.global.u32 %r4, [%rd2+4];\nsetp.eq.u32 %p2, %r4, -1;\n" \
+                          "@%p2 bra $look;\n$write:\nadd.s32 %r4, %r4, 1;\nst.global.u32 [%rd2], %r4;\nret;\n}\n"
+
+static void blocks_wait_for_what_later_ones_write(void **state) {
+    (void)state;
+    run(CHAIN, 40, 1, 1, 0);
+    for (uint32_t i = 0; i < 40; i++)
+        assert_int_equal(out[i], 40 - i);
+    run(CHAIN, 40, 4, 1, 0);
+    for (uint32_t i = 0; i < 40; i++)
+        assert_int_equal(out[i], 40 - i);
+}
+
 static void a_function_that_is_called_is_read_into_its_caller(void **state) {
     (void)state;
     run(HEAD ".func (.param .b32 func_retval0) larger(.param .b32 larger_param_0, .param .b32 larger_param_1)\n{\n.reg .b32 %r<4>;\n.reg "
@@ -144,6 +161,9 @@ static void those_who_wait_for_ever_are_named(void **state) {
     fault(ENTRY REGISTERS PLACE "setp.lt.u32 %p1, %r0, 32;\n@%p1 bar.sync 1, 64;\nret;\n}\n", 1, 1, 64, 0, "all wait for ever");
     fault(ENTRY REGISTERS PLACE "setp.lt.u32 %p1, %r0, 3;\n@%p1 bra $few;\nbar.warp.sync -1;\nret;\n$few:\nbar.warp.sync -1;\nret;\n}\n", 1,
           1, 32, 0, "all wait for ever");
+    n_at_once = 39; // the 40th is not begun before another ends
+    fault(CHAIN, 40, 1, 1, 0, "all wait for ever");
+    n_at_once = 0;
 }
 
 static void what_is_not_known_ends_the_program(void **state) {
@@ -158,6 +178,7 @@ int main(void) {
         cmocka_unit_test(lanes_without_a_turn_keep_what_they_have),
         cmocka_unit_test(threads_of_a_block_read_what_others_wrote),
         cmocka_unit_test(blocks_of_a_cluster_read_each_other),
+        cmocka_unit_test(blocks_wait_for_what_later_ones_write),
         cmocka_unit_test(a_function_that_is_called_is_read_into_its_caller),
         cmocka_unit_test(a_barrier_for_some_warps_is_theirs),
         cmocka_unit_test(what_nobody_wrote_is_no_number),
