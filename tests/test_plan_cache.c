@@ -155,6 +155,21 @@ static void the_file_lies_where_caches_do(void **state) {
     EXPECT(!plan_cache_path(at, 10, machine));
 }
 
+static int make_folder(void **state) {
+    (void)state;
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(path, sizeof path, "%s/a/b/plans", folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    char command[100];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_are_read_as_they_were_written),
@@ -165,8 +180,5 @@ int main(void) {
         cmocka_unit_test(a_file_that_others_may_write_to_counts_as_none),
         cmocka_unit_test(the_file_lies_where_caches_do),
     };
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(path, sizeof path, "%s/a/b/plans", folder);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
