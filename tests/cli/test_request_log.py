@@ -72,9 +72,9 @@ class Lines(unittest.TestCase):
 
     def test_streams_and_choices_are_one_line_each(self):
         for stream in (False, True):
-            complete(server, max_tokens=5, n=3, stream=stream, ignore_eos=True)
+            complete(server, max_tokens=50, n=3, stream=stream, ignore_eos=True) # long enough for the last to meet the first
             line, = lines(server, 1)
-            self.assertEqual((line["choices"], line["generated"], line["finish"], line["status"]), (3, 15, "length", 200))
+            self.assertEqual((line["choices"], line["generated"], line["finish"], line["status"]), (3, 150, "length", 200))
             self.assertEqual(line["max_batch"], 3)
 
     def test_cached_tokens_and_why_not_more(self):
