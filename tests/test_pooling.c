@@ -25,7 +25,7 @@ static int read_texts(void **state) {
     struct error err;
     json_t *list, *c;
     size_t i, k;
-    EXPECT_OK(jv_load("tests/data/pooling/states.json", 1 << 24, 0, &file, &err), err);
+    EXPECT_OK(jv_load("build/data/pooling/states.json", 1 << 24, 0, &file, &err), err);
     list = json_object_get(file, "cases");
     json_array_foreach(list, i, c) {
         struct text *t = &texts[n_texts++];

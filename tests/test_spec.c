@@ -121,7 +121,7 @@ static void rope_frequencies_are_those_of_transformers(void **state) {
     json_t *cases, *c;
     size_t i;
     struct error err;
-    EXPECT_OK(jv_load("tests/data/rope/frequencies.json", 0, 0, &cases, &err), err);
+    EXPECT_OK(jv_load("build/data/rope/frequencies.json", 0, 0, &cases, &err), err);
     EXPECT(json_array_size(cases) > 15);
     json_array_foreach(cases, i, c) {
         const char *name = json_string_value(json_object_get(c, "name")), *note;

@@ -57,12 +57,12 @@ static void check_file(const char *path, const char *context_key, size_t at_leas
 
 static void small_cases_print_what_jinja_prints(void **state) {
     (void)state;
-    check_file("tests/data/chat/jinja_cases.json", "vars", 138);
+    check_file("build/data/chat/jinja_cases.json", "vars", 138);
 }
 
 static void templates_of_one_line_print_what_jinja_prints(void **state) {
     (void)state;
-    check_file("tests/data/chat/builtin_templates.json", "context", 18);
+    check_file("build/data/chat/builtin_templates.json", "context", 18);
 }
 
 static void thousands_of_small_templates_print_or_fail_as_in_jinja(void **state) {

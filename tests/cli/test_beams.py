@@ -10,7 +10,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import ROOT, Server  # noqa: E402
 
-with open(os.path.join(ROOT, "tests/data/beams/beams.json")) as f:
+with open(os.path.join(ROOT, "build/data/beams/beams.json")) as f:
     GOLDEN = json.load(f)
 
 

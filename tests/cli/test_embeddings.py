@@ -12,7 +12,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import ROOT, Server  # noqa: E402
 
-STATES = [c for c in json.load(open(os.path.join(ROOT, "tests/data/pooling/states.json")))["cases"] if c["model"] == "qwen3"]
+STATES = [c for c in json.load(open(os.path.join(ROOT, "build/data/pooling/states.json")))["cases"] if c["model"] == "qwen3"]
 PATH = "/v1/embeddings"
 
 
