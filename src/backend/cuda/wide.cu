@@ -58,29 +58,38 @@ template <int N, int PARTS> static __device__ shared_places places_of(const wide
 
 static __device__ bool copies() { return threadIdx.x == CONSUMERS; } // the first thread behind the consumers
 
-/* Of all threads: behind it barriers are ready, those of blocks that share copies too. W that nobody shares is on its way by then. */
-static __device__ void begin_together(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank) {
-    if (copies()) {
-        bulk_map_prefetch(w_map);
-        bulk_map_prefetch(x_map);
-        prepare_barriers(a, m);
-        if (a.w_sharers == 1)
-            producer(a, w_map, x_map, m, rank).begin();
-    }
-    __syncthreads();
+enum { READY = 1 + GROUPS }; // behind those of consumer::meet
+
+/* Of the warps that multiply: barriers are ready behind it, those of blocks that share copies too. */
+static __device__ void wait_for_barriers(const wide_args &a) {
+    threads_sync(READY, blockDim.x);
     if (a.sharers() > 1)
         cluster_sync();
     let_next_start();
 }
 
-/* Of the warp behind the consumers'. */
+/* Of the warps behind the consumers'. Who makes barriers waits for nobody, and W that nobody shares is on its way before other blocks are met. It is
+ * asked for in these warps' own code: with the request ahead of what all warps do, the compiler had the ring's place of few tokens in registers of a
+ * lane, and each product waited for four of them to become the warp's. */
 static __device__ void copy_all(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank) {
     if (copies()) {
-        producer by(a, w_map, x_map, m, rank);
-        if (a.w_sharers > 1)
-            by.begin();
-        by.run();
+        bulk_map_prefetch(w_map);
+        bulk_map_prefetch(x_map);
+        prepare_barriers(a, m);
     }
+    __syncwarp();
+    threads_arrive(READY, blockDim.x);
+    if (a.w_sharers > 1)
+        cluster_sync();
+    producer by(a, w_map, x_map, m, rank);
+    if (copies())
+        by.begin();
+    __syncwarp();
+    if (a.x_sharers > 1)
+        cluster_sync();
+    let_next_start();
+    if (copies())
+        by.run();
     __syncwarp();
 }
 
@@ -98,7 +107,6 @@ __global__ void __maxnreg__((REGISTERS<PARTS>))
     __shared__ uint64_t barriers[2 * MAX_STAGES];
     int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers() > 1 ? cluster_rank() : 0;
     shared_places m = places_of<N, PARTS>(a, unaligned, barriers);
-    begin_together(a, &w_map, &x_map, m, rank);
     if (warp >= WARPS) {
         if constexpr (LARGE<PARTS>)
             registers_fewer<40>();
@@ -106,6 +114,7 @@ __global__ void __maxnreg__((REGISTERS<PARTS>))
     } else {
         if constexpr (LARGE<PARTS>)
             registers_more<232>();
+        wait_for_barriers(a);
         consumer<N, PARTS, PLAIN> c = {a, m, rank, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}};
         c.run();
         __syncwarp();
