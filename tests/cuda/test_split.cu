@@ -18,7 +18,7 @@ static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = f
         return;
     }
     run(p, [&](dmat y, dmat) { return launch_split_product_cut(stream, n, w_of(p), x_of(p), y, nullptr, cut); });
-    judge(p, loss_of(p) * (c.split == 1 ? 2.5 : 1)); // one chain of halves
+    judge(p, {c.split, true}, RAW_SUMS);
 }
 
 // ---- rows that are left to be made ----------------------------------------------------------------------------------

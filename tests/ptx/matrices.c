@@ -6,7 +6,7 @@
  * A product of wgmma is put down when it is met (struct product) and computed when its batch is waited for: only then are shared operands read, and
  * sums written. Products of the same sums are then computed one after another with the sums in `sums`, as these lie badly for it in registers.
  * Each warp computes its own 16 rows and waits for no other. Sums are float32, rounded to nearest; those of float16 are rounded to it behind every
- * product; those of int32 are exact and wrap. */
+ * product; those of int32 are exact and wrap; those of e4m3 are what a device makes of them, bit for bit ("of e4m3"). */
 #include "machine.h"
 #include "numbers.h"
 
@@ -453,6 +453,73 @@ __attribute__((always_inline)) static inline void multiply(float (*restrict sums
     }
 }
 
+// ---- wgmma: of e4m3 ----------------------------------------------------------------------------------------------------
+
+/* The tensor core adds a sum and its 32 terms as multiples of 2^(E - CUT), cut towards zero, E being the largest exponent among them, a term's the sum of
+ * its elements' exponents; what comes of that is cut to as many bits of a fraction, or rounded to float16 (tests/cuda/e4m3_sums.cuh has the same for the
+ * device, where it is compared). An element that is no number makes the sum none. */
+enum { CUT = 13, NO_EXPONENT = -64 };
+
+static inline int32_t exponent_of(float f) {
+    int32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return (bits >> 23 & 255) - 127;
+}
+static inline int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+static inline int32_t exponent_of_e4m3(float f) { return f == 0 ? NO_EXPONENT : larger(exponent_of(f), -6); }
+static inline float power_of(int32_t exponent) {
+    int32_t bits = (127 + exponent) << 23;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+static inline float cut(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    bits &= ~0u << (23 - CUT);
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+struct left_of_e4m3 {
+    int32_t exponent[MOST_K][ROWS];
+    float not_a_number[ROWS]; // or 0
+};
+static void look_at_left(struct left_of_e4m3 *l, const float left[MOST_K][ROWS]) {
+    memset(l->not_a_number, 0, sizeof l->not_a_number);
+    for (int k = 0; k < MOST_K; k++)
+        for (int row = 0; row < ROWS; row++) {
+            l->exponent[k][row] = exponent_of_e4m3(left[k][row]);
+            l->not_a_number[row] += 0 * left[k][row];
+        }
+}
+
+/* A column. */
+static void multiply_e4m3(float *restrict sums, const float left[MOST_K][ROWS], const struct left_of_e4m3 *restrict l,
+                          const float *restrict right, bool to_half) {
+    int32_t e[ROWS], units[ROWS];
+    float scale[ROWS], not_a_number = 0;
+    for (int row = 0; row < ROWS; row++)
+        e[row] = larger(exponent_of(sums[row]), NO_EXPONENT);
+    for (int k = 0; k < MOST_K; k++) {
+        int32_t more = exponent_of_e4m3(right[k]);
+        not_a_number += 0 * right[k];
+        for (int row = 0; row < ROWS; row++)
+            e[row] = larger(e[row], l->exponent[k][row] + more);
+    }
+    for (int row = 0; row < ROWS; row++) {
+        scale[row] = power_of(CUT - e[row]);
+        units[row] = (int32_t)(sums[row] * scale[row]);
+    }
+    for (int k = 0; k < MOST_K; k++)
+        for (int row = 0; row < ROWS; row++)
+            units[row] += (int32_t)(left[k][row] * right[k] * scale[row]);
+    for (int row = 0; row < ROWS; row++) {
+        float sum = (float)units[row] * power_of(e[row] - CUT) + l->not_a_number[row] + not_a_number;
+        sums[row] = exponent_of(sums[row]) == 128 ? sums[row] + sum : to_half ? sum : cut(sum); // 128: not finite, and stays so
+    }
+}
+
 /* The right operand is taken, decoded and multiplied in parts that stay near. */
 enum { PART = 64 }; // columns
 
@@ -460,10 +527,18 @@ static void multiply_rows(struct warp *w, const struct form *f, const struct ope
                           float (*sums)[ROWS]) {
     unsigned char raw[PART * STEP_BYTES];
     float right[PART * MOST_K];
+    struct left_of_e4m3 l;
+    bool e4m3 = f->a == E4M3 && f->b == E4M3;
+    if (e4m3)
+        look_at_left(&l, left);
     for (int first = 0; first < f->n; first += PART) {
         int n = f->n - first < PART ? f->n - first : PART;
         take(w, o, first, n, 0, 2, raw);
         decode(f->b, right, raw, n * f->k);
+        for (int k = 0; k < n && e4m3; k++)
+            multiply_e4m3(sums[first + k], left, &l, right + k * MOST_K, f->sum == SUM_F16);
+        if (e4m3)
+            continue;
         if (f->k == 32)
             multiply(sums + first, left, right, n, 32, 32, 1);
         else

@@ -3,7 +3,8 @@
  * A left operand in registers: thread 32w + 4g + t has rows 16w + g (a[0], a[2]) and 16w + g + 8 (a[1], a[3]); a[0], a[1] are columns
  * 4t .. 4t + 3, a[2], a[3] columns 16 more (load_matrices). Both operands have the contraction along the row: of bytes there is no other way.
  *
- * The tensor core keeps sums to some 14 bits below the largest term: sums of many are to be cut, and the pieces added in float32. */
+ * The tensor core keeps 13 bits below the largest exponent of a sum and its terms (tests/cuda/e4m3_sums.cuh): sums of many are to be cut, and the pieces
+ * added in float32. */
 #pragma once
 
 #include "backend/cuda/wgmma.cuh"
