@@ -317,12 +317,13 @@ template <int N, class W> __device__ void watch_tokens(const product_args &a, co
     threads_sync(1, n_consumers); // all tokens are there
 }
 
-/* Of the list what still may win. */
+/* Of the list what still may win. What the last tile has raised is told too: who chooses makes logits of all that reach the best he knows. */
 template <int N, class W>
 __device__ void tell_candidates(const product_args &a, const share_of_block &s, W &w, int n_consumers, float coming) {
     int t = threadIdx.x;
+    threads_sync(1, n_consumers); // all have listed theirs, and raised what is best
     exchange<N>(a, s, w, coming);
-    threads_sync(1, n_consumers); // all have listed theirs
+    threads_sync(1, n_consumers); // what others have is there
     for (int i = t; i < min(w.n_listed, (int)LISTED); i += n_consumers)
         if (w.list[i].upper >= w.best[w.list[i].token()])
             push(a, s.first_token + w.list[i].token(), w.list[i].row(), w.list[i].upper);
