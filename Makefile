@@ -178,6 +178,7 @@ CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c)
 CUDA_CODE := $(patsubst src/%.cu,build/cuda/%.cu.o,$(wildcard src/backend/cuda/*.cu))
 CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(CUDA_CODE) build/cuda/kernels.o
+KERNEL_HEADERS := $(addprefix src/backend/cuda/,kernels.h near.h sides.h)
 # The launch functions of the runtime are watched by src/backend/cuda/faults.c.
 CUDA_WRAP := -Wl,--wrap=cudaLaunchKernelExC,--wrap=__cudaLaunchKernel
 CUDA_LIBS := $(CUDA_WRAP) -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
@@ -186,7 +187,7 @@ CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) $(
 build/cuda/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -I$(CUDA_HOME)/include -c -o $@ $<
-build/cuda/%.cu.o: src/%.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+build/cuda/%.cu.o: src/%.cu $(KERNEL_HEADERS) $(wildcard src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -Xcompiler -fPIC -c -o $@ $<
 build/cuda/kernels.c: tools/kernels.py $(CUDA_CODE)
@@ -210,19 +211,21 @@ build/cuda/tests/%.o: tests/cuda/%.c
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
 # Products alone, against double precision; in build/racecheck as racecheck has them.
 PRODUCT_TESTS := $(addprefix build/cuda/test_,tiles wide split large)
-$(PRODUCT_TESTS) $(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): build/%: $(wildcard tests/cuda/*.cuh) src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+$(PRODUCT_TESTS) $(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): build/%: $(wildcard tests/cuda/*.cuh) $(KERNEL_HEADERS) $(wildcard src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC) -O3 $(if $(findstring racecheck,$@),-DGYRE_RACECHECK) -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ \
-	    tests/cuda/$(@F).cu
+	    tests/cuda/$(@F).cu src/backend/cuda/near.cu
 $(foreach t,tiles wide split large,$(eval build/cuda/test_$(t) build/racecheck/test_$(t): tests/cuda/test_$(t).cu src/backend/cuda/$(t).cu))
 build/cuda/test_place: tests/cuda/test_place.cu tests/cuda/products.cuh src/backend/cuda/place.cu src/backend/cuda/kernels.h src/backend/cuda/device.cuh
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
+build/cuda/test_sides: tests/cuda/test_sides.cu tests/cuda/products.cuh $(addprefix src/backend/cuda/,sides.cu near.cu sides.h near.h kernels.h device.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
 build/cuda/test_quantise: tests/cuda/test_quantise.cu tests/cuda/products.cuh tests/cuda/rows_of_sizes.cuh src/backend/cuda/quantise.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
 build/cuda/test_screen: tests/cuda/test_screen.cu tests/cuda/products.cuh src/backend/cuda/screen.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh) build/cuda/backend/cuda/head.cu.o build/cuda/backend/cuda/sample.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^)
 build/cuda/bench_wide: bench/cuda/wide.cu bench/cuda/products.cuh src/backend/cuda/wide.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
-	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
+	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< src/backend/cuda/near.cu -lcublasLt
 build/cuda/bench_large: bench/cuda/large.cu bench/cuda/products.cuh src/backend/cuda/large.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
 build/cuda/bench_library: bench/cuda/library.cu bench/cuda/products.cuh bench/cuda/graph_time.cuh src/backend/cuda/kernels.h
@@ -235,7 +238,7 @@ build/cuda/bench_screen: bench/cuda/screen.cu bench/cuda/graph_time.cuh src/back
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
 build/cuda/bench_tiles: bench/cuda/tiles.cu bench/cuda/products.cuh src/backend/cuda/tiles.cu src/backend/cuda/kernels.h build/cuda/backend/cuda/norm.cu.o build/cuda/backend/cuda/quantise.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^) -lcublasLt
-cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear $(PRODUCT_TESTS) build/cuda/test_place build/cuda/test_quantise build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_large build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/bench_sample build/cuda/libtimeline.so
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) build/cuda/bench_attention build/cuda/linear $(PRODUCT_TESTS) build/cuda/test_place build/cuda/test_sides build/cuda/test_quantise build/cuda/test_screen build/cuda/bench_tiles build/cuda/bench_wide build/cuda/bench_large build/cuda/bench_library build/cuda/bench_head build/cuda/bench_screen build/cuda/bench_sample build/cuda/libtimeline.so
 build/cuda/bench_nodes: bench/cuda/nodes.cu $(CUDA_OBJ)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< \
 	    build/cuda/backend/cuda/elementwise.cu.o build/cuda/backend/cuda/quantise.cu.o
@@ -257,7 +260,7 @@ cuda: $(BUILD)/libgyre-cuda.so $(BUILD)/gyre
 # The same for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (bulk.cuh).
 RACE_CODE := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE 'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/(act|decode|prefill|screen|stream|tiles|wide)_' src/backend/cuda/*.cu))
 RACE_OBJ  := $(filter-out $(patsubst build/racecheck/%,build/cuda/%,$(RACE_CODE)) build/cuda/kernels.o,$(CUDA_OBJ)) $(RACE_CODE)
-build/racecheck/%.cu.o: src/%.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+build/racecheck/%.cu.o: src/%.cu $(KERNEL_HEADERS) $(wildcard src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC) -O3 -DGYRE_RACECHECK -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -Xcompiler -fPIC -c -o $@ $<
 build/racecheck/kernels.c: tools/kernels.py $(RACE_OBJ)
@@ -270,15 +273,15 @@ build/racecheck/libgyre-cuda.so: $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/
 
 # ---- GPU code without a GPU ---------------------------------------------------------------------------------------
 # The same programs on a machine on the CPU that runs their kernels from PTX: tests/ptx/machine.h. ptxas has no part in it.
-PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies wide split large tiles quantise place screen stream graphs nodes)
+PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies wide split large tiles quantise place sides screen stream graphs nodes)
 PTX_CODE  := $(CUDA_CODE:build/cuda/%=build/ptx/%)
 PTX_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o
 PTX_NVCC  := $(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=compute_90a --no-compress -Isrc -Iinclude -Xcompiler -fPIC
 PTX_LIBS  := $(CUDA_WRAP) build/ptx/libmachine.a -lstdc++ -lpthread -ldl -lm
-build/ptx/%.cu.o: src/%.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+build/ptx/%.cu.o: src/%.cu $(KERNEL_HEADERS) $(wildcard src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(PTX_NVCC) -c -o $@ $<
-build/ptx/%.cu.o: tests/cuda/%.cu $(wildcard tests/cuda/*.cuh) src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cu src/backend/cuda/*.cuh)
+build/ptx/%.cu.o: tests/cuda/%.cu $(wildcard tests/cuda/*.cuh) $(KERNEL_HEADERS) $(wildcard src/backend/cuda/*.cu src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(PTX_NVCC) -c -o $@ $<
 build/ptx/kernels.c: tools/kernels.py $(PTX_CODE)
@@ -291,6 +294,7 @@ build/ptx/%.o: tests/ptx/%.c
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -std=gnu17 -O3 -march=x86-64-v3 -Wno-shadow -I$(CUDA_HOME)/include -c -o $@ $<
 build/ptx/libmachine.a: $(patsubst tests/ptx/%.c,build/ptx/%.o,$(filter-out tests/ptx/test_%,$(wildcard tests/ptx/*.c)))
 build/ptx/libbackend.a: $(PTX_OBJ)
+$(addprefix build/ptx/test_,tiles wide split large): build/ptx/backend/cuda/near.cu.o
 build/ptx/test_screen: build/ptx/backend/cuda/head.cu.o build/ptx/backend/cuda/sample.cu.o
 build/ptx/test_%: build/ptx/test_%.cu.o build/ptx/libmachine.a
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.cu.o,$^) build/ptx/libmachine.a -lstdc++ -lpthread -lm

@@ -12,6 +12,7 @@ class Machine(unittest.TestCase):
 
 class Kernels(unittest.TestCase):
     test_weights_as_they_are_placed = alone("test_place")
+    test_sides_of_the_cache = alone("test_sides")
     test_quantise = alone("test_quantise")
     test_tiles = alone("test_tiles")
     test_wide = alone("test_wide")

@@ -179,6 +179,13 @@ static void set_threads(struct warp *w) {
     }
 }
 
+/* Multiprocessors are drawn, as nothing is promised of who runs where. */
+static uint32_t processor_of(const struct block *b) {
+    const uint32_t *grid = b->cluster->launch->grid;
+    uint32_t i = (b->index[2] * grid[1] + b->index[1]) * grid[0] + b->index[0];
+    return (i * 89 + (uint32_t)(seed() % 101) * (i / 5)) % 132;
+}
+
 static void set_registers(struct warp *w) {
     const struct block *b = w->block;
     const struct cluster *c = b->cluster;
@@ -197,6 +204,7 @@ static void set_registers(struct warp *w) {
     set_special(w, CLUSTER_NCTARANK, (uint32_t)c->n_blocks);
     set_special(w, CLUSTER_CTAID_X, b->index[0] % l->cluster[0]);
     set_special(w, DYNAMIC_SMEM_SIZE, l->shared);
+    set_special(w, SMID, processor_of(b));
     for (int lane = 0; lane < LANES; lane++) {
         if (f->shared_at != DISCARD)
             register_of(w, f->shared_at)->u32[lane] = (uint32_t)b->rank << 24;

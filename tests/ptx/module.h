@@ -58,6 +58,7 @@ enum special {
     LANEMASK_LE,
     LANEMASK_GT,
     DYNAMIC_SMEM_SIZE,
+    SMID,
     N_SPECIAL
 };
 extern const char *const SPECIAL_NAMES[N_SPECIAL]; // "%tid.x"

@@ -36,6 +36,7 @@ const char *const SPECIAL_NAMES[N_SPECIAL] = {
     [LANEMASK_LE] = "%lanemask_le",
     [LANEMASK_GT] = "%lanemask_gt",
     [DYNAMIC_SMEM_SIZE] = "%dynamic_smem_size",
+    [SMID] = "%smid",
 };
 
 static const char *const ALL_OPS_NAMES = "arithmetic, memory, control, copies, matrices";

@@ -1,0 +1,50 @@
+/* sides.h - the two sides of the L2. Cards of compute capability 9.0 have two, with half of the multiprocessors and half of the memory each. What is read from
+ * memory of the other side crosses the chip: 180 pJ a byte at 2.3 TB/s on an H200, where what is near takes 111 at 4.0, and addresses as they come 129 at 3.8.
+ *
+ * Nothing says which side an address is on, or a multiprocessor; sides.cu finds it by what an atomic takes, as atomics go to the side that the address is on
+ * (loads may be served by what the reader's side keeps). As measured on an H200 (8 GB, each chunk; tests/cuda/test_sides.cu):
+ *
+ *     within a page of 2 MB    the parity of the offset's bits 12, 13, 15, 17, 19
+ *     of a page                one bit, its flip, by no rule that shows in its address
+ *     of a multiprocessor      by %smid; 66 and 66 of one card, 64 and 68 of another
+ *
+ * Everything that is measured must agree with that, else the device has no sides for us: another card, a part of one (MIG). Of a multiprocessor's latencies a side
+ * explains 0.97 and must explain 0.8; sides are 196 cycles apart and must be 80; a page's chunks together 156 at least, and must be half of what is usual; of single
+ * chunks one in 200 may be off, where one in 30,000 was. A flip that were wrong would make weights far, which costs time and no result. */
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SIDES_PAGE = 2 << 20, SIDES_MOST_SMS = 160, SIDES_CHUNKS = 16 }; // SIDES_CHUNKS: that are looked at in a page
+
+struct dsides {
+    uint32_t sm[SIDES_MOST_SMS / 32]; // a bit a multiprocessor, by %smid
+    int n_sms[2];                     // of either side
+    float sure;                       // the least share of a multiprocessor's latencies that its side explains
+    float apart;                      // cycles of an atomic between sides
+    const char *none;                 // why there are no sides; NULL: there are
+};
+
+/* What was found in pages of memory. */
+struct dside_pages {
+    int n_pages, n_flipped, n_chunks,
+        n_against;      // chunks that were looked at, and that are not where the hash says (noise: a few of a million)
+    float apart, least; // cycles between the sides: of a page as a rule, and of the page where they are least apart
+    const char *none;   // as of dsides
+};
+
+/* Both measure, in a launch each and a fraction of a millisecond, and wait for it; nothing in the memory that they look at is changed. Only faults are not
+ * cudaSuccess. */
+cudaError_t sides_find(cudaStream_t stream, struct dsides *out);
+/* at: a multiple of SIDES_PAGE. flips [(n_pages + 31) / 32]: a bit a page, as near.h counts them from `at`. */
+cudaError_t sides_of_pages(cudaStream_t stream, const struct dsides *s, void *at, int n_pages, uint32_t *flips, struct dside_pages *out);
+
+#ifdef __cplusplus
+}
+#endif
