@@ -1,7 +1,8 @@
 /* test_wide.cu - LINEAR of many rows from e4m3 values with GATED_ACT (src/backend/cuda/wide.cu) against double precision: random shapes and
- * numbers of tokens, biases, cuts of every kind. */
+ * numbers of tokens, biases, cuts of every kind; from rows of W, and from near copies (near.h) while rows are NaN. */
 #include "backend/cuda/wide.cu"
 
+#include "near_cases.cuh"
 #include "product_cases.cuh"
 
 static const char *const SHARED[] = {"nothing shared", "W shared", "tokens shared"};
@@ -10,8 +11,14 @@ static void check(const problem &p, const wide_cut *cut, uint64_t seed) {
     fill_operands(p, seed, 16, of_ones(p), {0.5f, 1.5f});
     dwide a = {w_of(p), p.bias ? d.bias : nullptr, p.act};
     wide_cut c = cut ? *cut : wide_cut_of(&a, p.n);
+    dnear near;
+    if (hash(seed) % 2 && near_of(stream, a.w, {c.octets * 16, 2}, seed, &near)) {
+        a.near = &near;
+        a.w.at = nan_bytes((size_t)p.out * p.in);
+    }
     begin(p);
-    printf("%d octets, %d parts, %s, %d blocks, %d stages: ", c.octets, c.parts, SHARED[c.shared], c.n_blocks, c.n_stages);
+    printf("%d octets, %d parts, %s, %d blocks, %d stages%s: ", c.octets, c.parts, SHARED[c.shared], c.n_blocks, c.n_stages,
+           a.near ? ", near" : "");
     if (!wide_takes(&a, x_of(p), y_of(p), p.n) || !wide_takes_cut(p.n, &c)) {
         refuse();
         return;

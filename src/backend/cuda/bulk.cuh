@@ -116,6 +116,13 @@ __device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *ma
                  "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "l"(policy)
                  : "memory");
 }
+__device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3, int c4, uint32_t barrier,
+                                              uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, "
+                 "%5, %6}], [%7], %8;" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier), "l"(policy)
+                 : "memory");
+}
 
 /* A box to the same place in each block of the cluster whose rank's bit is set, and its bytes counted by the barrier there. */
 __device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3,
@@ -131,6 +138,14 @@ __device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const C
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
                  "[%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(barrier), "h"((unsigned short)ranks), "l"(policy)
+                 : "memory");
+}
+
+__device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3, int c4,
+                                                 uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
+                 "[%1, {%2, %3, %4, %5, %6}], [%7], %8, %9;" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier), "h"((unsigned short)ranks), "l"(policy)
                  : "memory");
 }
 

@@ -307,11 +307,13 @@ cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struc
 
 /* ---- wide.cu: LINEAR of many rows, e4m3 by e4m3 on the tensor core, with GATED_ACT behind it ---- */
 enum { WIDE_MAX_ROWS = 512 }; // of more by large.cu
+struct dnear;                 // near.h
 struct dwide {
-    struct dweight w;  // e4m3: gates, then what they let through
-    const float *bias; // [w.out]; NULL: none
-    int act;           // core/ops.h activation: ACT_SILU or ACT_GELU_TANH
-    struct dmat twin;  // of y: written too, by its static_scale; at NULL: none
+    struct dweight w;         // e4m3: gates, then what they let through
+    const float *bias;        // [w.out]; NULL: none
+    int act;                  // core/ops.h activation: ACT_SILU or ACT_GELU_TANH
+    struct dmat twin;         // of y: written too, by its static_scale; at NULL: none
+    const struct dnear *near; // w once more, in halves; NULL: it is not. Read where the cut's tiles are its
 };
 /* Whether it can compute y = act(gate) * up, y.width = w.out / 2: x e4m3 with a scale a row; w.in a multiple of 16 up to HALF_SUMS_IN, y.width
  * of 8, w, x and y and their rows at multiples of 16 bytes; y of 16 bits. y may have most. */

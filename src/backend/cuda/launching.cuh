@@ -15,7 +15,7 @@ static inline bool encode_rows(CUtensorMap *map, const void *at, int rank, const
         cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
         return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
     }();
-    static const cuuint32_t ones[4] = {1, 1, 1, 1};
+    static const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
     return encode_tiled && encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, rank, const_cast<void *>(at), size, strides, box, ones,
                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, promotion,
                                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/near.cuh"
 #include "backend/cuda/ring.cuh"
 #include "backend/cuda/wgmma_e4m3_f16.cuh"
 
@@ -33,6 +34,7 @@ struct wide_args {
     uint8_t *twin; // NULL: none
     int64_t twin_stride;
     float twin_factor; // 1 / static_scale
+    dnear near;        // of W, tiles of a warpgroup's rows; at NULL: rows are read
 
     __device__ int sharers() const { return w_sharers * x_sharers; }
     __device__ int tile_tokens() const { return parts * PART_TOKENS; }
@@ -64,10 +66,10 @@ struct tile_walk {
 /* A copy to come: a piece of a tile. What is the same for all pieces is computed once a tile: a stage must not wait for divisions. */
 struct copy_place {
     tile_walk walk;
-    int piece, n_pieces, octet, token;
+    int piece, n_pieces, tile, token; // tile: of a warpgroup's rows of W, the first of them
     __device__ copy_place(const wide_args &a, int rank) : walk(a, rank), piece(0), n_pieces(a.n_pieces) { find(a); }
     __device__ void find(const wide_args &a) {
-        octet = walk.row_tile() * a.row_groups * a.octets;
+        tile = walk.row_tile() * a.row_groups;
         token = walk.token_tile() * a.tile_tokens();
     }
     __device__ void step(const wide_args &a) {
@@ -79,37 +81,51 @@ struct copy_place {
     }
 };
 
+struct all_maps {
+    const CUtensorMap *w, *x;
+    const near_maps *near;
+};
+
 struct producer {
     const wide_args &a;
-    const CUtensorMap *w_map, *x_map;
+    const all_maps &maps;
     const shared_places &m;
-    int rank, stage_bytes, group_bytes, n_copies, n_begun;
+    int rank, side, stage_bytes, group_bytes, n_copies, n_begun;
     uint64_t of_w, often;
 
-    __device__ producer(const wide_args &a, const CUtensorMap *w_map, const CUtensorMap *x_map, const shared_places &m, int rank)
-        : a(a), w_map(w_map), x_map(x_map), m(m), rank(rank), stage_bytes(a.stage_bytes()), group_bytes(a.group_bytes()),
+    __device__ producer(const wide_args &a, const all_maps &maps, const shared_places &m, int rank)
+        : a(a), maps(maps), m(m), rank(rank), side(near_own_side(a.near)), stage_bytes(a.stage_bytes()), group_bytes(a.group_bytes()),
           n_copies(tile_walk(a, rank).left() * a.n_pieces), n_begun(min(n_copies, a.n_begun)),
           of_w(a.token_tiles > a.w_sharers ? policy_read_again() : policy_read_once()), often(policy_read_often()) {}
 
-    /* Two that share W copy the rows of a warpgroup each, to both. */
+    /* The rows of a warpgroup, to both of those that share W. */
+    __device__ void put_tile(uint32_t to, uint32_t full, int tile, int piece) const {
+        if (a.near.at)
+            near_copy(a.near, maps.near, near_group(&a.near, tile, 0), side, piece, to, full, of_w, a.w_sharers == 2 ? 3 : 0);
+        else if (a.w_sharers == 2)
+            bulk_copy_box_to(3, to, maps.w, piece * PIECE_BYTES, 0, tile * a.octets, 0, full, of_w);
+        else
+            bulk_copy_box(to, maps.w, piece * PIECE_BYTES, 0, tile * a.octets, 0, full, of_w);
+    }
+    /* Two that share W copy the rows of a warpgroup each. */
     __device__ void put_w(int slot, const copy_place &w) const {
         uint32_t full = m.full + slot * 8, to = m.ring + slot * stage_bytes;
         barrier_expect(full, stage_bytes);
         if (a.w_sharers == 2)
-            bulk_copy_box_to(3, to + rank * group_bytes, w_map, w.piece * PIECE_BYTES, 0, w.octet + rank * a.octets, 0, full, of_w);
+            put_tile(to + rank * group_bytes, full, w.tile + rank, w.piece);
         else
 #pragma unroll 1
             for (int group = 0; group < a.row_groups; group++)
-                bulk_copy_box(to + group * group_bytes, w_map, w.piece * PIECE_BYTES, 0, w.octet + group * a.octets, 0, full, of_w);
+                put_tile(to + group * group_bytes, full, w.tile + group, w.piece);
     }
     /* Two that share tokens copy half of them each. */
     __device__ void put_x(int slot, const copy_place &x) const {
         uint32_t full = m.full + slot * 8, to = m.ring + slot * stage_bytes + a.w_bytes();
         int half = rank * (a.tile_tokens() / 2);
         if (a.x_sharers == 2)
-            bulk_copy_box_to(3, to + half * PIECE_BYTES, x_map, x.piece * PIECE_BYTES, x.token + half, full, often);
+            bulk_copy_box_to(3, to + half * PIECE_BYTES, maps.x, x.piece * PIECE_BYTES, x.token + half, full, often);
         else
-            bulk_copy_box(to, x_map, x.piece * PIECE_BYTES, x.token, full, often);
+            bulk_copy_box(to, maps.x, x.piece * PIECE_BYTES, x.token, full, often);
     }
 
     /* W into the ring: before anything else. */
