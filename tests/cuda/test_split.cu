@@ -1,12 +1,24 @@
 /* test_split.cu - raw products of many rows (src/backend/cuda/split.cu) against double precision: every cut, random shapes and numbers
- * of rows; and when the node behind starts. */
+ * of rows, from rows of W and from near copies; and when the node behind starts. */
 #include "backend/cuda/split.cu"
 
+#include "near_cases.cuh"
 #include "product_cases.cuh"
 #include "rows_of_sizes.cuh"
 
 #include <vector>
 
+/* Copies of W for one case in two. */
+struct near_copies {
+    dnear copy;
+    const dnear *at[NEAR_SHAPES];
+    near_copies(const problem &p, int cut, uint64_t seed) : at() {
+        if (hash(seed) % 2 && near_of(stream, w_of(p), {split_cut_at(cut).rows, 1}, seed, &copy))
+            at[hash(seed) / 2 % NEAR_SHAPES] = &copy;
+    }
+};
+
+/* Where the product reads a near copy, the rows themselves are NaN. */
 static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = false) {
     problem p = {out, in, n, false, false, 0, ELEMENT_F16, alike};
     fill_operands(p, seed, 130, {1, 1}, {1, 1}); // raw products have no scales
@@ -17,7 +29,13 @@ static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = f
         refuse();
         return;
     }
-    run(p, [&](dmat y, dmat) { return launch_split_product_cut(stream, n, w_of(p), x_of(p), y, nullptr, cut); });
+    near_copies near(p, cut, seed);
+    dweight w = w_of(p);
+    if (near_for(near.at, &INSTANCES[cut], n)) {
+        printf("near, ");
+        w.at = nan_bytes((size_t)p.out * p.in);
+    }
+    run(p, [&](dmat y, dmat) { return launch_split_product_cut(stream, n, w, near.at, x_of(p), y, nullptr, cut); });
     judge(p, {c.split, true}, RAW_SUMS);
 }
 
@@ -77,17 +95,18 @@ static void check_rest(int out, int in, int n, int cut, uint64_t seed) {
     again.at = d.again;
     fill_rows<<<n, 256, 0, stream>>>(value, seed, twin.static_scale, seed % 4 == 0);
     write_twin<<<n, 256, 0, stream>>>(value, settled, false);
-    MUST(launch_split_product_cut(stream, n, w_of(p), settled, again, nullptr, cut));
+    MUST(launch_split_product_cut(stream, n, w_of(p), nullptr, settled, again, nullptr, cut));
     host->told = 0;
     host->n_own = seed % 3 ? n : (int)(hash(seed) % (n + 1)); // those behind fill a step up
     n_cases++;
     printf("out %d in %d rows %d, tiles of %d, terms in %d parts, rows are left: ", out, in, n, split_cut_at(cut).rows,
            split_cut_at(cut).split);
     fflush(stdout);
+    near_copies near(p, cut, seed);
     for (int i = 0; i < 3; i++) {
         write_twin<<<n, 256, 0, stream>>>(value, twin, true);
         drest rest = {value, meetings, {&host->told, &host->n_own}};
-        MUST(launch_split_product_cut(stream, n, w_of(p), twin, y, &rest, cut));
+        MUST(launch_split_product_cut(stream, n, w_of(p), near.at, twin, y, &rest, cut));
         int64_t y_row = y.stride * 2; // half precision
         count_different<<<d.rows_there, 256, 0, stream>>>(y.at, y_row, again.at, y_row, y_row, &d.c->wrong);
         count_different<<<n, 256, 0, stream>>>(twin.at, twin.stride, settled.at, settled.stride, in, &d.c->wrong_twin);
@@ -128,7 +147,7 @@ static void check_start_of_next(int cut, int n) {
     begin(p);
     for (uint32_t value = 1; value <= (is_brief() ? 1 : 8); value++) {
         launch_node(write_late, 1, 32, 0, stream, d.most, value);
-        MUST(launch_split_product_cut(stream, n, w_of(p), x_of(p), y_of(p), nullptr, cut));
+        MUST(launch_split_product_cut(stream, n, w_of(p), nullptr, x_of(p), y_of(p), nullptr, cut));
         launch_node(read_before_waiting, 1, 32, 0, stream, (const uint32_t *)d.most, value, &d.c->wrong);
     }
     counts found;

@@ -180,7 +180,7 @@ static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, 
         return p->rows > WIDE_MAX_ROWS ? launch_large_gated(g->backend->stream, p->rows, &wide, v->x, v->y)
                                        : launch_wide_linear(g->backend->stream, p->rows, &wide, v->x, v->y);
     case PATH_LARGE: return launch_large_product(g->backend->stream, p->rows, g->weight, v->x, v->y);
-    default: return launch_split_product(g->backend->stream, p->rows, g->weight, v->x, v->y, &v->rest);
+    default: return launch_split_product(g->backend->stream, p->rows, g->weight, NULL, v->x, v->y, &v->rest);
     }
 }
 

@@ -342,8 +342,10 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
 /* Whether it can compute y = x W^T: x e4m3; w.in a multiple of 16 up to HALF_SUMS_IN, w.out of 8, w, x and y and their rows at multiples of
  * 16 bytes; y of half precision, as its sums are. Scales are not looked at. */
 bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
-/* rest: of x; NULL: none. The node behind it starts when all before it have ended, and so may read before it waits what those left. */
-cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, const struct drest *rest);
+/* near: [NEAR_SHAPES] copies of w (near.h), of which one is read in place of w whose tiles the step has; NULL, or NULL for one: not there. rest: of x; NULL: none.
+ * The node behind it starts when all before it have ended, and so may read before it waits what those left. */
+cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+                                 struct dmat y, const struct drest *rest);
 /* Whether rest.value may be given. */
 bool split_settles(struct dweight w, int n_rows);
 
@@ -357,8 +359,10 @@ struct split_cut {
 struct split_cut split_cut_at(int i);
 /* One with which all blocks are at work at once, on most multiprocessors; negative: none, and the library is better. */
 int split_cut_of(struct dweight w, int n_rows);
-cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
-                                     const struct drest *rest, int cut);
+/* How many rows the tiles of w's near copy i < NEAR_SHAPES are to have: those that steps of 128 rows read, of 256; 0: none, or the same. */
+int split_near_rows(struct dweight w, int i);
+cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+                                     struct dmat y, const struct drest *rest, int cut);
 
 /* ---- large.cu: products of hundreds and thousands of rows, summed in half precision ---- */
 /* Whether it can compute the raw products y = x W^T: x e4m3; w.in a multiple of 16, at most LARGE_MOST_IN, w.out of 8, w, x and y and their rows at multiples of

@@ -19,6 +19,10 @@
  * the first stages must not stand behind W of all. The block takes less than half of a multiprocessor's registers, so that small nodes before
  * and behind it run beside it; those behind start when all before this one has ended, so that they may read before they wait what that left.
  *
+ * Where W is there once more on both sides of the L2, in tiles of N rows (near.h), a block takes its stages from its own side, if one cluster reads each row. Of
+ * 448 and 512 rows two do, which may be of other sides, so that the row would come from memory twice; clusters that claim their tiles so that both are of one
+ * side gained nothing there (70,161 to 70,282 tokens/s for 70,070 to 70,299).
+ *
  * x may have been written by a static scale, which rows of other sizes must not keep (launch_quantise_rest): then blocks look at the rows' largest
  * sizes before x is copied, and make the rows that it does not fit (twin_rest.cuh).
  *
@@ -32,6 +36,7 @@
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/near.cuh"
 #include "backend/cuda/ring.cuh"
 #include "backend/cuda/twin_rest.cuh"
 #include "backend/cuda/wgmma_e4m3_f16.cuh"
@@ -50,6 +55,12 @@ struct split_args {
     int n_columns, n_tokens, n_pieces; // of y; of 128 columns of x
     int tile_tokens;                   // a multiple of 8
     rest_args rest;
+    dnear near; // without `at`: W is read where its rows lie
+};
+
+struct w_maps {
+    CUtensorMap w;
+    near_maps near; // of split_args.near
 };
 
 /* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of two pairs of sums. */
@@ -94,6 +105,7 @@ template <int N, int SPLIT, int SHARERS> struct block {
     const split_args &a;
     uint32_t w, x, join, full, done, joined; // in shared memory
     int rank, sharer;                        // among those with the same tile; which of the cluster's tiles
+    int side, first_group;                   // of a near copy: what this block reads
     int row_tile, token_tile, piece, n_pieces;
 
     __device__ int end_token() const { return min(a.n_tokens, (token_tile + 1) * a.tile_tokens); } // of the tile
@@ -103,8 +115,9 @@ template <int N, int SPLIT, int SHARERS> struct block {
     __device__ block(const split_args &a, uint32_t ring, uint32_t barriers)
         : a(a), w(ring), x(ring + S::W_STAGES * S::W_BYTES), join(x + S::X_STAGES * X_BYTES), full(barriers),
           done(barriers + S::W_STAGES * 8), joined(barriers + S::W_STAGES * 16), rank(blockIdx.x % SPLIT),
-          sharer(blockIdx.x / SPLIT % SHARERS), row_tile(blockIdx.x / (SPLIT * SHARERS)), token_tile(blockIdx.y * SHARERS + sharer),
-          piece(a.n_pieces * rank / SPLIT), n_pieces(a.n_pieces * (rank + 1) / SPLIT - piece) {}
+          sharer(blockIdx.x / SPLIT % SHARERS), side(near_own_side(a.near)),
+          first_group(near_group(&a.near, blockIdx.x / (SPLIT * SHARERS), 0)), row_tile(blockIdx.x / (SPLIT * SHARERS)),
+          token_tile(blockIdx.y * SHARERS + sharer), piece(a.n_pieces * rank / SPLIT), n_pieces(a.n_pieces * (rank + 1) / SPLIT - piece) {}
 
     // ---- copying: one thread's ----
 
@@ -118,29 +131,34 @@ template <int N, int SPLIT, int SHARERS> struct block {
         barrier_expect(joined, (SPLIT - 1) * (S::first_of(rank + 1) - S::first_of(rank)) * OCTET_BYTES);
         fence_bulk();
     }
-    __device__ void put_w(const CUtensorMap *map, int i, int slot, uint64_t policy) const {
-        barrier_expect(full + slot * 8, S::W_BYTES + a.tile_tokens * PIECE_BYTES);
-        int column = (piece + i) * PIECE_BYTES;
-        if (SHARERS == 1)
-            bulk_copy_box(w + slot * S::W_BYTES, map, column, row_tile * N, full + slot * 8, policy);
-        else if (i % SHARERS == sharer) // those bytes may come before the other block expects them
-            bulk_copy_box_to((1 | 1 << SPLIT) << rank, w + slot * S::W_BYTES, map, column, row_tile * N, full + slot * 8, policy);
+    __device__ void put_w(const w_maps &maps, int i, int slot, uint64_t policy) const {
+        const int ranks = SHARERS == 1 ? 0 : (1 | 1 << SPLIT) << rank;
+        uint32_t to = w + slot * S::W_BYTES, full_there = full + slot * 8;
+        barrier_expect(full_there, S::W_BYTES + a.tile_tokens * PIECE_BYTES);
+        if (i % SHARERS != sharer) // those bytes may come before this block expects them
+            return;
+        if (a.near.at)
+            near_copy(a.near, &maps.near, first_group, side, piece + i, to, full_there, policy, ranks);
+        else if (SHARERS == 1)
+            bulk_copy_box(to, &maps.w, (piece + i) * PIECE_BYTES, row_tile * N, full_there, policy);
+        else
+            bulk_copy_box_to(ranks, to, &maps.w, (piece + i) * PIECE_BYTES, row_tile * N, full_there, policy);
     }
-    __device__ void put_x(const CUtensorMap *map, int i, int slot, int x_slot, uint64_t policy) const {
-        bulk_copy_box(x + x_slot * X_BYTES, map, (piece + i) * PIECE_BYTES, token_tile * a.tile_tokens, full + slot * 8, policy);
+    __device__ void put_x(const CUtensorMap *x_map, int i, int slot, int x_slot, uint64_t policy) const {
+        bulk_copy_box(x + x_slot * X_BYTES, x_map, (piece + i) * PIECE_BYTES, token_tile * a.tile_tokens, full + slot * 8, policy);
     }
     __device__ int n_begun() const { return min(n_pieces, (int)BEGUN); }
-    __device__ void begin(const CUtensorMap *w_map, uint64_t policy) const {
+    __device__ void begin(const w_maps &maps, uint64_t policy) const {
 #pragma unroll 1
         for (int i = 0; i < n_begun(); i++)
-            put_w(w_map, i, i, policy);
+            put_w(maps, i, i, policy);
     }
-    __device__ void feed(const CUtensorMap *w_map, const CUtensorMap *x_map, uint64_t policy) const {
+    __device__ void feed(const w_maps &maps, const CUtensorMap *x_map, uint64_t policy) const {
         uint64_t often = policy_read_often();
 #pragma unroll 1
         for (int i = 0; i < n_pieces && i < S::W_STAGES; i++) {
             if (i >= n_begun())
-                put_w(w_map, i, i, policy);
+                put_w(maps, i, i, policy);
             if (i < S::X_STAGES)
                 put_x(x_map, i, i, i, often);
         }
@@ -148,7 +166,7 @@ template <int N, int SPLIT, int SHARERS> struct block {
         for (int i = 0; i + S::X_STAGES < n_pieces; i++) { // where piece i was there is room
             barrier_wait(done + slot * 8, parity);
             if (i + S::W_STAGES < n_pieces)
-                put_w(w_map, i + S::W_STAGES, slot, policy);
+                put_w(maps, i + S::W_STAGES, slot, policy);
             put_x(x_map, i + S::X_STAGES, x_full, x_slot, often);
             x_slot = x_slot + 1 == S::X_STAGES ? 0 : x_slot + 1;
             x_full = x_full + 1 == S::W_STAGES ? 0 : x_full + 1;
@@ -271,20 +289,20 @@ template <int N, int SPLIT, int SHARERS> struct block {
     __device__ uint64_t policy() const { return gridDim.y > 1 ? policy_read_again() : policy_read_once(); }
 
     /* Before all threads meet: one thread makes the barriers ready, and has the first stages of W come, unless others send some of them. */
-    __device__ void start(const CUtensorMap *w_map, int lane) const {
+    __device__ void start(const w_maps &maps, int lane) const {
         if (lane == 0) {
             prepare();
             if (SHARERS == 1)
-                begin(w_map, policy());
+                begin(maps, policy());
         }
         __syncwarp();
     }
     /* All blocks of the cluster have begun, and their barriers are ready: who shares W knows before he asks for it, others before they send. */
-    __device__ void meet_early(const CUtensorMap *w_map, bool asks) const {
+    __device__ void meet_early(const w_maps &maps, bool asks) const {
         if (SHARERS > 1) {
             cluster_are_here();
             if (asks)
-                begin(w_map, policy());
+                begin(maps, policy());
             __syncwarp();
         }
     }
@@ -292,11 +310,11 @@ template <int N, int SPLIT, int SHARERS> struct block {
         if (SHARERS == 1)
             cluster_are_here();
     }
-    __device__ void copy(const CUtensorMap *w_map, const CUtensorMap *x_map, int lane) const {
+    __device__ void copy(const w_maps &maps, const CUtensorMap *x_map, int lane) const {
         if (a.rest.value.at && look(lane, row_tile == 0 && rank == 0).any())
             copies_may_begin(CONSUMERS);
         if (lane == 0)
-            feed(w_map, x_map, policy());
+            feed(maps, x_map, policy());
         __syncwarp();
         meet_late();
     }
@@ -321,23 +339,22 @@ template <int N, int SPLIT, int SHARERS> struct block {
 /* No block ends before all that is sent to it has come: sums, W, and that others are done with W. */
 template <int N, int SPLIT, int SHARERS>
 __global__ void __launch_bounds__(THREADS, 1)
-    split_product(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                  const __grid_constant__ split_args a) {
+    split_product(const __grid_constant__ w_maps maps, const __grid_constant__ CUtensorMap x_map, const __grid_constant__ split_args a) {
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * shape<N, SPLIT>::W_STAGES + 1];
     block<N, SPLIT, SHARERS> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)), kept(shared_address(barriers)));
     int warp = (int)of_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
     bool copies = warp == CONSUMERS / 32;
     if (copies)
-        b.start(&w_map, lane);
+        b.start(maps, lane);
     __syncthreads(); // barriers are ready
     cluster_is_here();
-    b.meet_early(&w_map, copies && lane == 0);
+    b.meet_early(maps, copies && lane == 0);
     // In this order: who starts behind this node may rely on all before it being done (norm.cu).
     wait_for_previous(); // for x, and for those who read y
     let_next_start();
     if (copies)
-        b.copy(&w_map, &x_map, lane);
+        b.copy(maps, &x_map, lane);
     else
         b.compute(warp, lane);
 }
@@ -346,7 +363,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 int up_to(int n, int of) { return (n + of - 1) / of; }
 
-using kernel = void (*)(CUtensorMap, CUtensorMap, split_args);
+using kernel = void (*)(w_maps, CUtensorMap, split_args);
 struct instance {
     struct split_cut cut;
     int shared;
@@ -388,6 +405,23 @@ bool suits(const instance *i, struct dweight w, int n_rows) {
 
 } // namespace
 
+/* One cluster reads each row of W: two of other sides would have the same rows come from memory twice. */
+static bool reads_once(const instance *i, int n_rows) { return token_tiles(i, n_rows) == i->cut.sharers; }
+
+int split_near_rows(struct dweight w, int i) {
+    int of_few = split_cut_of(w, TOKENS), cut = i == 0 ? of_few : split_cut_of(w, 2 * TOKENS);
+    bool same = i > 0 && cut >= 0 && of_few >= 0 && INSTANCES[cut].cut.rows == INSTANCES[of_few].cut.rows;
+    return i > 1 || cut < 0 || same || !reads_once(&INSTANCES[cut], (i + 1) * TOKENS) ? 0 : INSTANCES[cut].cut.rows;
+}
+
+/* The copy that a product reads; NULL: none. */
+static const dnear *near_for(const dnear *const *near, const instance *i, int n_rows) {
+    for (int k = 0; near && k < NEAR_SHAPES; k++)
+        if (near[k] && near[k]->shape.rows == i->cut.rows && reads_once(i, n_rows))
+            return near[k];
+    return nullptr;
+}
+
 struct split_cut split_cut_at(int i) {
     return INSTANCES[i].cut;
 }
@@ -408,28 +442,34 @@ bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
            w.out % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= HALF_SUMS_IN;
 }
 
-cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
-                                     const struct drest *rest, int cut) {
+cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+                                     struct dmat y, const struct drest *rest, int cut) {
     const instance *i = &INSTANCES[cut];
     int tiles = token_tiles(i, n_rows), tile_tokens = up_to(up_to(n_rows, tiles), 8) * 8;
-    CUtensorMap w_map, x_map;
+    w_maps maps = {};
+    CUtensorMap x_map;
     cuuint64_t w_size[2] = {(cuuint64_t)w.in, (cuuint64_t)w.out}, w_stride[1] = {(cuuint64_t)w.in};
     cuuint64_t x_size[2] = {(cuuint64_t)x.width, (cuuint64_t)n_rows}, x_stride[1] = {(cuuint64_t)x.stride};
     cuuint32_t w_box[2] = {PIECE_BYTES, (cuuint32_t)i->cut.rows}, x_box[2] = {PIECE_BYTES, (cuuint32_t)tile_tokens};
-    if (!encode_rows(&w_map, w.at, 2, w_size, w_stride, w_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) ||
+    if (!encode_rows(&maps.w, w.at, 2, w_size, w_stride, w_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) ||
         !encode_rows(&x_map, x.at, 2, x_size, x_stride, x_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
         return cudaErrorInvalidValue;
-    split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens, {}};
+    split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens, {}, {}};
+    const dnear *read = near_for(near, i, n_rows);
+    if (read)
+        args.near = *read;
+    if (read && !near_maps_of(read, &maps.near))
+        return cudaErrorInvalidValue;
     if (rest && rest->value.at)
         args.rest = {rest->value, x, rest->of_tokens, rest->others};
     cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
     int cluster = i->cut.split * i->cut.sharers;
     dim3 grid(up_to((int)w.out, i->cut.rows) * cluster, tiles / i->cut.sharers);
-    return launch_cluster(i->run, grid, cluster, dim3(THREADS), i->shared, stream, w_map, x_map, args);
+    return launch_cluster(i->run, grid, cluster, dim3(THREADS), i->shared, stream, maps, x_map, args);
 }
 
-cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
-                                 const struct drest *rest) {
+cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+                                 struct dmat y, const struct drest *rest) {
     int cut = split_cut_of(w, n_rows);
-    return launch_split_product_cut(stream, n_rows, w, x, y, rest, cut < 0 ? 0 : cut);
+    return launch_split_product_cut(stream, n_rows, w, near, x, y, rest, cut < 0 ? 0 : cut);
 }
