@@ -28,6 +28,7 @@ struct backend_options {
     bool eager;                    // CUDA: start every op of a step by itself, never a captured graph
     const char *quantization;      // "fp8": matrices that are stored wider are made e4m3 with a scale a row; NULL: as stored
     bool dummy_weights;            // weights may be without data: random numbers take their place (backend_ops.makes_dummies)
+    double memory_share;           // of the device's memory, that the engine is to take at most; 0: the backend's choice
     struct load_progress progress; // of placing weights
 };
 
@@ -46,6 +47,7 @@ struct cache_config {
 struct device_memory {
     int64_t weight_copies; // that place_weights made, besides those of the checkpoint's map
     int64_t head_screen;   // of the head once more, in fewer bits, by which greedy steps leave most of it unread
+    int64_t near_copies;   // of weights once more, as parts of the device read them fastest
     int64_t step;          // values, scratch and results of an executable
     int64_t total;         // that the device has; 0: not known
     int64_t taken;         // of it, now, by whomever; 0: not known

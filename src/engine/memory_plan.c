@@ -54,6 +54,7 @@ void memory_plan(const struct gyre *g, struct memory_plan *out) {
         add(out, 1, g->weight_bytes, "weights, as stored");
     add(out, 1, device.weight_copies, g->ops->in_place ? "weights, copies of the device's own" : "weights");
     add(out, 1, device.head_screen, "the head in 8 bits, as a screen");
+    add(out, 1, device.near_copies, "weights once more, by sides of the L2");
     for (int i = 0; i < g->program->n_groups; i++)
         add_group(out, g, i);
     int64_t swap = swap_bytes(g);

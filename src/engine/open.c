@@ -73,6 +73,7 @@ static enum status open_device(struct gyre *g, const struct gyre_options *o, str
                                       .eager = o->enforce_eager,
                                       .quantization = o->quantization,
                                       .dummy_weights = o->dummy_weights,
+                                      .memory_share = o->gpu_memory_utilization,
                                       .progress = {o->load_step, o->load_context}};
     return g->ops->open(&options, &g->backend, err);
 }

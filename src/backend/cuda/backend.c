@@ -125,10 +125,12 @@ static enum status cuda_open(const struct backend_options *options, struct backe
         return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s", options->quantization);
     TRY(paths_check(err));
     TRY(screen_check(err));
+    TRY(near_check(err));
     struct backend *b = xcalloc(1, sizeof *b);
     b->eager = options->eager;
     b->quantise = options->quantization != NULL;
     b->dummies = options->dummy_weights;
+    b->memory_share = options->memory_share;
     b->progress = options->progress;
     enum status st = choose_product(b, options->dtype, err);
     if (st == OK)
@@ -491,7 +493,14 @@ static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
                  (long long)(b->screen.n_bytes >> 20));
     else if (b->screen.not_finite)
         snprintf(out, n, "greedy steps read all of the head: it holds what is not finite");
-    return exe->n_untimed > 0 || b->screen.left_out || b->screen.not_finite;
+    else if (b->near.n_left_out > 0)
+        snprintf(
+            out, n,
+            "large steps read %d weights from both sides of the L2: copies for either side are a large part of what the weights leave free",
+            b->near.n_left_out);
+    else if (b->near.none)
+        snprintf(out, n, "large steps read weights from both sides of the L2, which are not known: %s", b->near.none);
+    return exe->n_untimed > 0 || b->screen.left_out || b->screen.not_finite || b->near.n_left_out > 0 || b->near.none;
 }
 
 static enum status compile(struct executable *exe, struct error *err) {

@@ -17,6 +17,7 @@
  *     fuse.c      which LINEARs stream their weight, and which neighbours are one node
  *     head.c      the LINEAR that makes logits, whose largest SAMPLE may take from it
  *     screen.c    greedy steps that leave most of it out
+ *     near.c      weights once more on either side of the L2, so that all is near who reads it (sides.h, near.h)
  *     attention.c which kernel an ATTENTION runs on, and what it works on
  *     plan.c      the plan's way to the device
  *     step.c      a step: launches or a graph, and its results
@@ -33,6 +34,7 @@
 #pragma once
 
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/near.h"
 #include "core/backend.h"
 
 #include "backend/cuda/virtual.h"
@@ -42,8 +44,9 @@
 /* A weight on the device. */
 struct placed {
     const struct weight *weight;
-    struct dweight matrix; // of matrices; at NULL: the weight is read whole
-    struct dweight floats; // of vectors and convolutions
+    struct dweight matrix;                 // of matrices; at NULL: the weight is read whole
+    struct dweight floats;                 // of vectors and convolutions
+    const struct dnear *near[NEAR_SHAPES]; // the matrix once more, near.c; NULL: it is not
 };
 
 /* The memory of a cache group, see cache.c. */
@@ -73,6 +76,7 @@ struct backend {
     bool product_is_set; // by backend_options.dtype
     bool quantise;       // matrices of LINEAR to e4m3 when they are loaded
     bool dummies;        // weights without data are made here
+    double memory_share; // backend_options
     struct load_progress progress;
     enum element kv; // of KV caches, if kv_is_set: by backend_options.kv_dtype; else that of the products
     bool kv_is_set;
@@ -87,6 +91,14 @@ struct backend {
         bool left_out;   // there is not room enough for it
         bool not_finite; // the head holds such elements, and its copy is of no use
     } screen;
+    struct {
+        struct dsides sides;
+        struct near *all; // near.c
+        void *at;         // of n_pages, among the weights
+        int64_t n_bytes;
+        int n_pages, n_left_out; // n_left_out: weights for which there is not room enough
+        const char *none;        // why the device's sides are not known
+    } near;
     struct dcounts *counts; // pinned
     int64_t n_screened;     // steps: device_counts.n_screened
     struct group_cache caches[MAX_CACHE_GROUPS];
@@ -125,6 +137,7 @@ void caches_release(struct backend *b);
 /* ---- weights.c ---- */
 enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
 const struct placed *weight_on_device(const struct backend *b, const struct weight *w); // NULL for NULL
+struct placed *placed_on_device(struct backend *b, const struct weight *w);
 void weights_release(struct backend *b);
 bool part_is_plain(const struct weight_part *part);
 
@@ -337,6 +350,7 @@ enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, con
 enum status step_sized(struct backend *b, const struct program *p, struct bucket bucket, int64_t *n_bytes, struct error *err);
 enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,
                             int64_t *out, struct error *err);
+int64_t memory_left(const struct backend *b); // that may still be taken, of what is free; 0: none, or the device does not say
 void cuda_memory(const struct executable *exe, struct device_memory *out);
 
 /* ---- measure.c ---- */
@@ -351,7 +365,7 @@ enum element attention_query_element(const struct backend *b, const struct op *o
 enum status attention_plan(struct executable *exe, struct error *err);
 void attention_free(struct executable *exe);
 enum status attention_lists_launch(const struct executable *exe, const struct launch *l, struct error *err); // once a step, before its ops
-struct dqkv qkv_of(const struct op *op);                                           // of a QKV_PREP
+struct dqkv qkv_of(const struct op *op);                                                                     // of a QKV_PREP
 /* Whether the ATTENTION behind this QKV_PREP does it too in such a step. */
 bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l);
 void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l);
@@ -393,12 +407,19 @@ struct dbests head_bests(const struct executable *exe, int n_rows);
 /* ---- screen.c ---- */
 /* Bytes for a copy of the program's head, once all weights have been counted; 0: it gets none. */
 int64_t screen_room(struct backend *b, const struct program *p);
-enum status screen_check(struct error *err); // whether GYRE_SCREEN, if it is set, is a number
+enum status screen_check(struct error *err);                   // whether GYRE_SCREEN, if it is set, is a number
 enum status screen_copy(struct backend *b, struct error *err); // once they are there
 enum status screen_alloc(struct executable *exe, struct error *err);
 const int32_t *screen_done(const struct executable *exe, int n_rows); // what says that a step needs nothing more; NULL: it is not tried
 enum status screen_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
 enum status screen_again(const struct executable *exe, struct error *err); // before a step: the copy anew, if steps have asked for it
+
+/* ---- near.c ---- */
+enum status near_check(struct error *err); // whether GYRE_NEAR, if it is set, is 0 or force
+/* Bytes for all copies, once all weights have been counted; 0: there are none. */
+enum status near_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err);
+enum status near_copy(struct backend *b, struct error *err); // once they are there
+void near_release(struct backend *b);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -79,7 +79,7 @@ static struct dtiles tiles_of(const struct gemm *g) {
 }
 
 static struct dwide wide_of(const struct gemm *g) {
-    return (struct dwide){.w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0};
+    return (struct dwide){.w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0, .near = g->near[0]};
 }
 
 enum linear_path gemm_library(const struct gemm *g) { return g->weight.element == ELEMENT_E4M3 ? PATH_TWIN : PATH_VALUE; }
@@ -126,6 +126,7 @@ enum status gemm_open(struct backend *b, const struct op *op, const struct op *a
     *out = g;
     *g = (struct gemm){
         .backend = b, .op = op, .act = act, .weight = weight_on_device(b, op->weights[0])->matrix, .x = x, .y = y, .made = made};
+    g->near = weight_on_device(b, op->weights[0])->near;
     g->n_plans = padded_index(max_rows) + 1;
     g->plans = xcalloc((size_t)g->n_plans, sizeof *g->plans);
     TRY(describe(g, err));
@@ -180,7 +181,7 @@ static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, 
         return p->rows > WIDE_MAX_ROWS ? launch_large_gated(g->backend->stream, p->rows, &wide, v->x, v->y)
                                        : launch_wide_linear(g->backend->stream, p->rows, &wide, v->x, v->y);
     case PATH_LARGE: return launch_large_product(g->backend->stream, p->rows, g->weight, v->x, v->y);
-    default: return launch_split_product(g->backend->stream, p->rows, g->weight, NULL, v->x, v->y, &v->rest);
+    default: return launch_split_product(g->backend->stream, p->rows, g->weight, g->near, v->x, v->y, &v->rest);
     }
 }
 

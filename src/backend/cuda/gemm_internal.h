@@ -21,10 +21,11 @@ struct gemm {
     struct backend *backend;
     const struct op *op, *act; // the GATED_ACT behind it, or NULL
     struct dweight weight;
-    struct dmat x, y; // where they lie in every step; of e4m3, y is for raw products
-    struct dmat made; // what kernels of ours write
-    void *bias;       // in the element that the library wants
-    void *counter;    // COUNTER_BYTES, of nobody else; NULL: the workspace of all
+    const struct dnear *const *near; // [NEAR_SHAPES]: the weight once more, each or NULL
+    struct dmat x, y;                // where they lie in every step; of e4m3, y is for raw products
+    struct dmat made;                // what kernels of ours write
+    void *bias;                      // in the element that the library wants
+    void *counter;                   // COUNTER_BYTES, of nobody else; NULL: the workspace of all
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t w;
     struct plan_of_rows *plans; // [n_plans], of padded_rows_at(i) rows

@@ -6,6 +6,7 @@
  *     other matrices        the element of the products
  *     vectors               float32
  *     the head              once more in 8 bits, where greedy steps are screened (screen.c)
+ *     large ones of LINEAR  once more on either side of the L2 (near.c)
  *
  * One allocation, sized before the first byte moves. What rounding does to a matrix is counted on the device and judged by its name:
  * a model that would compute with other numbers than it should is refused. Bounds: nothing may be beyond the element's
@@ -46,6 +47,12 @@ const struct placed *weight_on_device(const struct backend *b, const struct weig
     if (!w)
         return NULL;
     const struct placed *found = &b->placed[slot_of(b, w)];
+    BUG_IF(found->weight != w);
+    return found;
+}
+
+struct placed *placed_on_device(struct backend *b, const struct weight *w) {
+    struct placed *found = &b->placed[slot_of(b, w)];
     BUG_IF(found->weight != w);
     return found;
 }
@@ -176,6 +183,7 @@ static void settle(struct backend *b) {
         }
     }
     b->screen.copy = settled(b, b->screen.copy);
+    b->near.at = settled(b, b->near.at);
 }
 
 // ---- what rounding did ------------------------------------------------------------------------------------------
@@ -240,15 +248,19 @@ enum status cuda_place_weights(struct backend *b, const struct program *p, struc
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
             if (p->ops[i].weights[k])
                 TRY(reserve(b, p, &p->ops[i], k, err));
-    int64_t screen = screen_room(b, p);
+    int64_t screen = screen_room(b, p), near;
     b->screen.copy = screen ? take(&b->weight_bytes, screen) : NULL;
+    TRY(near_room(b, p, &near, err));
+    b->near.at = near ? take(&b->weight_bytes, near) : NULL;
     TRY(memory_take(b, &b->weights, b->weight_bytes, "weights", err));
     settle(b);
     TRY(upload_and_judge(b, err));
-    return screen_copy(b, err);
+    TRY(screen_copy(b, err));
+    return near_copy(b, err);
 }
 
 void weights_release(struct backend *b) {
     cudaFree(b->weights);
+    near_release(b);
     free(b->placed);
 }

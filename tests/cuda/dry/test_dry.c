@@ -126,7 +126,8 @@ struct outcomes {
 
 static void a_path_or_a_number_that_the_environment_misnames_is_refused(void **state) {
     (void)state;
-    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"}, {"GYRE_LINEAR", ""}, {"GYRE_SCREEN", "no"}, {"GYRE_SCREEN", "-1"}};
+    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"}, {"GYRE_LINEAR", ""}, {"GYRE_SCREEN", "no"}, {"GYRE_SCREEN", "-1"},
+                                            {"GYRE_NEAR", "yes"},  {"GYRE_NEAR", ""}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct outcome o;
         struct gyre_options options = options_for("tests/models/llama");
@@ -135,7 +136,7 @@ static void a_path_or_a_number_that_the_environment_misnames_is_refused(void **s
         setenv(cases[i][0], cases[i][1], 1);
         run(&options, false, &o);
         if (was)
-            setenv("GYRE_SCREEN", SCREEN, 1);
+            setenv(cases[i][0], strcmp(cases[i][0], "GYRE_NEAR") ? SCREEN : "force", 1);
         else
             unsetenv(cases[i][0]);
         EXPECT(!o.opened && strstr(o.refused.text, cases[i][0]) && dry_calls() == 0);
@@ -227,6 +228,7 @@ static void a_device_that_is_lost_is_told_and_leaves_nothing_behind(void **state
 
 int main(void) {
     setenv("GYRE_SCREEN", SCREEN, 1); // heads of test models are small
+    setenv("GYRE_NEAR", "force", 1);  // their weights too
     setenv("HOME", "", 1);            // plans are kept nowhere
     unsetenv("XDG_CACHE_HOME");
     const struct CMUnitTest tests[] = {

@@ -1,0 +1,240 @@
+/* near.c - which weights are there once more, whole on either side of the L2 (near.h), and where; see cuda.h.
+ *
+ * A byte from the own side takes 111 pJ and one of addresses as they come 129, in steps whose clock is what the power limit leaves (sides.h). That is worth it
+ * where a step of 65 to 512 rows reads each weight once: gate_up by wide.cu, and of up to 256 rows others by split.cu (docs/benchmarks.md). A copy has
+ * tiles of one width: of gate_up that which most numbers of rows want, of others what split.cu says, for two kinds of steps where it wants two. Steps
+ * with other tiles read the rows.
+ *
+ * Copies are made when the weights are there, from what is there; nothing writes weights after that. A copy takes twice its weight and more, as either side has
+ * all of it. Weights of one shape have copies together, the largest first, as far as all that is no more than a SHARE-th of what the weights leave of the
+ * memory that may be taken (gpu_memory_utilization). There are none where the device has no two sides. Results are the same to the bit either way.
+ *
+ * In the environment GYRE_NEAR=0 does without them, to measure; GYRE_NEAR=force makes them of small weights too, whatever they take, and by made-up sides
+ * where the device has none, for tests. */
+#include "backend/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHARE = 6, FEW_ROWS = 64, MOST_KINDS = 64 };
+static const int64_t WORTH_WIDE = 32 << 20, WORTH_SPLIT = 8 << 20; // of a weight
+
+static bool is_named(const char *what) {
+    const char *named = getenv("GYRE_NEAR");
+    return named && strcmp(named, what) == 0;
+}
+
+enum status near_check(struct error *err) {
+    const char *named = getenv("GYRE_NEAR");
+    if (!named || is_named("0") || is_named("force"))
+        return OK;
+    return fail(err, ERR_ARG, "GYRE_NEAR: \"%.40s\" is neither 0 nor force", named);
+}
+
+// ---- kinds of weights -----------------------------------------------------------------------------------------------
+
+/* Weights of one shape, that are read by one kernel. */
+struct kind {
+    struct dweight like;
+    int act; // behind them; negative: none
+    int n;
+    struct dnear near[NEAR_SHAPES]; // of each; at NULL yet
+    int n_shapes, n_pages;          // n_pages: of all
+    bool is_in;
+};
+
+struct near_copy {
+    struct placed *of;
+    const struct kind *kind;
+    struct dnear near[NEAR_SHAPES];
+};
+
+struct near {
+    struct kind kinds[MOST_KINDS];
+    struct near_copy *copies; // [n]
+    int n_kinds, n;
+};
+
+/* The width of tiles that most of the numbers of rows want. */
+static struct near_shape wide_shape(const struct dwide *w) {
+    int n[32] = {0}, best = 0;
+    for (int i = padded_index(FEW_ROWS) + 1; padded_rows_at(i) <= WIDE_MAX_ROWS; i++) {
+        int octets = wide_cut_of(w, padded_rows_at(i)).octets;
+        BUG_IF(octets < 0 || octets >= (int)ARRAY_LEN(n));
+        if (++n[octets] > n[best])
+            best = octets;
+    }
+    return (struct near_shape){.rows = 16 * best, .halves = 2};
+}
+
+static void lay_out(struct kind *k) {
+    struct dwide wide = {.w = k->like, .act = k->act};
+    for (int i = 0; i < NEAR_SHAPES; i++) {
+        struct near_shape shape = {.rows = k->act >= 0 ? 0 : split_near_rows(k->like, i), .halves = 1};
+        if (k->act >= 0 && i == 0)
+            shape = wide_shape(&wide);
+        if (shape.rows > 0 && near_lay_out(k->like, shape, &k->near[k->n_shapes]))
+            k->n_shapes++;
+    }
+}
+
+static int pages_of_one(const struct kind *k) {
+    int n = 0;
+    for (int i = 0; i < k->n_shapes; i++)
+        n += near_pages(&k->near[i]);
+    return n;
+}
+
+/* NULL: there are too many. */
+static struct kind *kind_of(struct near *all, struct dweight w, int act) {
+    for (int i = 0; i < all->n_kinds; i++)
+        if (all->kinds[i].like.out == w.out && all->kinds[i].like.in == w.in && all->kinds[i].act == act)
+            return &all->kinds[i];
+    if (all->n_kinds == MOST_KINDS)
+        return NULL;
+    struct kind *k = &all->kinds[all->n_kinds++];
+    *k = (struct kind){.like = w, .act = act};
+    lay_out(k);
+    return k;
+}
+
+static bool is_worth_it(struct dweight w, bool gated) {
+    return w.element == ELEMENT_E4M3 && w.in <= HALF_SUMS_IN && (w.out * w.in >= (gated ? WORTH_WIDE : WORTH_SPLIT) || is_named("force"));
+}
+
+static void add(struct backend *b, const struct program *p, int op) {
+    struct near *all = b->near.all;
+    bool gated = gated_act_follows(p, op);
+    if (p->ops[op].code != OP_LINEAR)
+        return;
+    struct placed *of = placed_on_device(b, p->ops[op].weights[0]);
+    if (!is_worth_it(of->matrix, gated))
+        return;
+    for (int i = 0; i < all->n; i++)
+        if (all->copies[i].of == of) // of two ops
+            return;
+    struct kind *k = kind_of(all, of->matrix, gated ? (int)p->ops[op + 1].args.gated_act.act : -1);
+    if (!k || k->n_shapes == 0)
+        return;
+    all->copies[all->n++] = (struct near_copy){.of = of, .kind = k};
+    k->n++;
+    k->n_pages += pages_of_one(k);
+}
+
+// ---- room -----------------------------------------------------------------------------------------------------------
+
+/* Of a device that has no sides: as good as any for a reader. */
+static void make_up(uint32_t *bits, int n) {
+    for (int i = 0; i < n; i++)
+        bits[i] = (uint32_t)(i + 1) * 0x9E3779B9u;
+}
+
+static enum status find_sides(struct backend *b, struct error *err) {
+    DEVICE_TRY(b, err, sides_find(b->stream, &b->near.sides), "finding the sides of its L2");
+    b->near.none = b->near.sides.none;
+    if (b->near.none && is_named("force"))
+        make_up(b->near.sides.sm, SIDES_MOST_SMS / 32);
+    else if (b->near.none)
+        b->near.all->n = 0;
+    return OK;
+}
+
+static struct kind *largest_left(struct near *all, int64_t least) {
+    struct kind *largest = NULL;
+    for (int i = 0; i < all->n_kinds; i++) {
+        struct kind *k = &all->kinds[i];
+        int64_t size = k->like.out * k->like.in;
+        if (!k->is_in && k->n > 0 && size < least && (!largest || size > largest->like.out * largest->like.in))
+            largest = k;
+    }
+    return largest;
+}
+
+/* Kinds, the largest first, until one has no room. */
+static void choose(struct backend *b, int64_t room) {
+    int64_t least = INT64_MAX;
+    for (struct kind *k; (k = largest_left(b->near.all, least));) {
+        k->is_in = (int64_t)(b->near.n_pages + k->n_pages) * SIDES_PAGE <= room || is_named("force");
+        if (!k->is_in) {
+            b->near.n_left_out += k->n;
+            least = k->like.out * k->like.in;
+            continue;
+        }
+        b->near.n_pages += k->n_pages;
+    }
+}
+
+enum status near_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err) {
+    *n_bytes = 0;
+    if (is_named("0"))
+        return OK;
+    b->near.all = xcalloc(1, sizeof *b->near.all);
+    b->near.all->copies = xcalloc((size_t)p->n_ops, sizeof *b->near.all->copies);
+    for (int i = 0; i < p->n_ops; i++)
+        add(b, p, i);
+    if (b->near.all->n > 0)
+        TRY(find_sides(b, err));
+    if (b->near.all->n == 0)
+        return OK;
+    choose(b, (memory_left(b) - b->weight_bytes) / SHARE);
+    b->near.n_bytes = b->near.n_pages > 0 ? (b->near.n_pages + 1) * (int64_t)SIDES_PAGE : 0; // one more: places are whole pages
+    *n_bytes = b->near.n_bytes;
+    return OK;
+}
+
+// ---- copies ---------------------------------------------------------------------------------------------------------
+
+static enum status find_flips(struct backend *b, void *at, uint32_t *flips, struct error *err) {
+    struct dside_pages found;
+    if (b->near.sides.none) {
+        make_up(flips, (b->near.n_pages + 31) / 32);
+        return OK;
+    }
+    DEVICE_TRY(b, err, sides_of_pages(b->stream, &b->near.sides, at, b->near.n_pages, flips, &found), "finding the sides of %d pages",
+               b->near.n_pages);
+    b->near.none = found.none;
+    return OK;
+}
+
+/* At page *page, which goes on. */
+static void copy_one(struct backend *b, struct near_copy *c, char *at, const uint32_t *flips, int *page) {
+    for (int k = 0; k < c->kind->n_shapes; k++) {
+        struct dnear *n = &c->near[k];
+        *n = c->kind->near[k];
+        n->at = at + (int64_t)*page * SIDES_PAGE;
+        memcpy(n->sm_sides, b->near.sides.sm, sizeof n->sm_sides);
+        for (int i = 0; i < near_pages(n); i++, ++*page)
+            n->flips[i / 32] |= (flips[*page / 32] >> *page % 32 & 1) << i % 32;
+        launch_near_copy(b->stream, n, c->of->matrix);
+        c->of->near[k] = n;
+    }
+}
+
+static enum status copy_all(struct backend *b, char *at, const uint32_t *flips, struct error *err) {
+    int page = 0;
+    for (int i = 0; i < b->near.all->n; i++)
+        if (b->near.all->copies[i].kind->is_in)
+            copy_one(b, &b->near.all->copies[i], at, flips, &page);
+    BUG_IF(page != b->near.n_pages);
+    DEVICE_TRY(b, err, cudaGetLastError(), "copying weights to %d pages by the sides of its L2", page);
+    DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "copying weights to %d pages by the sides of its L2", page);
+    return OK;
+}
+
+enum status near_copy(struct backend *b, struct error *err) {
+    if (b->near.n_pages == 0)
+        return OK;
+    char *at = (char *)b->near.at + (-(uintptr_t)b->near.at & (SIDES_PAGE - 1));
+    uint32_t *flips = xcalloc((size_t)(b->near.n_pages + 31) / 32, sizeof *flips);
+    enum status st = find_flips(b, at, flips, err);
+    if (st == OK && (!b->near.none || b->near.sides.none)) // none now: its memory is otherwise than what the sides were found by
+        st = copy_all(b, at, flips, err);
+    free(flips);
+    return st;
+}
+
+void near_release(struct backend *b) {
+    if (b->near.all)
+        free(b->near.all->copies);
+    free(b->near.all);
+}
