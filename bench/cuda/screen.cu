@@ -18,6 +18,8 @@ static struct {
     dmat x_of;
     dscreen_state *state;
     int32_t *asked;
+    dsides sides;
+    std::vector<uint32_t> flips;
 } d;
 enum { OUT = 152064, IN = 3584 };
 
@@ -40,12 +42,28 @@ static __global__ void widen(__nv_bfloat16 *x, int n, float times) {
             x[i] = __float2bfloat16(times * __bfloat162float(x[i]));
 }
 
+/* As screen.c has them. */
+static void find_sides() {
+    int n_pages = (int)((screen_pages_bytes(d.weight) + SIDES_PAGE - 1) / SIDES_PAGE);
+    dside_pages found = {};
+    d.copy = (char *)d.copy + (-(uintptr_t)d.copy & (SIDES_PAGE - 1));
+    if (getenv("GYRE_NEAR") && !strcmp(getenv("GYRE_NEAR"), "0"))
+        return;
+    TRY(sides_find(stream, &d.sides));
+    d.flips.resize(n_pages / 32 + 1);
+    if (!d.sides.none)
+        TRY(sides_of_pages(stream, &d.sides, d.copy, n_pages, d.flips.data(), &found));
+    if (d.sides.none || found.none)
+        d.flips.clear();
+    printf("sides: %s\n", d.sides.none ? d.sides.none : found.none ? found.none : "known");
+}
+
 static void open_all(float common, float times) {
     TRY(cudaStreamCreate(&stream));
     d.weight = {nullptr, OUT, IN, ELEMENT_BF16, nullptr};
     TRY(cudaMalloc(&d.w, (size_t)OUT * IN * 2));
     TRY(cudaMalloc(&d.x, (size_t)HEAD_MAX_ROWS * IN * 2));
-    TRY(cudaMalloc(&d.copy, screen_copy_bytes(d.weight)));
+    TRY(cudaMalloc(&d.copy, screen_copy_bytes(d.weight) + 2 * SIDES_PAGE));
     TRY(cudaMalloc(&d.scratch, screen_scratch_bytes(d.weight, HEAD_MAX_ROWS)));
     TRY(cudaMalloc(&d.logits, (size_t)HEAD_MAX_ROWS * OUT * 4));
     TRY(cudaMalloc(&d.bests, HEAD_MAX_ROWS * HEAD_BESTS * sizeof(dbest)));
@@ -69,13 +87,17 @@ static void open_all(float common, float times) {
     TRY(cudaMalloc(&places.row_token, HEAD_MAX_ROWS * 4));
     TRY(cudaMalloc(&device_places, sizeof places));
     TRY(cudaMemcpy(device_places, &places, sizeof places, cudaMemcpyHostToDevice));
+    find_sides();
     l.stream = stream;
     l.plan.rows = device_rows;
     l.plan.places = device_places;
     TRY(cudaMalloc((void **)&l.plan.counts, 4 * sizeof(int)));
 }
 
-static dscreen the_screen() { return {d.weight, 0, 0, d.copy, d.scratch, d.state, d.asked}; }
+static dscreen the_screen() {
+    bool near = !d.flips.empty();
+    return {d.weight, 0, 0, d.copy, d.scratch, d.state, d.asked, nullptr, near ? d.flips.data() : nullptr, near ? d.sides.sm : nullptr};
+}
 
 static bool put_head(int n, const int32_t *done = nullptr) {
     dhead h = {d.weight, nullptr, 0};

@@ -9,7 +9,8 @@
  *     the largest logit in double precision, but for what float32 sums may be off
  *     |w.x - (what bytes say)| / bound of all pairs of a row of W and a token: never above 1, and as large as the rounding makes it, so that a bound that
  *     is too narrow or too wide shows: errors are sums of thousands of independent terms of a known variance, so normal
- *     logits of single rows, bit for bit those of head.cu */
+ *     logits of single rows, bit for bit those of head.cu
+ * The copy lies by flips and sides that are drawn, all of one side too, or are not known. */
 #include "backend/cuda/screen.cu"
 
 #include "products.cuh"
@@ -88,8 +89,8 @@ struct bound_counts {
     double squares;          // of error / standard deviation
     unsigned long long most; // bits of |error| / bound
 };
-static __global__ void check_bound(const int8_t *q, const screen::row *rows, screen::columns c, screen::scratch s, const void *w,
-                                   const void *x, element e, int64_t out, int in, int64_t x_stride, const double *exact,
+static __global__ void check_bound(const __grid_constant__ screen::units q, const screen::row *rows, screen::columns c, screen::scratch s,
+                                   const void *w, const void *x, element e, int64_t out, int in, int64_t x_stride, const double *exact,
                                    bound_counts *counts) {
     int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
     int token = blockIdx.y;
@@ -103,7 +104,7 @@ static __global__ void check_bound(const int8_t *q, const screen::row *rows, scr
         double wk = (double)(load(w, row * in + k, e) * c.scale[k]) / r.step,
                xk = (double)(load(x, token * x_stride + k, e) * __bfloat162float(c.inverse[k])) / t.step, fw = wk - floor(wk),
                fx = xk - floor(xk);
-        int qk = q[row * s.pitch + k], pk = s.p[token * s.pitch + k];
+        int qk = *q.byte(row, k), pk = s.p[token * s.pitch + k];
         sum += qk * pk;
         variance += fw * (1 - fw) * pk * pk + fx * (1 - fx) * wk * wk;
     }
@@ -127,14 +128,14 @@ static __global__ void check_bound(const int8_t *q, const screen::row *rows, scr
 }
 
 /* A warp a pair: of each token the best lower bound; with reach how many rows' upper bounds are not below it. */
-static __global__ void look_at_all(const int8_t *q, const screen::row *rows, screen::scratch s, int64_t out, int in, float *best,
-                                   int *reach) {
+static __global__ void look_at_all(const __grid_constant__ screen::units q, const screen::row *rows, screen::scratch s, int64_t out, int in,
+                                   float *best, int *reach) {
     int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
     int token = blockIdx.y, sum = 0;
     if (row >= out)
         return;
     for (int k = 4 * threadIdx.x; k < in; k += 4 * 32) // rows end with zeros
-        sum = __dp4a(*reinterpret_cast<const int *>(q + row * s.pitch + k), *reinterpret_cast<const int *>(s.p + token * s.pitch + k), sum);
+        sum = __dp4a(*reinterpret_cast<const int *>(q.byte(row, k)), *reinterpret_cast<const int *>(s.p + token * s.pitch + k), sum);
     sum = __reduce_add_sync(0xffffffffu, sum);
     screen::row r = rows[row];
     screen::token t = s.tokens[token];
@@ -231,9 +232,10 @@ struct problem {
     float cap;
     int64_t x_stride;
     int budget;
+    const uint32_t *flips, *sm_sides; // any
     dweight w() const { return {d.w, out, in, e, nullptr}; }
     dmat x(int row = 0) const { return {static_cast<char *>(d.x) + row * x_stride * 2, x_stride, in, e}; }
-    dscreen screen() const { return {w(), cap, budget, d.copy, d.scratch, d.state, d.asked}; }
+    dscreen screen() const { return {w(), cap, budget, d.copy, d.scratch, d.state, d.asked, nullptr, flips, sm_sides}; }
 };
 
 /* Head and SAMPLE; with done, where that is 0. */
@@ -317,7 +319,7 @@ static bool check_rows_alone(const problem &p, const results &got, uint64_t seed
 
 /* Steps with rows that are not plain are left to others, as are those that are paused; so are all where they were left too often. */
 static bool check_pauses(const problem &p, const results &got) {
-    dscreen_state paused = {1, 2, 0, 0, 0, 0};
+    dscreen_state paused = {1, 2};
     results mixed = by_screen(p, 0, p.n_launched, p.n, false);
     bool fine = say(!mixed.state.is_done && !mixed.state.n_done && !mixed.state.n_left, "SCREENED ROWS THAT ARE NOT PLAIN");
     MUST(cudaMemcpy(d.state, &paused, sizeof paused, cudaMemcpyHostToDevice));
@@ -340,8 +342,8 @@ static bool check_bounds(const problem &p) {
     screen::scratch scratch = screen::scratch_at(at, p.in, p.n_launched);
     MUST(cudaMemset(d.c, 0, sizeof *d.c));
     dim3 grid((p.out + 7) / 8, n), block(32, 8);
-    check_bound<<<grid, block, 0, stream>>>(static_cast<int8_t *>(d.copy), screen::rows_of(&s), screen::columns_of(&s), scratch, d.w, d.x,
-                                            p.e, p.out, p.in, p.x_stride, d.exact, d.c);
+    check_bound<<<grid, block, 0, stream>>>(screen::units_of(&s), screen::rows_of(&s), screen::columns_of(&s), scratch, d.w, d.x, p.e,
+                                            p.out, p.in, p.x_stride, d.exact, d.c);
     bound_counts c;
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(&c, d.c, sizeof c, cudaMemcpyDeviceToHost));
@@ -368,9 +370,9 @@ static bool check_lists(const problem &p, bool *may_be_left) {
     unsigned long long untold = 0, lacking = 0;
     MUST(cudaMemcpy(d.best, best.data(), p.n * 4, cudaMemcpyHostToDevice));
     MUST(cudaMemset(d.reach, 0, p.n * 4));
-    look_at_all<<<grid, block, 0, stream>>>(static_cast<int8_t *>(d.copy), screen::rows_of(&head), s, p.out, p.in, d.best, nullptr);
+    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, p.out, p.in, d.best, nullptr);
     before_caps<<<1, p.n, 0, stream>>>(s, p.cap, d.best);
-    look_at_all<<<grid, block, 0, stream>>>(static_cast<int8_t *>(d.copy), screen::rows_of(&head), s, p.out, p.in, d.best, d.reach);
+    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, p.out, p.in, d.best, d.reach);
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(best.data(), d.best, p.n * 4, cudaMemcpyDeviceToHost));
     MUST(cudaMemcpy(reach.data(), d.reach, p.n * 4, cudaMemcpyDeviceToHost));
@@ -432,7 +434,12 @@ static bool check_bits(const problem &p) {
 }
 
 static void check(int out, int in, int n, int n_launched, int what, element e, float cap, uint64_t seed, bool spoilt) {
-    problem p = {out, in, n_launched, n, what, e, cap, in + 8 * (int64_t)(seed % 3), 0};
+    uint32_t flips[screen::MOST_PAGES / 32], sm_sides[SIDES_MOST_SMS / 32];
+    for (int i = 0; i < screen::MOST_PAGES / 32; i++)
+        flips[i] = (uint32_t)hash(seed + 1000 + i);
+    for (int i = 0; i < SIDES_MOST_SMS / 32; i++)
+        sm_sides[i] = (uint32_t)hash(seed + 2000 + i) | (seed % 4 == 0 ? ~0u : 0); // all of one side too
+    problem p = {out, in, n_launched, n, what, e, cap, in + 8 * (int64_t)(seed % 3), 0, seed % 4 == 1 ? nullptr : flips, sm_sides};
     printf("%d x %d, %d rows of %d, %s %s%s%s", out, in, n, n_launched, e == ELEMENT_BF16 ? "bf16" : "f16", KINDS[what],
            cap > 0 ? ", cap" : "", spoilt ? ", spoilt" : "");
     fflush(stdout);

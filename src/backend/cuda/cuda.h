@@ -86,12 +86,14 @@ struct backend {
     int64_t weight_bytes;
     struct {
         const struct weight *head; // that has a copy in 8 bits, among the weights; NULL: none
-        void *copy;
-        int64_t n_bytes; // that it takes, or would
-        bool left_out;   // there is not room enough for it
-        bool not_finite; // the head holds such elements, and its copy is of no use
+        void *copy;                // whole pages of sides.h
+        int64_t n_bytes;           // that it takes, or would
+        bool left_out;             // there is not room enough for it
+        bool not_finite;           // the head holds such elements, and its copy is of no use
+        uint32_t *flips;           // of the copy's pages (sides.h); NULL: sides are not known
     } screen;
     struct {
+        bool looked; // for sides
         struct dsides sides;
         struct near *all; // near.c
         void *at;         // of n_pages, among the weights
@@ -419,6 +421,8 @@ enum status near_check(struct error *err); // whether GYRE_NEAR, if it is set, i
 /* Bytes for all copies, once all weights have been counted; 0: there are none. */
 enum status near_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err);
 enum status near_copy(struct backend *b, struct error *err); // once they are there
+bool near_wanted(void);
+enum status near_sides(struct backend *b, struct error *err); // finds b->near.sides, once
 void near_release(struct backend *b);
 
 /* ---- step.c ---- */

@@ -235,10 +235,12 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
     int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers > 1 ? cluster_rank() : 0;
     share_of_block s = share_of<N>(a, rank);
     shared_places m = places_of(a, unaligned, full, empty);
-    filler<N, false, head_args> ring(a, m, s, &w_map, &x_map);
+    filler<N, head_args> ring(a, m, s, &w_map, &x_map);
     bool copies = threadIdx.x == CONSUMERS;
     if (copies) {
-        prepare_ring(a, m, &w_map, &x_map, GROUPS);
+        bulk_map_prefetch(&w_map);
+        bulk_map_prefetch(&x_map);
+        prepare_ring(a, m, GROUPS);
         if (!a.done)
             ring.begin();
     }

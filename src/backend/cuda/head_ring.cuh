@@ -47,12 +47,8 @@ static __device__ shared_places places_of(const ARGS &a, unsigned char *unaligne
     return m;
 }
 
-/* By the thread that copies. n_groups: warpgroups that multiply. */
-template <class ARGS>
-static __device__ void prepare_ring(const ARGS &a, const shared_places &m, const CUtensorMap *w_map, const CUtensorMap *x_map,
-                                    int n_groups) {
-    bulk_map_prefetch(w_map);
-    bulk_map_prefetch(x_map);
+/* Its barriers, by the thread that copies. n_groups: warpgroups that multiply. */
+template <class ARGS> static __device__ void prepare_ring(const ARGS &a, const shared_places &m, int n_groups) {
     for (int i = 0; i < a.n_stages; i++) {
         barrier_init(m.full + 8 * i, 1);
         barrier_init(m.empty + 8 * i, n_groups * a.sharers);
@@ -62,8 +58,19 @@ static __device__ void prepare_ring(const ARGS &a, const shared_places &m, const
 
 // ---- filling the ring -----------------------------------------------------------------------------------------------
 
-/* One thread's: brings W and x into the ring. MAY_LEAVE: W may be on its way when it is found that nothing is wanted. */
-template <int N, bool MAY_LEAVE, class ARGS> struct filler {
+/* A piece of the block's tokens. Two that share them copy half of it each, to both. */
+template <int N, class ARGS>
+static __device__ __forceinline__ void copy_x(const ARGS &a, const shared_places &m, const CUtensorMap *x_map, int rank, int first_token,
+                                              int piece, int slot, uint64_t policy) {
+    uint32_t full = m.full + 8 * slot, to = m.x + slot * N * PIECE_BYTES;
+    if (a.sharers == 2)
+        bulk_copy_box_to(3, to + rank * (N / 2 * PIECE_BYTES), x_map, piece * PIECE_BYTES, first_token + rank * (N / 2), full, policy);
+    else
+        bulk_copy_box(to, x_map, piece * PIECE_BYTES, first_token, full, policy);
+}
+
+/* One thread's: brings W and x into the ring. */
+template <int N, class ARGS> struct filler {
     const ARGS &a;
     const shared_places &m;
     const share_of_block &s;
@@ -79,40 +86,21 @@ template <int N, bool MAY_LEAVE, class ARGS> struct filler {
 
     __device__ void put_w(int slot) {
         uint32_t full = m.full + 8 * slot;
-        if (MAY_LEAVE)
-            barrier_expect_more(full, w_bytes);
-        else
-            barrier_expect(full, w_bytes + N * PIECE_BYTES);
+        barrier_expect(full, w_bytes + N * PIECE_BYTES);
         bulk_copy_box(m.w + slot * w_bytes, w_map, piece * PIECE_BYTES, tile * a.octets * 8, full, once);
         if (++piece == a.n_pieces) {
             piece = 0;
             tile += s.n_parts;
         }
     }
-    /* Two that share copy half of it each, to both. */
     __device__ void put_x(int slot) {
-        uint32_t full = m.full + 8 * slot, to = m.x + slot * N * PIECE_BYTES;
-        if (MAY_LEAVE)
-            barrier_expect(full, N * PIECE_BYTES); // and arrives
-        if (a.sharers == 2)
-            bulk_copy_box_to(3, to + s.rank * (N / 2 * PIECE_BYTES), x_map, x_piece * PIECE_BYTES, s.first_token + s.rank * (N / 2), full,
-                             often);
-        else
-            bulk_copy_box(to, x_map, x_piece * PIECE_BYTES, s.first_token, full, often);
+        copy_x<N>(a, m, x_map, s.rank, s.first_token, x_piece, slot, often);
         if (++x_piece == a.n_pieces)
             x_piece = 0;
     }
     __device__ void begin() {
         for (int i = 0; i < n_early; i++)
             put_w(i);
-    }
-    /* Nothing is wanted: what is on its way comes first. */
-    __device__ void leave() {
-        static_assert(MAY_LEAVE, "else barriers await x too");
-        for (int i = 0; i < n_early; i++)
-            barrier_arrive(m.full + 8 * i);
-        for (int i = 0; i < n_early; i++)
-            barrier_wait(m.full + 8 * i, 0);
     }
     /* Behind the wait for the node before. */
     __device__ void run() {

@@ -444,20 +444,24 @@ struct dscreen_state {
     uint32_t n_done, n_left; // steps that were screened; of which too many rows of w could have won, or that had what is not finite
     uint32_t recent;         // of the last 32 steps that were tried a bit each: it was left
     uint32_t n_again;        // copies that launch_screen_again has made
+    uint32_t claims[2];      // of what is whose, while a step runs (screen_units.cuh)
 };
 struct dscreen {
     struct dweight w; // the head, f16 or bf16, without bias
     float cap;        // of SOFTCAP; 0: none
     int budget;       // rows of w that may be looked at for a row of the step; 0: as many as are worth it
-    void *copy;       // screen_copy_bytes, filled by launch_screen_copy
+    void *copy;       // screen_copy_bytes, filled by launch_screen_copy; whole pages of sides.h, or nothing in it is near
     void *scratch;    // screen_scratch_bytes; nothing in it lives from one step to the next
     struct dscreen_state *state;
     int32_t *asked;         // in pinned memory: becomes 1 when launch_screen_again may help, once a pause; NULL: nobody asks
     struct dcounts *counts; // steps that were left, and that were not tried as steps are paused; NULL: nobody counts
+    const uint32_t *flips,
+        *sm_sides; // of the copy's first screen_pages_bytes and of multiprocessors (sides.h), on the host; NULL: sides are not known
 };
 /* Whether it can: x of w's element, its rows and w's at multiples of 16 bytes; no bias. */
 bool screen_takes(const struct dhead *a, struct dmat x, int n_rows);
 int64_t screen_copy_bytes(struct dweight w);                // beside the head's own: a little over half of that
+int64_t screen_pages_bytes(struct dweight w);               // of these, the rows: they lie on either side of the L2, near who reads them
 int64_t screen_scratch_bytes(struct dweight w, int n_rows); // for steps of up to so many rows
 /* When weights are there, once: writes s->copy from s->w. state is not looked at. Adds how many rows of w have elements that are not finite to *n_not_finite, on the
  * device: a head that has such is not to be screened. */

@@ -129,12 +129,22 @@ static void make_up(uint32_t *bits, int n) {
         bits[i] = (uint32_t)(i + 1) * 0x9E3779B9u;
 }
 
-static enum status find_sides(struct backend *b, struct error *err) {
+bool near_wanted(void) { return !is_named("0"); }
+
+enum status near_sides(struct backend *b, struct error *err) {
+    if (b->near.looked)
+        return OK;
     DEVICE_TRY(b, err, sides_find(b->stream, &b->near.sides), "finding the sides of its L2");
-    b->near.none = b->near.sides.none;
-    if (b->near.none && is_named("force"))
+    b->near.looked = true;
+    if (b->near.sides.none && is_named("force"))
         make_up(b->near.sides.sm, SIDES_MOST_SMS / 32);
-    else if (b->near.none)
+    return OK;
+}
+
+static enum status find_sides(struct backend *b, struct error *err) {
+    TRY(near_sides(b, err));
+    b->near.none = b->near.sides.none;
+    if (b->near.none && !is_named("force"))
         b->near.all->n = 0;
     return OK;
 }
@@ -166,7 +176,7 @@ static void choose(struct backend *b, int64_t room) {
 
 enum status near_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err) {
     *n_bytes = 0;
-    if (is_named("0"))
+    if (!near_wanted())
         return OK;
     b->near.all = xcalloc(1, sizeof *b->near.all);
     b->near.all->copies = xcalloc((size_t)p->n_ops, sizeof *b->near.all->copies);

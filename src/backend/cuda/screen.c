@@ -9,7 +9,8 @@
  *
  * The copy is made when the weights are there, of any head of 16 bits without a bias, wherever it came from. It takes half of the head's own
  * memory again: there is none where that is more than a SHARE-th of what the weights leave free, or where the head is so small that reading it
- * is not what a step waits for. In the environment GYRE_SCREEN=0 does without it, to measure; GYRE_SCREEN=n makes it of small heads too and lets
+ * is not what a step waits for. Its rows lie on the side of the L2 where they are read (screen_units.cuh), so it begins with a page; GYRE_NEAR=0 does without that.
+ * In the environment GYRE_SCREEN=0 does without it, to measure; GYRE_SCREEN=n makes it of small heads too and lets
  * steps look at no more than n rows of the head a token, for tests. With GYRE_LINEAR, which names the path of every product, there is none. */
 #include "backend/cuda/cuda.h"
 
@@ -44,17 +45,43 @@ int64_t screen_room(struct backend *b, const struct program *p) {
     if (!fits || !is_wanted(w.out * w.in * element_bytes(w.element)))
         return 0;
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
-        cudaGetLastError(); // then none counts as free
-    int64_t n_bytes = screen_copy_bytes(w);
+        cudaGetLastError();                                  // then none counts as free
+    int64_t n_bytes = screen_copy_bytes(w) + 2 * SIDES_PAGE; // it begins with a page, and its last may be measured
     b->screen.left_out = n_bytes > ((int64_t)free_bytes - b->weight_bytes) / SHARE;
     b->screen.n_bytes = n_bytes;
     b->screen.head = b->screen.left_out ? NULL : head->weights[0];
     return b->screen.left_out ? 0 : n_bytes;
 }
 
+/* Which side of the L2 the copy's pages are on, so that who reads them may be near (screen_units.cuh). */
+static enum status find_sides(struct backend *b, struct dweight w, struct error *err) {
+    int n_pages = (int)((screen_pages_bytes(w) + SIDES_PAGE - 1) / SIDES_PAGE);
+    struct dside_pages found;
+    if (!near_wanted())
+        return OK;
+    TRY(near_sides(b, err));
+    if (b->near.sides.none)
+        return OK;
+    b->screen.flips = xcalloc((size_t)n_pages / 32 + 1, sizeof *b->screen.flips);
+    DEVICE_TRY(b, err, sides_of_pages(b->stream, &b->near.sides, b->screen.copy, n_pages, b->screen.flips, &found),
+               "%s: finding the sides of %d pages", b->screen.head->name, n_pages);
+    if (found.none) {
+        free(b->screen.flips);
+        b->screen.flips = NULL;
+    }
+    return OK;
+}
+
+static struct dscreen copy_of(const struct backend *b) {
+    return (struct dscreen){.w = weight_on_device(b, b->screen.head)->matrix,
+                            .copy = b->screen.copy,
+                            .flips = b->screen.flips,
+                            .sm_sides = b->screen.flips ? b->near.sides.sm : NULL};
+}
+
 /* Of a head that holds what is not finite there is none. */
 static enum status copy_if_finite(struct backend *b, unsigned long long *n_on_device, struct error *err) {
-    struct dscreen s = {.w = weight_on_device(b, b->screen.head)->matrix, .copy = b->screen.copy};
+    struct dscreen s = copy_of(b);
     const char *name = b->screen.head->name;
     unsigned long long n_not_finite;
     DEVICE_TRY(b, err, cudaMemsetAsync(n_on_device, 0, sizeof n_not_finite, b->stream), "%s: copying it to 8 bits", name);
@@ -73,6 +100,8 @@ enum status screen_copy(struct backend *b, struct error *err) {
     unsigned long long *n_not_finite;
     if (!b->screen.head)
         return OK;
+    b->screen.copy = (char *)b->screen.copy + (-(uintptr_t)b->screen.copy & (SIDES_PAGE - 1));
+    TRY(find_sides(b, weight_on_device(b, b->screen.head)->matrix, err));
     TRY(memory_take(b, &n_not_finite, sizeof *n_not_finite, "a count", err));
     enum status st = copy_if_finite(b, n_not_finite, err);
     cudaFree(n_not_finite);
@@ -115,14 +144,14 @@ const int32_t *screen_done(const struct executable *exe, int n_rows) {
 }
 
 static struct dscreen screen_of(const struct executable *exe, const struct compiled_op *head) {
-    return (struct dscreen){.w = head->matrix[0],
-                            .cap = dhead_of(exe, head).cap,
-                            .budget = budget(),
-                            .copy = exe->backend->screen.copy,
-                            .scratch = exe->screen.scratch,
-                            .state = exe->screen.state,
-                            .asked = exe->screen.asked,
-                            .counts = exe->backend->counts};
+    struct dscreen s = copy_of(exe->backend);
+    s.cap = dhead_of(exe, head).cap;
+    s.budget = budget();
+    s.scratch = exe->screen.scratch;
+    s.state = exe->screen.state;
+    s.asked = exe->screen.asked;
+    s.counts = exe->backend->counts;
+    return s;
 }
 
 enum status screen_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x,

@@ -41,6 +41,8 @@
 #include "backend/cuda/screen_choice.cuh"
 #include "backend/cuda/screen_columns.cuh"
 
+#include <string.h>
+
 namespace screen {
 
 enum {
@@ -86,9 +88,10 @@ template <bool BF16, class SCALE> __device__ measured measure(const void *at, co
     return measured{warp_max(m.most), warp_sum(m.squares)};
 }
 
-/* n elements in steps, by the random bits of `stream` + place / 2, zeros behind them up to a multiple of 16. Sums are the block's, as in measure. */
-template <bool BF16, class SCALE>
-__device__ squares round_row(const void *at, const SCALE *scale, int n, float step, uint64_t stream, int8_t *to, squares *shared) {
+/* n elements in steps, to where to(element) says of each eight, by the random bits of `stream` + place / 2, zeros behind them up to a multiple of 16. Sums are the
+ * block's, as in measure. */
+template <bool BF16, class SCALE, class TO>
+__device__ squares round_row(const void *at, const SCALE *scale, int n, float step, uint64_t stream, TO to, squares *shared) {
     float inverse = 1 / step;
     squares s = {0, 0};
     int end = (n + 15) / 16 * 16;
@@ -105,7 +108,7 @@ __device__ squares round_row(const void *at, const SCALE *scale, int n, float st
             s.values += steps * steps, s.bytes += (float)(b * b);
             bytes[i / 4] |= (uint32_t)(b & 255) << i % 4 * 8;
         }
-        *reinterpret_cast<uint2 *>(to + k) = make_uint2(bytes[0], bytes[1]);
+        *reinterpret_cast<uint2 *>(to(k)) = make_uint2(bytes[0], bytes[1]);
     }
     s = squares{warp_sum(s.values), warp_sum(s.bytes)};
     if (threadIdx.x % 32 == 0)
@@ -136,7 +139,7 @@ __device__ inline float typical_row(const row *rows, int64_t out) {
 
 template <bool BF16>
 __global__ void __launch_bounds__(MOST_ROW_THREADS)
-    copy_weight(const char *w, int in, columns c, int8_t *q, int64_t pitch, row *rows, unsigned long long *n_not_finite) {
+    copy_weight(const char *w, int in, columns c, const __grid_constant__ units q, row *rows, unsigned long long *n_not_finite) {
     __shared__ measured shared[32];
     __shared__ squares sums[32];
     int64_t i = blockIdx.x;
@@ -146,7 +149,8 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
     measured m = measure<BF16>(at, c.scale, in, shared);
     bool fine = m.squares < INFINITY;
     float step = fine ? step_of(m.most) : 1;
-    squares s = round_row<BF16>(at, c.scale, fine ? in : 0, step, STREAM_W + i * ((in + 1) / 2), q + i * pitch, sums);
+    squares s = round_row<BF16>(
+        at, c.scale, fine ? in : 0, step, STREAM_W + i * ((in + 1) / 2), [&](int k) { return q.byte(i, k); }, sums);
     if (threadIdx.x == 0) {
         rows[i] = fine ? row_of(step, s) : row{1, INFINITY}; // it may always win, and nobody uses its bytes
         if (!fine && n_not_finite)
@@ -191,7 +195,8 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
     measured m = there ? measure<BF16>(at, w.columns.inverse, x.width, shared) : measured{0, 0};
     bool fine = there && m.squares < INFINITY;
     float step = fine ? step_of(m.most) : 1;
-    squares of_x = round_row<BF16>(at, w.columns.inverse, fine ? x.width : 0, step, STREAM_X, s.p + r * s.pitch, sums);
+    squares of_x = round_row<BF16>(
+        at, w.columns.inverse, fine ? x.width : 0, step, STREAM_X, [&](int k) { return s.p + r * s.pitch + k; }, sums);
     if (fine && is_watched)
         watch_columns<BF16>(at, x.width, w.columns);
     if (threadIdx.x != 0)
@@ -207,7 +212,7 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
 
 enum { MAX_BLOCKS = 160, ALIGNED = 256 };
 
-using product = void (*)(CUtensorMap, CUtensorMap, product_args);
+using product = void (*)(unit_maps, CUtensorMap, product_args);
 static product product_for(int n_rows) {
     switch (tokens_of(n_rows)) {
     case 8: return screen_product<8, 3>;
@@ -233,9 +238,9 @@ static int blocks_of(int sharers) {
     return found[sharers] < MAX_BLOCKS ? found[sharers] : MAX_BLOCKS;
 }
 
-static head_cut cut_of(int64_t out, int n_rows) {
+static head_cut cut_of(int n_rows) {
     int sharers = n_rows > 64 ? 2 : 1, n_blocks = blocks_of(sharers);
-    head_cut c = {octets_of(out, n_rows, n_blocks, sharers), n_blocks, MAX_STAGES, sharers};
+    head_cut c = {groups_of(n_rows) * (M_ROWS / 8), n_blocks, MAX_STAGES, sharers};
     while (c.n_stages > 2 && shared_bytes(n_rows, &c) > SHARED_MOST - static_bytes(n_rows))
         c.n_stages--;
     return c;
@@ -246,9 +251,19 @@ static head_cut cut_of(int64_t out, int n_rows) {
 static int64_t aligned(int64_t n) { return (n + ALIGNED - 1) / ALIGNED * ALIGNED; }
 static int64_t pitch_of(int64_t in) { return (in + 15) / 16 * 16; }
 
-static row *rows_of(const dscreen *s) {
-    return reinterpret_cast<row *>(static_cast<char *>(s->copy) + aligned(s->w.out * pitch_of(s->w.in)));
+static units units_of(const dscreen *s) {
+    units u = units_of(s->w.out, pitch_of(s->w.in));
+    int n_pages = (int)(bytes_of(u) / SIDES_PAGE);
+    u.at = static_cast<char *>(s->copy);
+    u.is_known = s->flips && s->sm_sides;
+    if (u.is_known) {
+        for (int i = 0; i < MOST_PAGES / 32 && i * 32 <= n_pages; i++)
+            u.flips[i] = s->flips[i];
+        memcpy(u.sm_sides, s->sm_sides, sizeof u.sm_sides);
+    }
+    return u;
 }
+static row *rows_of(const dscreen *s) { return reinterpret_cast<row *>(static_cast<char *>(s->copy) + aligned(bytes_of(units_of(s)))); }
 
 /* Places one behind the other; with base NULL only counted. */
 struct placing {
@@ -287,38 +302,38 @@ static scratch scratch_at(placing &p, int64_t in, int n_rows) {
 }
 
 static cudaError_t launch_product(const launch *l, int n_rows, const dscreen *s, const scratch &at) {
-    head_cut c = cut_of(s->w.out, n_rows);
-    CUtensorMap w_map, x_map;
-    if (!map_rows(&w_map, s->copy, at.pitch, s->w.out, at.pitch, c.octets * 8) ||
-        !map_rows(&x_map, at.p, at.pitch, n_rows, at.pitch, tokens_of(n_rows) / c.sharers))
+    head_cut c = cut_of(n_rows);
+    unit_maps w_maps;
+    CUtensorMap x_map;
+    product_args args = {units_of(s)};
+    if (!map_units(&w_maps, args.w) || !map_rows(&x_map, at.p, at.pitch, n_rows, at.pitch, tokens_of(n_rows) / c.sharers))
         return cudaErrorInvalidValue;
-    int n_tiles = up_to((int)s->w.out, c.octets * 8), token_tiles = token_tiles_of(n_rows), parts = parts_of(s->w.out, n_rows, &c);
-    int n_pieces = up_to((int)at.pitch, PIECE_BYTES);
+    int token_tiles = token_tiles_of(n_rows), n_shares = parts_of(s->w.out, n_rows, &c), n_pieces = up_to((int)at.pitch, PIECE_BYTES);
     int most_sum = 127 * 127 * (int)at.pitch; // and twice that is less than 2^31
-    product_args args = {rows_of(s),
-                         at.tokens,
-                         at.bests,
-                         at.n_found,
-                         at.found,
-                         at.is_wanted,
-                         n_pieces > 1,
-                         s->cap,
-                         0x1.fffp30f - most_sum,
-                         0x1.fffp30f - 2.0f * most_sum,
-                         n_pieces > LOOKS_AHEAD ? n_pieces - LOOKS_AHEAD : 0,
-                         MOST_FOUND,
-                         (int)s->w.out,
-                         n_rows,
-                         n_pieces,
-                         c.octets,
-                         n_tiles,
-                         c.n_stages,
-                         token_tiles,
-                         c.sharers};
+    args.rows = rows_of(s);
+    args.tokens = at.tokens;
+    args.bests = at.bests;
+    args.n_found = at.n_found;
+    args.found = at.found;
+    args.is_wanted = at.is_wanted;
+    args.by_turns = n_pieces > 1;
+    args.cap = s->cap;
+    args.most_needed = 0x1.fffp30f - most_sum;
+    args.most_beyond = 0x1.fffp30f - 2.0f * most_sum;
+    args.looks_at = n_pieces > LOOKS_AHEAD ? n_pieces - LOOKS_AHEAD : 0;
+    args.most_found = MOST_FOUND;
+    args.claims = s->state->claims;
+    args.n_rows = (int)s->w.out;
+    args.n_tokens = n_rows;
+    args.n_pieces = n_pieces;
+    args.octets = c.octets;
+    args.n_stages = c.n_stages;
+    args.token_tiles = token_tiles;
+    args.sharers = c.sharers;
     product k = product_for(n_rows);
     int shared = shared_bytes(n_rows, &c);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return launch_cluster(k, dim3(parts * token_tiles), c.sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared, l->stream, w_map,
+    return launch_cluster(k, dim3(n_shares * token_tiles), c.sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared, l->stream, w_maps,
                           x_map, args);
 }
 
@@ -330,8 +345,8 @@ static int row_threads(int64_t in) {
 
 static void put_copy(cudaStream_t stream, const dscreen *s, const columns &c, unsigned long long *n_not_finite) {
     auto kernel = s->w.element == ELEMENT_BF16 ? copy_weight<true> : copy_weight<false>;
-    kernel<<<dim3((unsigned)s->w.out), dim3(row_threads(s->w.in)), 0, stream>>>(
-        static_cast<const char *>(s->w.at), (int)s->w.in, c, static_cast<int8_t *>(s->copy), pitch_of(s->w.in), rows_of(s), n_not_finite);
+    kernel<<<dim3((unsigned)s->w.out), dim3(row_threads(s->w.in)), 0, stream>>>(static_cast<const char *>(s->w.at), (int)s->w.in, c,
+                                                                                units_of(s), rows_of(s), n_not_finite);
 }
 
 template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows, const dscreen *s, dmat x, const scratch &at) {
@@ -358,10 +373,12 @@ bool screen_takes(const struct dhead *a, struct dmat x, int n_rows) {
            a->w.out < 1 << 24 && a->w.in >= 8 && a->w.in <= 65536; // twice sums of 127 * 127 in 31 bits
 }
 
+int64_t screen_pages_bytes(struct dweight w) { return screen::bytes_of(screen::units_of(w.out, screen::pitch_of(w.in))); }
+
 int64_t screen_copy_bytes(struct dweight w) {
     screen::placing p = {};
     screen::columns_at(p, w.in);
-    return screen::aligned(w.out * screen::pitch_of(w.in)) + screen::aligned(w.out * (int64_t)sizeof(screen::row)) + p.n_bytes;
+    return screen::aligned(screen_pages_bytes(w)) + screen::aligned(w.out * (int64_t)sizeof(screen::row)) + p.n_bytes;
 }
 
 int64_t screen_scratch_bytes(struct dweight w, int n_rows) {
@@ -373,6 +390,7 @@ int64_t screen_scratch_bytes(struct dweight w, int n_rows) {
 void launch_screen_copy(cudaStream_t stream, const struct dscreen *s, unsigned long long *n_not_finite) {
     screen::columns c = screen::columns_of(s);
     auto measure = s->w.element == ELEMENT_BF16 ? screen::measure_columns<true> : screen::measure_columns<false>;
+    cudaMemsetAsync(s->copy, 0, screen_pages_bytes(s->w), stream); // rows beyond the last are multiplied too
     screen::begin_columns<<<dim3(up_to((int)s->w.in, screen::COLUMN_THREADS)), dim3(screen::COLUMN_THREADS), 0, stream>>>(c, (int)s->w.in);
     measure<<<dim3(up_to((int)s->w.in, 256), screen::COLUMN_BLOCKS), dim3(screen::COLUMN_THREADS), 0, stream>>>(
         static_cast<const char *>(s->w.at), s->w.out, (int)s->w.in, c);

@@ -1,6 +1,7 @@
 /* screen_product.cuh - of screen.cu: the product of bytes, and which of its sums stand for rows that may win.
  *
- * Blocks, tiles, the ring and who shares x are those of head.cu (head_ring.cuh); a stage has 128 elements of each row. What differs is the end of a tile:
+ * The ring and who shares x are those of head.cu (head_ring.cuh); a stage has 128 elements of each row. W comes in units of 64 rows, near the multiprocessor that
+ * reads them (screen_units.cuh). A block does one for each of its warpgroups at a time, a tile. What differs besides is the end of a tile:
  *
  *     A sum is of interest if row.step * (sum + spread) + row.size * slack >= best, best[token] being the best lower bound known so far, that is if
  *     sum >= best / row.step - slack * row.size / row.step - spread. While the tensor core has the tile, a warp writes down for each token the least
@@ -16,8 +17,8 @@
  * reach the final `best` are on them always. */
 #pragma once
 
-#include "backend/cuda/head_ring.cuh"
 #include "backend/cuda/screen_bound.cuh"
+#include "backend/cuda/screen_units.cuh"
 #include "backend/cuda/wgmma_int8.cuh"
 
 namespace screen {
@@ -37,6 +38,7 @@ struct candidate {
 };
 
 struct product_args {
+    units w;
     const row *rows;
     const token *tokens;
     float *bests;     // [tokens]
@@ -48,8 +50,9 @@ struct product_args {
     float most_needed, most_beyond; // of thresholds: with a sum they stay in 31 bits
     int looks_at;                   // the piece during which thresholds are made
     int most_found;
-    int n_rows; // of W
-    int n_tokens, n_pieces, octets, n_tiles, n_stages, token_tiles, sharers;
+    uint32_t *claims; // [token tile]
+    int n_rows;       // of W
+    int n_tokens, n_pieces, octets, n_stages, token_tiles, sharers;
 };
 
 // ---- what may win ---------------------------------------------------------------------------------------------------
@@ -76,16 +79,12 @@ template <int N, int WARPS> struct watch {
 
 /* The lane's two rows of a tile, 8 apart. step: NaN of a row that is not there. */
 struct lane_rows {
-    int first; // of the warp
     float step[2], size[2];
-    __device__ lane_rows(const product_args &a, int tile) {
-        int of_tile = threadIdx.x / 32 * 16, mine = of_tile + threadIdx.x % 32 / 4;
-        first = tile * a.octets * 8 + of_tile;
+    __device__ lane_rows(const product_args &a, const share &s, int tile) {
+        int mine = tile + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int at = tile * a.octets * 8 + mine + 8 * i;
-            bool there = mine + 8 * i < a.octets * 8 && at < a.n_rows;
-            row r = there ? a.rows[at] : row{NAN, 0};
+            row r = mine + 8 * i < s.end ? a.rows[mine + 8 * i] : row{NAN, 0};
             step[i] = r.step, size[i] = r.size;
         }
     }
@@ -97,17 +96,16 @@ __device__ inline void push(const product_args &a, int token, int row, float upp
         a.found[(int64_t)token * a.most_found + at] = candidate{row, upper};
 }
 
-/* The first n notes of a warp, of that tile: all lanes, a sum each. What may win goes on the list, and may raise what is best. */
-template <int N, class W>
-__device__ __forceinline__ void look_closer(const product_args &a, const share_of_block &s, W &w, int tile, int n) {
+/* The first n notes of a warp, of that tile, which is its first row: all lanes, a sum each. What may win goes on the list, and may raise what is best. */
+template <int N, class W> __device__ __forceinline__ void look_closer(const product_args &a, const share &s, W &w, int tile, int n) {
     int i = threadIdx.x % 32, warp = threadIdx.x / 32;
     __syncwarp(); // the notes are there
 #pragma unroll 1
     for (int note = 0; note < n; note++) {
         uint32_t from = w.noted[warp].from[note];
-        int of_tile = warp * 16 + from % 32 / 4 + i / 2 % 2 * 8, at = tile * a.octets * 8 + of_tile;
+        int at = tile + warp * 16 + from % 32 / 4 + i / 2 % 2 * 8;
         int token = (from / 32 + i / 4) * 8 + from % 4 * 2 + i % 2;
-        if (i >= N / 2 || of_tile >= a.octets * 8 || at >= a.n_rows)
+        if (i >= N / 2 || at >= s.end)
             continue;
         row r = a.rows[at];
         float sum = (float)w.noted[warp].sums[note][i], off = r.size * w.slack[token];
@@ -220,7 +218,7 @@ template <int N, class W> __device__ __forceinline__ void set_reach(const produc
 
 /* What of a tile may win is noted, by lane and 64 tokens; n: notes so far. There is room for what a tile has mostly; else they are looked at here. */
 template <int N, class W>
-__device__ __forceinline__ void note_candidates(const product_args &a, const share_of_block &s, W &w, int tile, const int (&beyond)[2],
+__device__ __forceinline__ void note_candidates(const product_args &a, const share &s, W &w, int tile, const int (&beyond)[2],
                                                 const int (&sums)[N / 2], int &n) {
     constexpr int EIGHTS = N / 8, AT_ONCE = EIGHTS < 8 ? EIGHTS : 8, SOME = AT_ONCE < 2 ? 1 : 2;
     static_assert(AT_ONCE * 4 <= NOTE, "");
@@ -273,7 +271,7 @@ __device__ __forceinline__ int threads_count(int barrier, int n_threads, bool x)
 }
 
 /* What others know of a token comes to this block, and the other way round. `coming`: what was read some time ago. */
-template <int N, class W> __device__ void exchange(const product_args &a, const share_of_block &s, W &w, float &coming) {
+template <int N, class W> __device__ void exchange(const product_args &a, const share &s, W &w, float &coming) {
     int t = threadIdx.x;
     if (t >= N || s.first_token + t >= a.n_tokens)
         return;
@@ -287,14 +285,13 @@ template <int N, class W> __device__ void exchange(const product_args &a, const 
 
 /* The block's first tile has raised its bests: those of other blocks join before any sum is compared with them. A block that is ahead of most would note
  * too much: it waits until nearly all tokens, if they are many, have a better one elsewhere, but not for long. */
-template <int N, class W>
-__device__ void meet_others(const product_args &a, const share_of_block &s, W &w, int n_consumers, float &coming) {
+template <int N, class W> __device__ void meet_others(const product_args &a, const share &s, W &w, int n_consumers, float &coming) {
     int t = threadIdx.x;
     threads_sync(1, n_consumers); // all warps' are there
     if (t < N && a.cap > 0)
         w.best[t] = before_cap(w.best[t], w.step[t], a.cap);
     float own = t < N ? w.best[t] : INFINITY;
-    int n_waiting = threads_count(1, n_consumers, own < INFINITY), n_tries = n_waiting >= 64 && s.n_parts > 16 ? MOST_TRIES : 2;
+    int n_waiting = threads_count(1, n_consumers, own < INFINITY), n_tries = n_waiting >= 64 && s.n_shares > 16 ? MOST_TRIES : 2;
     for (int i = 0, n_better = 0; i < n_tries && n_better < n_waiting - n_waiting / 32; i++) {
         exchange<N>(a, s, w, coming);
         n_better = threads_count(1, n_consumers, own < INFINITY && coming > own);
@@ -305,7 +302,7 @@ __device__ void meet_others(const product_args &a, const share_of_block &s, W &w
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-template <int N, class W> __device__ void watch_tokens(const product_args &a, const share_of_block &s, W &w, int n_consumers) {
+template <int N, class W> __device__ void watch_tokens(const product_args &a, const share &s, W &w, int n_consumers) {
     for (int t = threadIdx.x; t < N; t += n_consumers) {
         bool there = s.first_token + t < a.n_tokens;
         token k = there ? a.tokens[s.first_token + t] : token{1, 0, 0};
@@ -318,8 +315,7 @@ template <int N, class W> __device__ void watch_tokens(const product_args &a, co
 }
 
 /* Of the list what still may win. What the last tile has raised is told too: who chooses makes logits of all that reach the best he knows. */
-template <int N, class W>
-__device__ void tell_candidates(const product_args &a, const share_of_block &s, W &w, int n_consumers, float coming) {
+template <int N, class W> __device__ void tell_candidates(const product_args &a, const share &s, W &w, int n_consumers, float coming) {
     int t = threadIdx.x;
     threads_sync(1, n_consumers); // all have listed theirs, and raised what is best
     exchange<N>(a, s, w, coming);
@@ -329,33 +325,62 @@ __device__ void tell_candidates(const product_args &a, const share_of_block &s, 
             push(a, s.first_token + w.list[i].token(), w.list[i].row(), w.list[i].upper);
 }
 
+/* Numbers of barriers are constants, else all sixteen are the block's. */
+__device__ __forceinline__ void warpgroup_sync() {
+    int group = threadIdx.x / WARPGROUP;
+    if (group == 0)
+        threads_sync(3, WARPGROUP);
+    else if (group == 1)
+        threads_sync(4, WARPGROUP);
+    else
+        threads_sync(5, WARPGROUP);
+}
+
+/* Stages of a tile of which the warpgroup has no rows. */
+__device__ __forceinline__ void let_pass(const product_args &a, const shared_places &m, uint32_t empty_there, ring_place &at) {
+    for (int piece = 0; piece < a.n_pieces; piece++) {
+        barrier_wait(m.full + 8 * at.slot, at.parity);
+        warpgroup_sync(); // all warps have seen it
+        if (empty_there)
+            barrier_arrive_at_rank(empty_there + 8 * at.slot);
+        at.step();
+    }
+}
+
 /* Registers that the copying warpgroup leaves go to the others' sums (setmaxnreg). */
 template <int N, int GROUPS>
 __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
-    screen_product(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+    screen_product(const __grid_constant__ unit_maps w_maps, const __grid_constant__ CUtensorMap x_map,
                    const __grid_constant__ product_args a) {
     constexpr int CONSUMERS = GROUPS * WARPGROUP, WARPS = CONSUMERS / 32;
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     __shared__ __align__(16) watch<N, WARPS> watched;
-    int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers > 1 ? cluster_rank() : 0;
-    share_of_block s = share_of<N>(a, rank);
+    __shared__ int claimed;
+    __shared__ bool begun;
+    int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers > 1 ? cluster_rank() : 0, role = warp - WARPS;
+    int n_shares = gridDim.x / a.token_tiles, token_tile = blockIdx.x / n_shares;
     shared_places m = places_of(a, unaligned, full, empty);
-    filler<N, true, product_args> ring(a, m, s, &w_map, &x_map);
-    bool copies = threadIdx.x == CONSUMERS, begun = false;
-    if (copies) {
-        prepare_ring(a, m, &w_map, &x_map, GROUPS);
+    if (threadIdx.x == CONSUMERS) {
+        claimed = claim_share(a.w, a.claims + token_tile, n_shares);
         begun = *reinterpret_cast<const volatile int32_t *>(a.is_wanted) != 0; // of this step or the one before: a guess
-        if (begun)
-            ring.begin();
+        bulk_map_prefetch(w_maps.of_half);
+        bulk_map_prefetch(w_maps.of_half + 1);
+        bulk_map_prefetch(&x_map);
+        prepare_ring(a, m, GROUPS);
     }
-    __syncthreads(); // the barriers are ready
+    __syncthreads(); // the barriers are ready, and the share is known
+    share s = share_of_units<N, GROUPS>(a, rank, token_tile, claimed, n_shares);
+    units_filler<N, GROUPS, product_args> ring(a, m, s);
+    bool copies = role >= 0 && role <= GROUPS && threadIdx.x % 32 == 0, copies_tokens = copies && role == GROUPS;
+    if (copies && !copies_tokens && begun)
+        ring.copy_units(&w_maps, role, 0, ring.n_early);
     if (a.sharers > 1)
-        cluster_sync(); // those of both blocks
+        cluster_sync(); // the barriers of both blocks
     let_next_start();
     wait_for_previous();
     if (!*a.is_wanted) { // by any block
-        if (begun)
+        if (copies_tokens && begun)
             ring.leave();
         return;
     }
@@ -364,10 +389,10 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
             registers_fewer<32>();
         else
             registers_fewer<40>();
-        if (copies && !begun)
-            ring.begin();
-        if (copies)
-            ring.run();
+        if (copies_tokens)
+            ring.copy_tokens(&x_map);
+        else if (copies)
+            ring.copy_units(&w_maps, role, begun ? ring.n_early : 0, ring.n);
         __syncwarp();
     } else {
         if (GROUPS == 3)
@@ -382,18 +407,24 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
             empty_there = address_at_rank(m.empty, threadIdx.x % 32);
         int sums[N / 2], n_noted = 0;
         float coming = -INFINITY;
-        int last = 0;
-        for (int pass = 0, tile = s.part; pass < s.n_passes; pass++, tile += s.n_parts) {
-            bool begins = GROUPS == 2 && a.by_turns && pass == 0, is_first = warp < WARPS / 2;
+        int last = 0, tile = s.first * M_ROWS;
+        for (int pass = 0; pass < s.n_passes; pass++, tile += GROUPS * M_ROWS) {
+            if (warp / 4 + pass * GROUPS >= s.n) {
+                let_pass(a, m, empty_there, at);
+                if (pass == 0)
+                    meet_others<N>(a, s, watched, CONSUMERS, coming);
+                continue;
+            }
+            bool begins = GROUPS == 2 && a.by_turns && pass == 0 && s.n > 1, is_first = warp < WARPS / 2;
             if (begins && !is_first)
                 threads_sync(2, CONSUMERS); // the first warpgroup is a piece ahead
-            lane_rows r(a, tile);
+            lane_rows r(a, s, tile);
             int beyond[2];
             multiply<int8_product<N>, N>(a, m, empty_there, at, sums, [&](int piece) {
                 if (begins && is_first && piece == 1)
                     threads_arrive(2, 2 * WARPGROUP);
                 if (pass > 0 && piece == a.looks_at / 2) {
-                    look_closer<N>(a, s, watched, tile - s.n_parts, n_noted);
+                    look_closer<N>(a, s, watched, last, n_noted);
                     n_noted = 0;
                     exchange<N>(a, s, watched, coming);
                 }

@@ -262,5 +262,6 @@ enum status cuda_place_weights(struct backend *b, const struct program *p, struc
 void weights_release(struct backend *b) {
     cudaFree(b->weights);
     near_release(b);
+    free(b->screen.flips);
     free(b->placed);
 }
