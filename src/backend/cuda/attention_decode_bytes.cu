@@ -20,7 +20,7 @@
  * multiprocessor, 80 registers a thread and two tiles in a ring, 16.2 for 14.4 us at 128 x 272, 50.7 for 46.6 at 512 x 272; two more warps
  * that make the next pair's queries meanwhile, nothing.
  *
- * Steps of more pairs than attention_decode_warps.cu has warps go there, of one token a sequence and 128 channels.
+ * Steps of more than 264 pairs (attention_team) are attention_decode_warps.cu's, of one token a sequence and 128 channels.
  *
  * Where pairs are few, SHARE blocks of a cluster take the tiles of one in turn; at its end the others leave their sums in the shared
  * memory of the first (st.async, counted by a barrier there). One block of SHARE warpgroups was tried: it has to wait for the

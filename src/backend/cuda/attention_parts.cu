@@ -4,7 +4,8 @@
  * ten tiles, so a sequence is cut where the device would else have too little to do at once, or one block would work longer than
  * all others: a part has the step's tiles divided by the parts that run at once, LEAST at least, and a sequence of half as many more
  * stays whole, as do all of up to WHOLE tiles for each of the blocks that share it. (Parts of 4 tiles wherever a sequence has more than 5,
- * whatever else the step holds, cost 59 us where 128 sequences of 528 tokens are to be read in 16.)
+ * whatever else the step holds, cost 59 us where 128 sequences of 528 tokens are to be read in 16.) Where warps take pairs the number of
+ * parts is rounded down: a few more than there are warps would begin when all others end.
  *
  * A list is of sequences with few tokens in this step, or with many: least_tokens to most_tokens. The groups of columns of a sequence
  * stand last first, as the last see most keys and had better not be begun at the end.
@@ -17,8 +18,9 @@ enum { THREADS = 1024, TILE = 64, WHOLE = 14, LEAST = 8 };
 enum { AT_ONCE = 16 };
 struct lists {
     dparts list[AT_ONCE];
-    int at_once[AT_ONCE]; // of a list: parts that run at once
-    int share[AT_ONCE];   // blocks that share a pair of a part and a KV head
+    int at_once[AT_ONCE];  // of a list: parts that run at once
+    int share[AT_ONCE];    // blocks that share a pair of a part and a KV head
+    bool no_more[AT_ONCE]; // parts than run at once, as far as cuts decide it
 };
 
 /* How the columns and keys of a sequence are cut: n_groups groups of columns, each into n_parts. */
@@ -27,10 +29,10 @@ struct cut {
 };
 
 /* tiles: of a part. */
-static __device__ int n_parts_of(int n_tiles, int tiles, int most, int whole) {
+static __device__ int n_parts_of(int n_tiles, int tiles, int most, int whole, bool no_more) {
     if (n_tiles <= max(whole, tiles + tiles / 2))
         return 1;
-    return max(1, min(most, (n_tiles + tiles - 1) / tiles));
+    return max(1, min(most, (n_tiles + (no_more ? 0 : tiles - 1)) / tiles));
 }
 
 /* The first key that a token sees. */
@@ -43,9 +45,9 @@ static __device__ int tiles_of(const dparts &p, int n_tokens, int position) {
     return (position + n_tokens - 1) / TILE - first_key(p, position) / TILE + 1;
 }
 
-static __device__ cut cut_sequence(const dparts &p, int n_tokens, int position, int tiles, int whole) {
+static __device__ cut cut_sequence(const dparts &p, int n_tokens, int position, int tiles, int whole, bool no_more) {
     int columns = n_tokens * p.per_kv, n_groups = (columns + p.columns - 1) / p.columns;
-    return {columns, n_groups, n_parts_of(tiles_of(p, n_tokens, position), tiles, p.max_split / n_groups, whole)};
+    return {columns, n_groups, n_parts_of(tiles_of(p, n_tokens, position), tiles, p.max_split / n_groups, whole, no_more)};
 }
 
 /* Inclusive sum over the threads before and this one. */
@@ -111,7 +113,7 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
         if (n_tokens >= p.least_tokens && n_tokens <= p.most_tokens) {
             row = plan.query_start[s];
             position = plan.position[row];
-            c = cut_sequence(p, n_tokens, position, tiles, WHOLE * all.share[blockIdx.x]);
+            c = cut_sequence(p, n_tokens, position, tiles, WHOLE * all.share[blockIdx.x], all.no_more[blockIdx.x]);
         }
         int n = c.n_groups * c.n_parts, end = base + scan(n, shared), n_sums = c.n_parts > 1 ? n : 0;
         int end_sums = base_sums + scan(n_sums, shared);
@@ -161,9 +163,9 @@ int attention_teams(int n_warps) { return 8 / n_warps * multiprocessors(); }
 
 int attention_team(int n_seqs, int n_kv_heads) {
     int64_t pairs = (int64_t)n_seqs * n_kv_heads;
-    if (pairs > attention_teams(1) / 4 * 3)
+    if (pairs > attention_teams(2))
         return 1;
-    return pairs > attention_teams(2) / 2 && pairs <= attention_teams(2) ? 2 : 0;
+    return pairs > attention_teams(2) / 2 ? 2 : 0;
 }
 
 bool attention_takes_warps(const launch *l, element cache, int head_dim, int per_kv, int n_kv_heads) {
@@ -182,6 +184,7 @@ void launch_attention_parts(const launch *l, const dparts *parts, int n, int str
             bool warps = attention_takes_warps(l, p.cache, p.head_dim, p.per_kv, p.n_kv_heads);
             int at_once = warps ? attention_teams(attention_team(l->n_seqs, p.n_kv_heads)) : attention_clusters(p.head_dim, share);
             some.share[k] = share;
+            some.no_more[k] = warps;
             some.at_once[k] = max(1, at_once / p.n_kv_heads);
         }
         launch_node(attention_parts, k, THREADS, 0, l->stream, l->plan, some);

@@ -577,9 +577,8 @@ void launch_attention_decode_bytes(const struct launch *l, const struct dattenti
 
 /* ---- attention_decode_warps.cu: of these 128 channels and up to 8 query heads to a KV head, where sequences have one token each ---- */
 int attention_teams(int n_warps); // of so many warps, that compute at once, each a pair of a part and a KV head
-/* How many warps take a pair of a sequence and a KV head together: one where most of the warps have a pair, two where there are no more pairs
- * than teams of two, and half as many at least; 0 where attention_decode_bytes.cu takes them: few pairs, and those between, for which one warp is
- * too slow where contexts are long. */
+/* How many warps take a pair of a sequence and a KV head together: one where there are more pairs than teams of two, two where there are half as
+ * many at least; 0 where attention_decode_bytes.cu takes them. */
 int attention_team(int n_seqs, int n_kv_heads);
 bool attention_takes_warps(const struct launch *l, enum element cache, int head_dim, int per_kv, int n_kv_heads); // whether a step does
 /* Queries of half precision or float32. */
