@@ -460,26 +460,11 @@ __attribute__((always_inline)) static inline void multiply(float (*restrict sums
  * device, where it is compared). An element that is no number makes the sum none. */
 enum { CUT = 13, NO_EXPONENT = -64 };
 
-static inline int32_t exponent_of(float f) {
-    int32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return (bits >> 23 & 255) - 127;
-}
+static inline int32_t exponent_of(float f) { return (int32_t)(bits_of_float(f) >> 23 & 255) - 127; }
 static inline int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 static inline int32_t exponent_of_e4m3(float f) { return f == 0 ? NO_EXPONENT : larger(exponent_of(f), -6); }
-static inline float power_of(int32_t exponent) {
-    int32_t bits = (127 + exponent) << 23;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-static inline float cut(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    bits &= ~0u << (23 - CUT);
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
+static inline float power_of(int32_t exponent) { return float_of_bits(EXPONENT(127 + exponent)); }
+static inline float cut(float f) { return float_of_bits(bits_of_float(f) & ~0u << (23 - CUT)); }
 
 struct left_of_e4m3 {
     int32_t exponent[MOST_K][ROWS];
