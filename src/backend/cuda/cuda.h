@@ -139,7 +139,7 @@ void caches_release(struct backend *b);
 /* ---- weights.c ---- */
 enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
 const struct placed *weight_on_device(const struct backend *b, const struct weight *w); // NULL for NULL
-struct placed *placed_on_device(struct backend *b, const struct weight *w);
+struct placed *placed_on_device(const struct backend *b, const struct weight *w);
 void weights_release(struct backend *b);
 bool part_is_plain(const struct weight_part *part);
 

@@ -8,6 +8,8 @@ enum { PLACE = 512 };             // what the device's allocator rounds to
 enum { LIBRARIES = 160 << 20 };   // modules that load and graphs that are instantiated later than the question is asked
 static const double SHARE = 0.92; // of the device, unless somebody says another
 
+static int64_t that_may_be_taken(size_t total, double share) { return (int64_t)((double)total * (share > 0 ? share : SHARE)); }
+
 enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err) {
     size_t free_bytes = 0, total = 0;
     if (cudaMalloc((void **)out, (size_t)MAX(n_bytes, 1)) == cudaSuccess)
@@ -31,7 +33,7 @@ enum status cuda_cache_room(struct backend *b, const struct program *p, struct b
     memcpy(b->table_width, table_width, sizeof b->table_width);
     TRY(step_sized(b, p, bucket, &step, err));
     DEVICE_TRY(b, err, cudaMemGetInfo(&free_bytes, &total), "asking for its memory");
-    int64_t may = (int64_t)((double)total * (share > 0 ? share : SHARE)), held = (int64_t)(total - free_bytes);
+    int64_t may = that_may_be_taken(total, share), held = (int64_t)(total - free_bytes);
     *out = may - held - step - LIBRARIES;
     *out -= MIN(cache_waste(b, p, b->block_size ? b->block_size : 64, MAX(*out, 0)), MAX(*out, 0) / 2);
     if (*out > 0)
@@ -47,8 +49,7 @@ int64_t memory_left(const struct backend *b) {
     size_t free_bytes = 0, total = 0;
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
         cudaGetLastError();
-    int64_t may = (int64_t)((double)total * (b->memory_share > 0 ? b->memory_share : SHARE));
-    return MAX(may - (int64_t)(total - free_bytes), 0);
+    return MAX(that_may_be_taken(total, b->memory_share) - (int64_t)(total - free_bytes), 0);
 }
 
 void cuda_memory(const struct executable *exe, struct device_memory *out) {

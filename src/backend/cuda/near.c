@@ -7,7 +7,8 @@
  *
  * Copies are made when the weights are there, from what is there; nothing writes weights after that. A copy takes twice its weight and more, as either side has
  * all of it. Weights of one shape have copies together, the largest first, as far as all that is no more than a SHARE-th of what the weights leave of the
- * memory that may be taken (gpu_memory_utilization). There are none where the device has no two sides. Results are the same to the bit either way.
+ * memory that may be taken (gpu_memory_utilization). There are none where the device has no two sides, nor of a weight whose copy would be more than
+ * NEAR_MOST_PAGES pages (some 230 MB of weight). Results are the same to the bit either way.
  *
  * In the environment GYRE_NEAR=0 does without them, to measure; GYRE_NEAR=force makes them of small weights too, whatever they take, and by made-up sides
  * where the device has none, for tests. */
@@ -40,7 +41,7 @@ struct kind {
     int n;
     struct dnear near[NEAR_SHAPES]; // of each; at NULL yet
     int n_shapes, n_pages;          // n_pages: of all
-    bool is_in;
+    bool is_judged, is_in;
 };
 
 struct near_copy {
@@ -149,28 +150,25 @@ static enum status find_sides(struct backend *b, struct error *err) {
     return OK;
 }
 
-static struct kind *largest_left(struct near *all, int64_t least) {
+static struct kind *largest_left(struct near *all) {
     struct kind *largest = NULL;
     for (int i = 0; i < all->n_kinds; i++) {
         struct kind *k = &all->kinds[i];
-        int64_t size = k->like.out * k->like.in;
-        if (!k->is_in && k->n > 0 && size < least && (!largest || size > largest->like.out * largest->like.in))
+        if (!k->is_judged && k->n > 0 && (!largest || k->like.out * k->like.in > largest->like.out * largest->like.in))
             largest = k;
     }
     return largest;
 }
 
-/* Kinds, the largest first, until one has no room. */
+/* Kinds that have room, the largest first. */
 static void choose(struct backend *b, int64_t room) {
-    int64_t least = INT64_MAX;
-    for (struct kind *k; (k = largest_left(b->near.all, least));) {
+    for (struct kind *k; (k = largest_left(b->near.all));) {
+        k->is_judged = true;
         k->is_in = (int64_t)(b->near.n_pages + k->n_pages) * SIDES_PAGE <= room || is_named("force");
-        if (!k->is_in) {
+        if (k->is_in)
+            b->near.n_pages += k->n_pages;
+        else
             b->near.n_left_out += k->n;
-            least = k->like.out * k->like.in;
-            continue;
-        }
-        b->near.n_pages += k->n_pages;
     }
 }
 

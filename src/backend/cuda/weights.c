@@ -43,19 +43,13 @@ static size_t slot_of(const struct backend *b, const struct weight *w) {
     return i;
 }
 
-const struct placed *weight_on_device(const struct backend *b, const struct weight *w) {
-    if (!w)
-        return NULL;
-    const struct placed *found = &b->placed[slot_of(b, w)];
-    BUG_IF(found->weight != w);
-    return found;
-}
-
-struct placed *placed_on_device(struct backend *b, const struct weight *w) {
+struct placed *placed_on_device(const struct backend *b, const struct weight *w) {
     struct placed *found = &b->placed[slot_of(b, w)];
     BUG_IF(found->weight != w);
     return found;
 }
+
+const struct placed *weight_on_device(const struct backend *b, const struct weight *w) { return w ? placed_on_device(b, w) : NULL; }
 
 // ---- elements ---------------------------------------------------------------------------------------------------
 
