@@ -211,7 +211,7 @@ build/cuda/tests/%.o: tests/cuda/%.c
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include -c -o $@ $<
 # Products alone, against double precision; in build/racecheck as racecheck has them.
 PRODUCT_TESTS := $(addprefix build/cuda/test_,tiles wide split large)
-$(PRODUCT_TESTS) $(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): build/%: $(wildcard tests/cuda/*.cuh) $(KERNEL_HEADERS) $(wildcard src/backend/cuda/*.cuh)
+$(PRODUCT_TESTS) $(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): build/%: $(wildcard tests/cuda/*.cuh) $(KERNEL_HEADERS) src/backend/cuda/near.cu $(wildcard src/backend/cuda/*.cuh)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC) -O3 $(if $(findstring racecheck,$@),-DGYRE_RACECHECK) -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ \
 	    tests/cuda/$(@F).cu src/backend/cuda/near.cu
@@ -224,7 +224,7 @@ build/cuda/test_quantise: tests/cuda/test_quantise.cu tests/cuda/products.cuh te
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $<
 build/cuda/test_screen: tests/cuda/test_screen.cu tests/cuda/products.cuh src/backend/cuda/screen.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh) build/cuda/backend/cuda/head.cu.o build/cuda/backend/cuda/sample.cu.o
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< $(filter %.o,$^)
-build/cuda/bench_wide: bench/cuda/wide.cu bench/cuda/products.cuh src/backend/cuda/wide.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
+build/cuda/bench_wide: bench/cuda/wide.cu bench/cuda/products.cuh src/backend/cuda/wide.cu src/backend/cuda/near.cu $(KERNEL_HEADERS) $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< src/backend/cuda/near.cu -lcublasLt
 build/cuda/bench_large: bench/cuda/large.cu bench/cuda/products.cuh src/backend/cuda/large.cu src/backend/cuda/kernels.h $(wildcard src/backend/cuda/*.cuh)
 	$(call QUIET,nvcc)$(NVCC) -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o $@ $< -lcublasLt
