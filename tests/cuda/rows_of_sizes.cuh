@@ -1,4 +1,5 @@
-/* rows_of_sizes.cuh - rows whose largest size a static scale fits or not: within the window, at its ends and a little beyond, zero, tiny, not finite. */
+/* rows_of_sizes.cuh - rows whose largest size a static scale fits or not: within the window, at its ends and a little beyond, zero, tiny, not finite; and what
+ * launch_quantise_rest should make of them (kernels.h). */
 #pragma once
 
 #include "products.cuh"
@@ -38,4 +39,46 @@ static __host__ __device__ bool is_within(uint32_t most, float static_scale) {
     float size;
     memcpy(&size, &most, sizeof size);
     return size == 0 || (size >= STATIC_LEAST * static_scale && size <= STATIC_MOST * static_scale);
+}
+
+// ---- twins by a static scale ----------------------------------------------------------------------------------------
+
+/* The least power of two for which that is E4M3_FULL at most; as for 1e-30 of what is smaller or no number. */
+static __device__ float scale_beside(uint32_t most) {
+    float size = __uint_as_float(most), scale = 0x1p-126f;
+    if (isinf(size))
+        return size;
+    while ((double)scale * E4M3_FULL < (double)fmaxf(size, 1e-30f))
+        scale *= 2;
+    return scale;
+}
+
+/* What a maker leaves for launch_quantise_rest: elements by the static scale, no scales, and of the value no octet that they tell. settled: what is
+ * to become of it; kept, poison in place of the elements of rows that are left as they are. A block a row. */
+static __global__ void write_twins(dmat value, dmat twin, dmat settled, uint8_t kept) {
+    int row = blockIdx.x;
+    bool within = is_within(value.most[row], twin.static_scale);
+    float scale = within ? twin.static_scale : scale_beside(value.most[row]);
+    uint8_t *elements = static_cast<uint8_t *>(twin.at) + row * twin.stride, *to = static_cast<uint8_t *>(settled.at) + row * settled.stride;
+    for (int octet = threadIdx.x; octet < twin.width / 8; octet += blockDim.x) {
+        float v[8];
+        for (int i = 0; i < 8; i++) {
+            v[i] = load(value, row, octet * 8 + i);
+            elements[octet * 8 + i] = __nv_cvt_float_to_fp8(v[i] / twin.static_scale, __NV_SATFINITE, __NV_E4M3);
+        }
+        bool told = is_told(elements + octet * 8);
+        for (int i = 0; i < 8; i++) {
+            uint8_t &element = elements[octet * 8 + i];
+            float known = told ? (float)e4m3_value(element) * twin.static_scale : v[i];
+            to[octet * 8 + i] = within ? element : __nv_cvt_float_to_fp8(known / scale, __NV_SATFINITE, __NV_E4M3);
+            if (within && kept)
+                element = to[octet * 8 + i] = kept;
+            if (told)
+                store(value, row, octet * 8 + i, NAN);
+        }
+    }
+    if (threadIdx.x == 0) {
+        twin.scale[row] = -1;
+        settled.scale[row] = scale;
+    }
 }

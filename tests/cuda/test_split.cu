@@ -41,18 +41,6 @@ static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = f
 
 // ---- rows that are left to be made ----------------------------------------------------------------------------------
 
-/* The twin as it should be; or, to begin with, where the static scale fits, poison elsewhere and no scales. */
-static __global__ void write_twin(dmat value, dmat twin, bool begins) {
-    int row = blockIdx.x;
-    bool within = is_within(value.most[row], twin.static_scale);
-    float most = __uint_as_float(value.most[row]), factor = within ? 1 / twin.static_scale : e4m3_inverse(most);
-    for (int col = threadIdx.x; col < twin.width; col += blockDim.x)
-        static_cast<uint8_t *>(twin.at)[row * twin.stride + col] =
-            begins && !within ? TWIN_POISON : __nv_cvt_float_to_fp8(load(value, row, col) * factor, __NV_SATFINITE, __NV_E4M3);
-    if (threadIdx.x == 0)
-        twin.scale[row] = begins ? -1 : within ? twin.static_scale : e4m3_scale(most);
-}
-
 /* Of rows of n_bytes, a block each. */
 static __global__ void count_different(const void *a, int64_t a_stride, const void *b, int64_t b_stride, int64_t n_bytes,
                                        unsigned long long *n) {
@@ -93,8 +81,12 @@ static void check_rest(int out, int in, int n, int cut, uint64_t seed) {
     settled.at = d.sizes;
     settled.scale = d.bias;
     again.at = d.again;
-    fill_rows<<<n, 256, 0, stream>>>(value, seed, twin.static_scale, seed % 4 == 0);
-    write_twin<<<n, 256, 0, stream>>>(value, settled, false);
+    auto fill = [&] {
+        MUST(cudaMemsetAsync(d.most, 0, n * sizeof *d.most, stream));
+        fill_rows<<<n, 256, 0, stream>>>(value, seed, twin.static_scale, seed % 4 == 0);
+        write_twins<<<n, 256, 0, stream>>>(value, twin, settled, 0);
+    };
+    fill();
     MUST(launch_split_product_cut(stream, n, w_of(p), nullptr, settled, again, nullptr, cut));
     host->told = 0;
     host->n_own = seed % 3 ? n : (int)(hash(seed) % (n + 1)); // those behind fill a step up
@@ -104,7 +96,7 @@ static void check_rest(int out, int in, int n, int cut, uint64_t seed) {
     fflush(stdout);
     near_copies near(p, cut, seed);
     for (int i = 0; i < 3; i++) {
-        write_twin<<<n, 256, 0, stream>>>(value, twin, true);
+        fill();
         drest rest = {value, meetings, {&host->told, &host->n_own}};
         MUST(launch_split_product_cut(stream, n, w_of(p), near.at, twin, y, &rest, cut));
         int64_t y_row = y.stride * 2; // half precision

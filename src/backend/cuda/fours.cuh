@@ -115,6 +115,12 @@ __device__ inline bool static_scale_fits(float largest, float static_scale) {
     return largest == 0 || (largest >= STATIC_LEAST * static_scale && largest <= STATIC_MOST * static_scale);
 }
 
+/* The scale of a row that its static scale does not fit: the least power of two for which the largest is E4M3_FULL at most. */
+__device__ inline float static_scale_else(float largest) {
+    static_assert(E4M3_FULL == 1.75f * 16, "0x1fffff carries what is beyond 1.75");
+    return __uint_as_float(__float_as_uint(fmaxf(largest, 1e-30f) / 16) + 0x1fffffu & 0xff800000u); // infinity stays so
+}
+
 __device__ inline uint32_t e4m3_of(float4 x) {
     uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(x.x, x.y), __NV_SATFINITE, __NV_E4M3);
     uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(x.z, x.w), __NV_SATFINITE, __NV_E4M3);

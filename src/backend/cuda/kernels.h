@@ -59,6 +59,7 @@ struct dmat {
     const float *row_scale, *col_scale, *bias; // of raw products, else NULL; bias may be NULL
     uint32_t *most;                            // [rows] or NULL
     float static_scale;                        // of ELEMENT_E4M3: launch_quantise_rest; 0: none
+    bool untold_only;                          // of 16 bits, as an output beside such a twin: octets that the twin tells need not be written
 };
 
 /* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent.
@@ -220,8 +221,12 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
 
 /* Where whoever made x has also written its twin y8 by a scale known beforehand (dmat.static_scale, a power of two from 2^-15 to 2^15; rows at
  * multiples of 8 bytes): e4m3(x / static_scale), clamped. A row whose largest size is from STATIC_LEAST to STATIC_MOST times that, or zero, is
- * left as it is, and the scale is its own; any other becomes what launch_quantise makes of it. So a row depends on nothing but itself and
- * static_scale. x of 16 bits, with most. Those others are counted. */
+ * left as it is, and the scale is its own. Any other is made anew, by the least power of two for which no element is beyond E4M3_FULL, and counted.
+ *
+ * The twin tells an octet of x, eight columns from a multiple of eight on, if none of its elements is of size 256 or more (or not a number) and one is of 1/8 at
+ * least: its values are then elements times static_scale. They would be rounded to the same four bits by another power of two, but for what is subnormal
+ * in the twin, by 2^-10 of a static_scale at most. Of all other octets values are those of x, in 16 bits, and of x nothing else is read. So a row depends on
+ * nothing but itself and static_scale, and in a row that is usual some of a hundred octets have to be written in 16 bits. x of 16 bits, with most. */
 enum { STATIC_LEAST = 1, STATIC_MOST = (int)E4M3_FULL };
 void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8, struct dtally others);
 

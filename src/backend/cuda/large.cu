@@ -396,6 +396,7 @@ cudaError_t launch_large_gated_cut(cudaStream_t stream, int n_rows, const struct
     args.twin = static_cast<uint8_t *>(a->twin.at);
     args.twin_stride = a->twin.stride;
     args.twin_factor = 1 / a->twin.static_scale;
+    args.untold_only = y.untold_only && a->twin.at;
     return launch_instance(stream, of_pairs(a->act == 0, a->bias).all + cut, n_rows, a->w, x, y, args);
 }
 

@@ -24,6 +24,7 @@ struct large_args {
     uint8_t *twin; // NULL: none
     int64_t twin_stride;
     float twin_factor; // 1 / static_scale
+    bool untold_only;  // of y, where there is a twin
 };
 
 /* A warp's sums of a tile of ROWS rows of W. */
@@ -219,9 +220,14 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
     template <bool BF16> __device__ __forceinline__ void write_octet(const uint32_t (&pairs)[4], int64_t token, int column) const {
         if (token < a.n_tokens && column < a.n_columns) {
             uint4 eight = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-            *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.y) + token * a.y_stride + column) = eight;
-            if (a.twin)
-                *reinterpret_cast<uint2 *>(a.twin + token * a.twin_stride + column) = to_e4m3<BF16>(eight, a.twin_factor);
+            bool untold = true;
+            if (a.twin) {
+                uint2 elements = to_e4m3<BF16>(eight, a.twin_factor);
+                *reinterpret_cast<uint2 *>(a.twin + token * a.twin_stride + column) = elements;
+                untold = !a.untold_only || !twin_tells(elements);
+            }
+            if (untold)
+                *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.y) + token * a.y_stride + column) = eight;
         }
     }
 

@@ -6,14 +6,14 @@
  * wider than WIDEST, or that do not lie on 16 bytes, are read twice. Bytes: a row of x in, a byte a column and 4 out. A row
  * of zeros has the smallest scale, not zero; a row that holds what is not finite gets codes that are not numbers.
  *
- * Where a row may already be there by a scale known beforehand (static_scale.c), its largest size is looked at, and the row quantised as above
- * only if that scale does not fit it.
+ * Where a row may already be there by a scale known beforehand (static_scale.c), its largest size is looked at, and the row made anew only if that scale
+ * does not fit it (static_rows.cuh).
  *
  * Where the largest sizes are known (dmat.most) no thread waits for another: a row is spread over as many blocks as there is room
  * for. On an H200, us of a node behind its like with and without (bench/cuda/nodes.cu), 18,944 wide: 32 rows 1.2 and 2.2, 128 1.7 and
  * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). In a step what counts more is that blocks of the product behind (split.cu) find room beside
  * these, so that their weights are under way meanwhile: two pieces a thread take half of the threads. */
-#include "backend/cuda/fours.cuh"
+#include "backend/cuda/static_rows.cuh"
 
 enum { PIECE = 8, HELD = 4, MOST_THREADS = 1024, WIDEST = MOST_THREADS * HELD * PIECE };
 /* Up to KNOWN_SINGLE pieces a thread makes one, else two; in larger blocks, which are spread more evenly over the multiprocessors, as long as
@@ -180,33 +180,6 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
 /* Small blocks, so that those of the product behind find registers beside them; more of them beyond FEW_LEFT rows, which may be many pieces. */
 enum { LEFT_THREADS = 256, LEFT_BLOCKS = 132, LEFT_HELD = 4, FEW_LEFT = 128 };
 
-/* Pieces of the rows listed, which all threads share. */
-template <element E> static __device__ void quantise_listed(const dmat &x, const dmat &y8, int first_row, const int *listed, int n_listed) {
-    int pieces = y8.width / PIECE, n = n_listed * pieces, n_threads = gridDim.x * LEFT_THREADS;
-    for (int base = blockIdx.x * LEFT_THREADS + threadIdx.x; base < n; base += n_threads * LEFT_HELD) {
-        eight_of<E> held[LEFT_HELD];
-        float most[LEFT_HELD];
-#pragma unroll
-        for (int k = 0; k < LEFT_HELD; k++) {
-            int i = base + k * n_threads;
-            if (i < n) {
-                int row = first_row + listed[i / pieces];
-                most[k] = __uint_as_float(x.most[row]);
-                held[k] = load_eight<E>(x, row, i % pieces * PIECE);
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < LEFT_HELD; k++) {
-            int i = base + k * n_threads;
-            if (i < n) {
-                float inverse = e4m3_inverse(most[k]);
-                store_e4m3(y8, first_row + listed[i / pieces], i % pieces * PIECE, floats_of<E>(held[k].low) * inverse,
-                           floats_of<E>(held[k].high) * inverse);
-            }
-        }
-    }
-}
-
 /* The threads for which that holds, in order: all blocks have the same list. Returns how many; all threads call it. */
 static __device__ int list_in_order(bool holds, int *listed, int *of_warps) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, before = 0, all = 0;
@@ -234,13 +207,14 @@ template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) quan
         float most = row < n_rows ? __uint_as_float(x.most[row]) : 0;
         bool there = static_scale_fits(most, y8.static_scale);
         if (row < n_rows && row % gridDim.x == blockIdx.x)
-            y8.scale[row] = there ? y8.static_scale : e4m3_scale(most);
+            y8.scale[row] = there ? y8.static_scale : static_scale_else(most);
         if (!__syncthreads_or(!there))
             continue;
         if (others.at && blockIdx.x == 0)
             tally(others, __syncthreads_count(!there && row < *others.n_rows), threadIdx.x == 0);
         int n_listed = list_in_order(!there, listed, of_warps);
-        quantise_listed<E>(x, y8, first_row, listed, n_listed);
+        make_static_rows<E, LEFT_HELD>(x, y8, n_listed, blockIdx.x * LEFT_THREADS + threadIdx.x, gridDim.x * LEFT_THREADS,
+                                       [&](int k) { return first_row + listed[k]; });
         __syncthreads(); // nobody reads it any more
     }
 }

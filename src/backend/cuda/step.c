@@ -53,6 +53,7 @@ static void written_by_ours(const struct executable *exe, const struct compiled_
         return;
     v->y = output_with_most(exe, maker, 0, n_rows);
     v->twin = twin_foreseen(maker, 0);
+    v->y.untold_only = v->twin.at && !value_is_read(exe, maker, 0, n_rows);
 }
 
 /* The twin of x, which the product settles itself, or a node before it. */

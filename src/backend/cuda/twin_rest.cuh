@@ -5,8 +5,8 @@
  * another. */
 #pragma once
 
-#include "backend/cuda/fours.cuh"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/static_rows.cuh"
 
 namespace {
 
@@ -17,7 +17,7 @@ struct rest_args {
     dtally others;
 };
 
-enum { REST_HELD = 4 };
+enum { REST_HELD = 2 };
 
 /* Blocks with the same tokens: where they meet, which of them this is, and how many they are. */
 struct rest_blocks {
@@ -55,7 +55,7 @@ static __device__ rest_list look_at_rows(const rest_args &r, int first, int end,
         bool there = static_scale_fits(most[i], r.twin.static_scale);
         list.bits[i] = __ballot_sync(0xffffffffu, !there);
         if (tells && token < end)
-            r.twin.scale[token] = there ? r.twin.static_scale : e4m3_scale(most[i]);
+            r.twin.scale[token] = there ? r.twin.static_scale : static_scale_else(most[i]);
     }
     if (tells && r.others.at && list.any())
         tally_list(r.others, list, first, lane);
@@ -78,27 +78,8 @@ static __device__ int list_rows(const rest_list &list, int lane, uint32_t to) {
 /* This block's share of the rows listed, by n_threads of it. */
 template <element E>
 static __device__ void make_rows(const rest_args &r, int first, uint32_t listed, int n_listed, int n_threads, const rest_blocks &blocks) {
-    int pieces = r.twin.width / 8, n = n_listed * pieces, all = blocks.n * n_threads;
-    for (int base = blocks.mine * n_threads + threadIdx.x; base < n; base += all * REST_HELD) {
-        eight_of<E> held[REST_HELD];
-        int row[REST_HELD];
-#pragma unroll
-        for (int k = 0; k < REST_HELD; k++) {
-            int i = base + k * all;
-            if (i < n) {
-                row[k] = first + (int)load_shared(listed + i / pieces * 4);
-                held[k] = load_eight<E>(r.value, row[k], i % pieces * 8);
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < REST_HELD; k++) {
-            int i = base + k * all;
-            if (i < n) {
-                float inverse = e4m3_inverse(__uint_as_float(r.value.most[row[k]]));
-                store_e4m3(r.twin, row[k], i % pieces * 8, floats_of<E>(held[k].low) * inverse, floats_of<E>(held[k].high) * inverse);
-            }
-        }
-    }
+    make_static_rows<E, REST_HELD>(r.value, r.twin, n_listed, blocks.mine * n_threads + threadIdx.x, blocks.n * n_threads,
+                                   [&](int k) { return first + (int)load_shared(listed + k * 4); });
 }
 
 /* One thread's, behind all that its block has written: returns when all blocks with these tokens have come. The last makes room for the next. */
@@ -119,7 +100,7 @@ static __device__ void meet_blocks(dmeeting *m, int n) {
 /* What a row is to be multiplied by, while another block may be writing that. */
 static __device__ float scale_of_row(const rest_args &r, int token) {
     float most = __uint_as_float(__ldcg(r.value.most + token));
-    return static_scale_fits(most, r.twin.static_scale) ? r.twin.static_scale : e4m3_scale(most);
+    return static_scale_fits(most, r.twin.static_scale) ? r.twin.static_scale : static_scale_else(most);
 }
 
 /* By all n_threads of the block that multiply, while a warp behind them waits to copy (copies_may_begin). listed: shared memory of the warp, a word a

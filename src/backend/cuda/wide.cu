@@ -291,6 +291,7 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     args.twin = static_cast<uint8_t *>(a->twin.at);
     args.twin_stride = a->twin.stride;
     args.twin_factor = 1 / a->twin.static_scale;
+    args.untold_only = y.untold_only && a->twin.at;
     near_maps near = {};
     if (reads_near(a, cut)) {
         args.near = *a->near;

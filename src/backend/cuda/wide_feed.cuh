@@ -34,6 +34,7 @@ struct wide_args {
     uint8_t *twin; // NULL: none
     int64_t twin_stride;
     float twin_factor; // 1 / static_scale
+    bool untold_only;  // of y, where there is a twin
     dnear near;        // of W, tiles of a warpgroup's rows; at NULL: rows are read
 
     __device__ int sharers() const { return w_sharers * x_sharers; }

@@ -307,9 +307,14 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
                         uint4 eight = make_uint4(pairs[i][0], pairs[i][1], pairs[i][2], pairs[i][3]);
                         int further = (first + i) * 8;
                         if (token + further < a.n_tokens) {
-                            *reinterpret_cast<uint4 *>(y + further * 2 * a.y_stride) = eight;
-                            if (a.twin)
-                                *reinterpret_cast<uint2 *>(twin + further * a.twin_stride) = to_e4m3<BF16>(eight, a.twin_factor);
+                            bool untold = true;
+                            if (a.twin) {
+                                uint2 elements = to_e4m3<BF16>(eight, a.twin_factor);
+                                *reinterpret_cast<uint2 *>(twin + further * a.twin_stride) = elements;
+                                untold = !a.untold_only || !twin_tells(elements);
+                            }
+                            if (untold)
+                                *reinterpret_cast<uint4 *>(y + further * 2 * a.y_stride) = eight;
                         }
                         uint32_t most = first + i ? most_of[1] : most_of[0];
                         most = larger_sizes<BF16>(larger_sizes<BF16>(most, eight.x), eight.y);
