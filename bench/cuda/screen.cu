@@ -96,7 +96,7 @@ static void open_all(float common, float times) {
 
 static dscreen the_screen() {
     bool near = !d.flips.empty();
-    return {d.weight, 0, 0, d.copy, d.scratch, d.state, d.asked, nullptr, near ? d.flips.data() : nullptr, near ? d.sides.sm : nullptr};
+    return {d.weight, 0, 0, d.copy, d.scratch, d.state, d.asked, nullptr, near ? &d.sides : nullptr, d.flips.data()};
 }
 
 static bool put_head(int n, const int32_t *done = nullptr) {

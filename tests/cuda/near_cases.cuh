@@ -29,6 +29,7 @@ static bool near_of(cudaStream_t stream, dweight w, near_shape shape, uint64_t s
     if (!near_lay_out(w, shape, out) || near_pages(out) > MOST_PAGES)
         return false;
     out->at = room;
+    out->hash = (uint32_t)hash(seed++);
     for (uint32_t &bits : out->flips)
         bits = (uint32_t)hash(seed++);
     for (uint32_t &bits : out->sm_sides)

@@ -232,10 +232,11 @@ struct problem {
     float cap;
     int64_t x_stride;
     int budget;
-    const uint32_t *flips, *sm_sides; // any
+    const dsides *sides; // any
+    const uint32_t *flips;
     dweight w() const { return {d.w, out, in, e, nullptr}; }
     dmat x(int row = 0) const { return {static_cast<char *>(d.x) + row * x_stride * 2, x_stride, in, e}; }
-    dscreen screen() const { return {w(), cap, budget, d.copy, d.scratch, d.state, d.asked, nullptr, flips, sm_sides}; }
+    dscreen screen() const { return {w(), cap, budget, d.copy, d.scratch, d.state, d.asked, nullptr, sides, flips}; }
 };
 
 /* Head and SAMPLE; with done, where that is 0. */
@@ -434,12 +435,14 @@ static bool check_bits(const problem &p) {
 }
 
 static void check(int out, int in, int n, int n_launched, int what, element e, float cap, uint64_t seed, bool spoilt) {
-    uint32_t flips[screen::MOST_PAGES / 32], sm_sides[SIDES_MOST_SMS / 32];
+    uint32_t flips[screen::MOST_PAGES / 32];
+    dsides sides = {};
     for (int i = 0; i < screen::MOST_PAGES / 32; i++)
         flips[i] = (uint32_t)hash(seed + 1000 + i);
+    sides.hash = (uint32_t)hash(seed + 3000);
     for (int i = 0; i < SIDES_MOST_SMS / 32; i++)
-        sm_sides[i] = (uint32_t)hash(seed + 2000 + i) | (seed % 4 == 0 ? ~0u : 0); // all of one side too
-    problem p = {out, in, n_launched, n, what, e, cap, in + 8 * (int64_t)(seed % 3), 0, seed % 4 == 1 ? nullptr : flips, sm_sides};
+        sides.sm[i] = (uint32_t)hash(seed + 2000 + i) | (seed % 4 == 0 ? ~0u : 0); // all of one side too
+    problem p = {out, in, n_launched, n, what, e, cap, in + 8 * (int64_t)(seed % 3), 0, seed % 4 == 1 ? nullptr : &sides, flips};
     printf("%d x %d, %d rows of %d, %s %s%s%s", out, in, n, n_launched, e == ELEMENT_BF16 ? "bf16" : "f16", KINDS[what],
            cap > 0 ? ", cap" : "", spoilt ? ", spoilt" : "");
     fflush(stdout);

@@ -4,7 +4,7 @@
  *
  * Copies of weights of any size, in any shape, with any flips: every row's piece is where near.h's description has it, found here chunk by chunk from the hash of
  * addresses; zeros behind the weight's end; and no other byte is written. What is found of the device's sides is found again, every time; and what is near by it
- * is near by times taken afterwards. A device without sides says why, but for an H200, which has them. */
+ * is near by times taken afterwards. A device without sides says why, but for an H200 and an H100, which have them. */
 #include "backend/cuda/near.cu"
 #include "backend/cuda/sides.cu"
 
@@ -22,7 +22,7 @@ static int drawn(int n) { return (int)(hash(seed++) % (unsigned)n); }
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
 static int side_of(const dnear &n, int64_t offset) { // of what lies there
-    return (__builtin_popcountll(offset & 0xab000) & 1) ^ (n.flips[offset / SIDES_PAGE / 32] >> offset / SIDES_PAGE % 32 & 1);
+    return __builtin_parity((uint32_t)(offset % SIDES_PAGE) / NEAR_CHUNK & n.hash) ^ (n.flips[offset / SIDES_PAGE / 32] >> offset / SIDES_PAGE % 32 & 1);
 }
 
 /* The chunks of a group that are of that side, in their order; -1: they are neither of the two halves. */
@@ -93,6 +93,7 @@ static bool check_copy(near_shape shape, int out, int in) {
     uint8_t *weight, *copy;
     if (!near_lay_out({nullptr, out, in, ELEMENT_E4M3, nullptr}, shape, &n))
         return printf("no copy of %d x %d in tiles of %d\n", out, in, shape.rows), false;
+    n.hash = hash(seed++) & 0x1f8 | 3;
     for (uint32_t &f : n.flips)
         f = hash(seed++);
     size_t n_bytes = (size_t)near_pages(&n) * SIDES_PAGE;
@@ -133,6 +134,31 @@ static int check_copies(int n) {
     return n_bad;
 }
 
+// ---- the hash -------------------------------------------------------------------------------------------------------
+
+/* Whatever the hash is, pages' flips and where times scatter, it is found, also where a chunk or two of all seem to be on the other side. */
+static int check_hashes(int n) {
+    int n_bad = 0;
+    for (int t = 0; t < n; t++) {
+        looked l;
+        uint32_t of_chunks = 1 + (uint32_t)drawn(PAGE_CHUNKS - 1), flips = hash(seed++);
+        int turned[2] = {t % 2 ? drawn(OWN_CHUNKS) : -1, t % 2 ? drawn(OWN_CHUNKS) : -1};
+        l.n_pages = OWN_PAGES;
+        l.cycles = static_cast<uint32_t *>(malloc(2 * OWN_CHUNKS * sizeof *l.cycles));
+        for (int side = 0; side < 2; side++)
+            for (int i = 0; i < OWN_CHUNKS; i++) {
+                int page = i / SIDES_CHUNKS, chunk = chunk_of(page, i % SIDES_CHUNKS);
+                bool far = side != (__builtin_parity((uint32_t)chunk & of_chunks) ^ (int)(flips >> page & 1) ^ (i == turned[0] || i == turned[1]));
+                l.cycles[side * OWN_CHUNKS + i] = (uint32_t)(280 + 200 * far + drawn(60));
+            }
+        uint32_t found = find_hash(l);
+        if (found != of_chunks)
+            printf("hash %#x, found %#x\n", of_chunks, found);
+        n_bad += found != of_chunks;
+    }
+    return n_bad;
+}
+
 // ---- the device's sides ---------------------------------------------------------------------------------------------
 
 /* Cycles of an atomic to chunks of both sides, one by one from each multiprocessor: sums[near or far], counts. */
@@ -157,6 +183,7 @@ static int check_nearness(const dsides &s, char *at, const uint32_t *flips, int 
     for (int first = 0; first < n_pages; first += NEAR_MOST_PAGES) {
         int pages = std::min((int)NEAR_MOST_PAGES, n_pages - first);
         n.at = at + (int64_t)first * SIDES_PAGE;
+        n.hash = s.hash;
         memcpy(n.flips, flips + first / 32, sizeof n.flips);
         MUST(cudaMemset(on_device, 0, sizeof sums));
         time_sides<<<n_blocks, 1, SHARED_BYTES>>>(n, s, pages * (SIDES_PAGE / NEAR_GROUP), on_device, 0);
@@ -200,13 +227,13 @@ static int check_sides() {
     int n_bad = 0;
     MUST(cudaGetDeviceProperties(&card, 0));
     MUST(sides_find(nullptr, &s));
-    printf("%s: %d and %d multiprocessors, %.3f sure, %.0f cycles apart%s%s\n", card.name, s.n_sms[0], s.n_sms[1], s.sure, s.apart,
+    printf("%s: %d and %d multiprocessors, %.3f sure, %.0f cycles apart, hash %#x%s%s\n", card.name, s.n_sms[0], s.n_sms[1], s.sure, s.apart, s.hash,
            s.none ? ": no sides, " : "", s.none ? s.none : "");
     if (s.none)
-        return strstr(card.name, "H200") != nullptr;
+        return strstr(card.name, "H200") || strstr(card.name, "H100 80GB");
     for (int t = 0; t < 5; t++) {
         MUST(sides_find(nullptr, &again));
-        n_bad += again.none || memcmp(again.sm, s.sm, sizeof s.sm) != 0;
+        n_bad += again.none || again.hash != s.hash || memcmp(again.sm, s.sm, sizeof s.sm) != 0;
     }
     return n_bad + check_pages(s);
 }
@@ -217,6 +244,7 @@ int main(int argc, char **argv) {
     int n = argc > 2 ? atoi(argv[2]) : 40;
     printf("seed %llu\n", (unsigned long long)seed);
     int n_bad = check_copies(n);
+    n_bad += check_hashes(100);
     n_bad += check_sides();
     printf("%d copies: %s\n", n, n_bad == 0 ? "all fine" : "WRONG");
     return n_bad > 0;

@@ -451,6 +451,7 @@ struct dscreen_state {
     uint32_t n_again;        // copies that launch_screen_again has made
     uint32_t claims[2];      // of what is whose, while a step runs (screen_units.cuh)
 };
+struct dsides;
 struct dscreen {
     struct dweight w; // the head, f16 or bf16, without bias
     float cap;        // of SOFTCAP; 0: none
@@ -460,8 +461,8 @@ struct dscreen {
     struct dscreen_state *state;
     int32_t *asked;         // in pinned memory: becomes 1 when launch_screen_again may help, once a pause; NULL: nobody asks
     struct dcounts *counts; // steps that were left, and that were not tried as steps are paused; NULL: nobody counts
-    const uint32_t *flips,
-        *sm_sides; // of the copy's first screen_pages_bytes and of multiprocessors (sides.h), on the host; NULL: sides are not known
+    const struct dsides *sides; // of the L2 (sides.h); NULL: they are not known
+    const uint32_t *flips;      // of the copy's first screen_pages_bytes, on the host
 };
 /* Whether it can: x of w's element, its rows and w's at multiples of 16 bytes; no bias. */
 bool screen_takes(const struct dhead *a, struct dmat x, int n_rows);

@@ -137,8 +137,10 @@ enum status near_sides(struct backend *b, struct error *err) {
         return OK;
     DEVICE_TRY(b, err, sides_find(b->stream, &b->near.sides), "finding the sides of its L2");
     b->near.looked = true;
-    if (b->near.sides.none && is_named("force"))
+    if (b->near.sides.none && is_named("force")) {
         make_up(b->near.sides.sm, SIDES_MOST_SMS / 32);
+        make_up(&b->near.sides.hash, 1);
+    }
     return OK;
 }
 
@@ -210,6 +212,7 @@ static void copy_one(struct backend *b, struct near_copy *c, char *at, const uin
         struct dnear *n = &c->near[k];
         *n = c->kind->near[k];
         n->at = at + (int64_t)*page * SIDES_PAGE;
+        n->hash = b->near.sides.hash;
         memcpy(n->sm_sides, b->near.sides.sm, sizeof n->sm_sides);
         for (int i = 0; i < near_pages(n); i++, ++*page)
             n->flips[i / 32] |= (flips[*page / 32] >> *page % 32 & 1) << i % 32;

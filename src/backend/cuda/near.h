@@ -1,7 +1,8 @@
 /* near.h - how a second copy of a weight lies, which either side of the L2 has whole (sides.h), so that every multiprocessor reads what is near it: made by
  * near.cu, kept by near.c, read by near.cuh.
  *
- *     page    2 MB of addresses. Which side a chunk of 4 KB in it is on is the parity of its offset's bits 12, 13, 15, 17, 19, and of the page's flip
+ *     page    2 MB of addresses. Which side a chunk of 4 KB in it is on is the parity of its offset's bits 12 and 13, some of 15 to 20 (dsides.hash), and of the
+ *             page's flip
  *     group   32 KB: eight chunks, of which a half is on either side: chunks 0, 4, 3, 7 or 1, 5, 2, 6. One copy by a tensor map brings a half; both
  *             halves hold the same
  *     tile    `rows` rows of W; a piece of it is 128 bytes of each, one row behind the other. The first 128 rows are in each half of a group, a quarter of them
@@ -39,6 +40,7 @@ struct dnear {
     int n_tail_parts; // of a piece
     int tails_log;    // 1 << tails_log parts of tails a chunk
     int tile_groups;
+    uint32_t hash; // of dsides
     uint32_t flips[NEAR_MOST_PAGES / 32];
     uint32_t sm_sides[SIDES_MOST_SMS / 32]; // by %smid
 };
@@ -51,10 +53,15 @@ struct dnear {
 
 NEAR_EVERYWHERE int near_bit(const uint32_t *bits, int i) { return (int)(bits[i >> 5] >> (i & 31) & 1); }
 
-/* Which half of a group is on that side: 0 is that of its first chunk. */
+/* Which half of a group is on side 0 where its page is not flipped: 0 is that of its first chunk. hash: of dsides. */
+NEAR_EVERYWHERE int near_turn(uint32_t hash, int group) {
+    uint32_t g = (uint32_t)group & hash >> 3 & 63;
+    g ^= g >> 3;
+    return (int)(g ^ g >> 1 ^ g >> 2) & 1;
+}
+/* Which half of a group is on that side. */
 NEAR_EVERYWHERE int near_half(const struct dnear *n, int group, int side) {
-    int g = group & 0x15;
-    return ((g ^ g >> 2 ^ g >> 4) & 1) ^ near_bit(n->flips, group >> 6) ^ side;
+    return near_turn(n->hash, group) ^ near_bit(n->flips, group >> 6) ^ side;
 }
 /* Where chunk i of four of a half begins in its group: i's first bit is 16 KB, its second 12 KB of half 0, 4 KB of half 1. */
 NEAR_EVERYWHERE int near_chunk(int half, int i) { return (i & 1) * 4 * NEAR_CHUNK + (half ? 1 + (i >> 1) : 3 * (i >> 1)) * NEAR_CHUNK; }

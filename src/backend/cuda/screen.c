@@ -75,8 +75,8 @@ static enum status find_sides(struct backend *b, struct dweight w, struct error 
 static struct dscreen copy_of(const struct backend *b) {
     return (struct dscreen){.w = weight_on_device(b, b->screen.head)->matrix,
                             .copy = b->screen.copy,
-                            .flips = b->screen.flips,
-                            .sm_sides = b->screen.flips ? b->near.sides.sm : NULL};
+                            .sides = b->screen.flips ? &b->near.sides : NULL,
+                            .flips = b->screen.flips};
 }
 
 /* Of a head that holds what is not finite there is none. */

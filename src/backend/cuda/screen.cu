@@ -255,11 +255,11 @@ static units units_of(const dscreen *s) {
     units u = units_of(s->w.out, pitch_of(s->w.in));
     int n_pages = (int)(bytes_of(u) / SIDES_PAGE);
     u.at = static_cast<char *>(s->copy);
-    u.is_known = s->flips && s->sm_sides;
-    if (u.is_known) {
+    if (s->sides) {
         for (int i = 0; i < MOST_PAGES / 32 && i * 32 <= n_pages; i++)
             u.flips[i] = s->flips[i];
-        memcpy(u.sm_sides, s->sm_sides, sizeof u.sm_sides);
+        u.hash = s->sides->hash;
+        memcpy(u.sm_sides, s->sides->sm, sizeof u.sm_sides);
     }
     return u;
 }

@@ -21,15 +21,14 @@ enum { UNIT_BYTES = M_ROWS * PIECE_BYTES, CHUNK_ROWS = M_ROWS / 4, MOST_PAGES = 
 struct units {
     char *at;                // whole pages, or nothing is near
     int n, n_half, n_groups; // n_groups: of a pair
-    bool is_known;           // what is where; else each unit is on both sides, by turns
+    uint32_t hash;           // of dsides; 0: what is where is not known, and each unit is on both sides, by turns
     uint32_t flips[MOST_PAGES / 32], sm_sides[SIDES_MOST_SMS / 32];
 
     __host__ __device__ int side(int unit) const { return unit >= n_half; }
     __host__ __device__ int group(int unit, int piece) const { return (unit - side(unit) * n_half) * n_groups + piece / 2; }
     /* Which half of the group: 0 is that of its first chunk. */
     __host__ __device__ int half(int group, int side) const {
-        int g = is_known ? group & 0x15 : 0;
-        return ((g ^ g >> 2 ^ g >> 4) & 1) ^ near_bit(flips, group >> 6 & (MOST_PAGES - 1)) ^ side;
+        return near_turn(hash, group) ^ near_bit(flips, group >> 6 & (MOST_PAGES - 1)) ^ side;
     }
     __host__ __device__ int8_t *byte(int64_t row, int k) const {
         int unit = (int)(row / M_ROWS), r = (int)(row % M_ROWS), piece = k / PIECE_BYTES, g = group(unit, piece);

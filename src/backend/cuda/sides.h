@@ -4,11 +4,12 @@
  * Nothing says which side an address is on, or a multiprocessor; sides.cu finds it by what an atomic takes, as atomics go to the side that the address is on
  * (loads may be served by what the reader's side keeps). As measured on an H200 (8 GB, each chunk; tests/cuda/test_sides.cu):
  *
- *     within a page of 2 MB    the parity of the offset's bits 12, 13, 15, 17, 19
+ *     within a page of 2 MB    by chunks of 4 KB, the parity of some bits of the offset: 12, 13, 15, 17, 19 on an H200, 12, 13, 16, 17, 19 on an H100 of 80 GB
  *     of a page                one bit, its flip, by no rule that shows in its address
  *     of a multiprocessor      by %smid; 66 and 66 of one card, 64 and 68 of another
  *
- * Everything that is measured must agree with that, else the device has no sides for us: another card, a part of one (MIG). Of a multiprocessor's latencies a side
+ * Which bits these are is found of all there could be: of 64 chunks in four pages, any two choices differ in 12 at least. near.h asks that bits 12 and 13 are in, and
+ * bit 14 not. Everything that is measured must agree, else the device has no sides for us: another card, a part of one (MIG). Of a multiprocessor's latencies a side
  * explains 0.97 and must explain 0.8; sides are 196 cycles apart and must be 80; a page's chunks together 156 at least, and must be half of what is usual; of single
  * chunks one in 200 may be off, where one in 30,000 was. A flip that were wrong would make weights far, which costs time and no result. */
 #pragma once
@@ -25,6 +26,7 @@ enum { SIDES_PAGE = 2 << 20, SIDES_MOST_SMS = 160, SIDES_CHUNKS = 16 }; // SIDES
 
 struct dsides {
     uint32_t sm[SIDES_MOST_SMS / 32]; // a bit a multiprocessor, by %smid
+    uint32_t hash;                    // bits of a chunk's number in its page whose parity, with the page's flip, is its side; they are 3 of the lowest 7
     int n_sms[2];                     // of either side
     float sure;                       // the least share of a multiprocessor's latencies that its side explains
     float apart;                      // cycles of an atomic between sides
