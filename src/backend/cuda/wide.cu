@@ -18,7 +18,8 @@
  *             (multicast), so that it leaves the L2 once for both.
  *
  * Beside y it may write y's e4m3 twin by a scale known beforehand, of the 16 bits as they leave (dmat.static_scale): then nothing but a look at the
- * rows' largest sizes stands between it and the product behind.
+ * rows' largest sizes stands between it and the product behind. Where nobody else reads y, octets of it that the twin tells are left out (untold_only):
+ * a byte that is written goes to memory in the end.
  *
  * Results do not depend on timing. Weights are never written, so a block asks for some before the wait for the node before; tokens follow into the
  * same stages.
