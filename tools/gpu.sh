@@ -1,15 +1,17 @@
 #!/bin/sh
 # Tests of the CUDA backend on a machine that has a Hopper GPU and the CUDA toolkit's libraries, and nothing of ours.
 #
-#   tools/gpu.sh pack            here: builds all of it and packs programs and libraries into build/gpu/gyre.tar.xz
-#   tools/gpu.sh run [OUT]       there, in the root of the sources beside build/gpu: unpacks, runs every test in every dtype, then samples of
-#                                the op tests under compute-sanitizer, and closes with a table; logs go to OUT
+#   tools/gpu.sh pack            here: builds all of it and packs programs, libraries and models into build/gpu/gyre.tar.xz
+#   tools/gpu.sh run [OUT]       there, with nothing but this script and that archive: unpacks it to /tmp/gyre-gpu ($GYRE_GPU_ROOT), runs every
+#                                test in every dtype, then samples of the op tests under compute-sanitizer, and closes with a table; logs
+#                                go to OUT
 #   tools/gpu.sh tests [OUT], tools/gpu.sh sanitize [OUT]    one half of it
 #
 # $JOBS (12) programs run side by side on each GPU there is, $SANITIZER_JOBS (3) of those under compute-sanitizer, which take turns.
 # $GYRE_TEST_SEED decides what is drawn, and which case of a program is in which of its parts; it is printed.
 set -eu
 cd "$(dirname "$0")/.."
+self=$PWD/tools/gpu.sh
 there=${GYRE_GPU_ROOT:-/tmp/gyre-gpu}
 
 # Test programs share one library of the engine, or each would be as large as it.
@@ -28,6 +30,7 @@ pack() {
         $release/gyre $release/libgyre-cuda.so $root
     cp build/racecheck/libgyre-cuda.so build/racecheck/test_* $root/racecheck
     strip $(find $root -type f)
+    mkdir -p $root/tests && cp -r models $root && cp -r tests/models tests/models_random $root/tests
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
     ldd $release/gyre $release/tests/test_ops | awk '/=> \// {print $3}' | sort -u |
         grep -E '/lib(cmocka|edit|bsd|md|microhttpd|jansson|pcre2|xxhash|utf8proc|tinfo|sodium)' | xargs -I{} cp -L {} $root/lib
@@ -127,8 +130,9 @@ samples() {
     echo "memcheck_head_screened $(sample_of memcheck ops_head:6 GYRE_SCREEN=64)"
 }
 
-# --one NAME COMMAND...: its log, and a line of the table
+# --one NAME COMMAND...: its log, and a line of the table. Where the models are
 one() {
+    cd "$there"
     name=$1 log=$out/$1.log result=ok
     shift
     begin=$(date +%s)
@@ -154,12 +158,13 @@ gpus() {
 side_by_side() {
     gpus=$(gpus)
     export gpus
-    tr '\n' '\0' | xargs -0 --process-slot-var=slot -P $(($1 * $(echo "$gpus" | wc -w))) -I{} sh -c "set -f; exec tools/gpu.sh --one {}"
+    tr '\n' '\0' | xargs -0 --process-slot-var=slot -P $(($1 * $(echo "$gpus" | wc -w))) -I{} sh -c "set -f; exec $self --one {}"
 }
 
 # Lists of programs, and the table.
 all() {
     mkdir -p "$out" "$there"
+    out=$(cd "$out" && pwd)
     [ ! -e build/gpu/gyre.tar.xz ] || tar xJf build/gpu/gyre.tar.xz -C "$there"
     export GYRE_TEST_SEED="${GYRE_TEST_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}" # one, or parts would not be parts of one whole
     export out GYRE_TEST_BACKEND=cuda GYRE_PLUGINS="${GYRE_PLUGINS:-$there}"
