@@ -1,5 +1,5 @@
 /* gated_end.cuh - what the ends of tiles of wide.cu and large.cu have in common, where GATED_ACT follows a LINEAR: scales on their way to shared memory,
- * the hyperbolic tangent that activations are made of, the largest size of a row, and a value's e4m3 twin. */
+ * the hyperbolic tangent that activations are made of, the largest size of a row, and how a value and its e4m3 twin are written. */
 #pragma once
 
 #include "backend/cuda/device.cuh"
@@ -42,6 +42,17 @@ template <bool BF16> __device__ uint2 to_e4m3(uint4 eight, float factor) {
     for (int i = 0; i < 4; i++)
         codes[i] = e4m3_of_scaled_pair<BF16>(pairs[i], factor);
     return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
+}
+
+/* Eight columns of a token to y and, where a kernel's arguments have one, to its twin; not to y what the twin tells, where that is enough. */
+template <bool BF16, class ARGS> __device__ __forceinline__ void store_octet(const ARGS &a, void *y, uint8_t *twin, uint4 eight) {
+    if (a.twin) {
+        uint2 elements = to_e4m3<BF16>(eight, a.twin_factor);
+        *reinterpret_cast<uint2 *>(twin) = elements;
+        if (a.untold_only && twin_tells(elements))
+            return;
+    }
+    *static_cast<uint4 *>(y) = eight;
 }
 
 } // namespace

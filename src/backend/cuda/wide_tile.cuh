@@ -306,16 +306,8 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
                     for (int i = 0; i < ABREAST; i++) {
                         uint4 eight = make_uint4(pairs[i][0], pairs[i][1], pairs[i][2], pairs[i][3]);
                         int further = (first + i) * 8;
-                        if (token + further < a.n_tokens) {
-                            bool untold = true;
-                            if (a.twin) {
-                                uint2 elements = to_e4m3<BF16>(eight, a.twin_factor);
-                                *reinterpret_cast<uint2 *>(twin + further * a.twin_stride) = elements;
-                                untold = !a.untold_only || !twin_tells(elements);
-                            }
-                            if (untold)
-                                *reinterpret_cast<uint4 *>(y + further * 2 * a.y_stride) = eight;
-                        }
+                        if (token + further < a.n_tokens)
+                            store_octet<BF16>(a, y + further * 2 * a.y_stride, twin + further * a.twin_stride, eight);
                         uint32_t most = first + i ? most_of[1] : most_of[0];
                         most = larger_sizes<BF16>(larger_sizes<BF16>(most, eight.x), eight.y);
                         most = larger_sizes<BF16>(larger_sizes<BF16>(most, eight.z), eight.w);
