@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Builds of a backend, or settings of one, by turns on one machine: tokens a second of each at each number of sequences.
+
+    tools/turns.py before=/tmp/old after=build/release near=build/release,GYRE_NEAR=0 [--rounds 3] [--gyre build/gyre] -- MODEL|config.json [FLAGS of gyre bench decode]
+
+A side is a name, the folder whose libgyre-cuda.so it loads (GYRE_PLUGINS), and variables that it sets. In a round each side has one turn, in the order given, after a run
+that does not count; what clocks and neighbours do to one they do to all. The table has the figure of each turn, its median, and per cent of the first side's. Without
+flags of its own gyre runs with dummy weights, FP8 weights and FP8 cache, 16 + 144 tokens at 128, 256 and 512 sequences, two repeats a turn after half a second."""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+FLAGS = ["--load-format", "dummy", "--device", "cuda", "--quantization", "fp8", "--kv-cache-dtype", "fp8",
+         "--input-len", "16", "--output-len", "144", "--batch", "128,256,512", "--num-iters", "2", "--warmup-seconds", "0.5"]
+
+
+class Side:
+    def __init__(self, text):
+        self.name, _, rest = text.partition("=")
+        folder, *variables = rest.split(",")
+        bad = [v for v in variables if "=" not in v]
+        if not self.name or not folder or bad:
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER[,VARIABLE=VALUE...]")
+        if not os.path.isdir(folder):
+            raise argparse.ArgumentTypeError(f"{self.name}: there is no folder {folder}")
+        self.environment = dict(v.split("=", 1) for v in variables) | {"GYRE_PLUGINS": os.path.abspath(folder)}
+        self.figures = {}  # of each number of sequences, and of prompts: one a turn
+
+    def run(self, gyre, arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "figures.json")
+            done = subprocess.run([gyre, "bench", "decode", *arguments, "--output-json", path], env=os.environ | self.environment,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            if done.returncode:
+                sys.exit(f"turns.py: {self.name}: {done.stderr.strip() or done.returncode}")
+            with open(path) as figures:
+                return json.load(figures)
+
+    def turn(self, gyre, arguments):
+        report = self.run(gyre, arguments)
+        for d in report["decode"]:
+            self.figures.setdefault(f"{d['batch']} sequences, tokens/s", []).append(d["tokens_per_s"]["median"])
+        for p in report["prefill"]:
+            self.figures.setdefault(f"prompt of {p['input_len']}, ms", []).append(p["first_token_ms"]["median"])
+
+
+def table(sides):
+    width = max(len(s.name) for s in sides)
+    for what, of_first in sides[0].figures.items():
+        print(what)
+        for side in sides:
+            turns, base = side.figures[what], statistics.median(of_first)
+            median = statistics.median(turns)
+            change = "" if side is sides[0] else f"{100 * (median / base - 1):+.1f} %"
+            print(f"  {side.name:{width}}  {median:>10,.1f}  {change:>8}   {'  '.join(f'{t:,.1f}' for t in turns)}")
+
+
+def main():
+    split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sides", nargs="+", type=Side, metavar="NAME=FOLDER[,VARIABLE=VALUE...]")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gyre", default="build/gyre")
+    options = parser.parse_args(sys.argv[1:split])
+    arguments = sys.argv[split + 1:]
+    if not arguments:
+        parser.error("behind -- stands the model, or its config.json")
+    if len(arguments) == 1:
+        arguments += FLAGS
+    print(options.sides[0].run(options.gyre, arguments)["device"])  # files and clocks are warm behind it
+    for n in range(options.rounds):
+        for side in options.sides:
+            side.turn(options.gyre, arguments)
+            print(f"round {n + 1}, {side.name}", file=sys.stderr)
+    table(options.sides)
+
+
+if __name__ == "__main__":
+    main()
