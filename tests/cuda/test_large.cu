@@ -40,6 +40,7 @@ static void check_gated(const problem &p, int cut, uint64_t seed) {
 int main(int argc, char **argv) {
     uint64_t seed = seed_of(argc, argv);
     open_operands(seed, (size_t)8192 * 22016, (size_t)2600 * (22016 + 32), (size_t)2600 * 8200, (size_t)2400 * 8192);
+    d.leaves_out = true;
     auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
     for (int cut = 0; cut < LARGE_CUTS; cut++) {
         check(48, 144, 257, cut, seed);

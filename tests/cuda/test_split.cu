@@ -3,16 +3,15 @@
 #include "backend/cuda/split.cu"
 
 #include "near_cases.cuh"
-#include "product_cases.cuh"
-#include "rows_of_sizes.cuh"
+#include "rest_cases.cuh"
 
-#include <vector>
-
-/* Copies of W for one case in two. */
+/* Copies of W as it is then, for one case in two. */
 struct near_copies {
     dnear copy;
-    const dnear *at[NEAR_SHAPES];
-    near_copies(const problem &p, int cut, uint64_t seed) : at() {
+    const dnear *at[NEAR_SHAPES] = {};
+    bool is_asked = false;
+    void ask(const problem &p, int cut, uint64_t seed) {
+        is_asked = true;
         if (hash(seed) % 2 && near_of(stream, w_of(p), {split_cut_at(cut).rows, 1}, seed, &copy))
             at[hash(seed) / 2 % NEAR_SHAPES] = &copy;
     }
@@ -29,7 +28,8 @@ static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = f
         refuse();
         return;
     }
-    near_copies near(p, cut, seed);
+    near_copies near;
+    near.ask(p, cut, seed);
     dweight w = w_of(p);
     if (near_for(near.at, &INSTANCES[cut], n)) {
         printf("near, ");
@@ -39,79 +39,18 @@ static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = f
     judge(p, {c.split, true}, RAW_SUMS);
 }
 
-// ---- rows that are left to be made ----------------------------------------------------------------------------------
-
-/* Of rows of n_bytes, a block each. */
-static __global__ void count_different(const void *a, int64_t a_stride, const void *b, int64_t b_stride, int64_t n_bytes,
-                                       unsigned long long *n) {
-    const uint8_t *of_a = static_cast<const uint8_t *>(a) + blockIdx.x * a_stride,
-                  *of_b = static_cast<const uint8_t *>(b) + blockIdx.x * b_stride;
-    for (int64_t i = threadIdx.x; i < n_bytes; i += blockDim.x)
-        if (of_a[i] != of_b[i])
-            atomicAdd(n, 1);
-}
-
-/* Rows of the step's own that do not fit. */
-static unsigned long long others_of(dmat value, float static_scale, int n_own) {
-    unsigned long long n = 0;
-    std::vector<uint32_t> most(n_own);
-    MUST(cudaMemcpy(most.data(), value.most, n_own * sizeof most[0], cudaMemcpyDeviceToHost));
-    for (uint32_t m : most)
-        n += !is_within(m, static_scale);
-    return n;
-}
-
-/* A product that settles the twin it reads leaves it as it should be, and is bit by bit that of it; three times, as blocks must meet again. */
-static void check_rest(int out, int in, int n, int cut, uint64_t seed) {
+/* Rows are left to be made, of as many tiles as have a place at once. */
+static void check_settling(int out, int in, int n, int cut, uint64_t seed) {
     problem p = {out, in, n, false, false, 0, ELEMENT_F16};
-    fill_operands(p, seed, 16, {1, 1}, {1, 1});
-    static dmeeting *meetings;
-    static struct {
-        unsigned long long told;
-        int32_t n_own;
-    } * host;
-    if (!meetings) {
-        MUST(cudaMallocHost(&host, sizeof *host));
-        MUST(cudaMalloc(&meetings, REST_MEETINGS * sizeof *meetings));
-        MUST(cudaMemsetAsync(meetings, 0, REST_MEETINGS * sizeof *meetings, stream));
-    }
-    dmat value = {d.products, in + 8, in, seed % 2 ? ELEMENT_F16 : ELEMENT_BF16}, twin = x_of(p), settled = twin, y = y_of(p), again = y;
-    value.most = d.most;
-    twin.static_scale = settled.static_scale = ldexpf(1, (int)(seed % 10) - 6);
-    settled.at = d.sizes;
-    settled.scale = d.bias;
-    again.at = d.again;
-    auto fill = [&] {
-        MUST(cudaMemsetAsync(d.most, 0, n * sizeof *d.most, stream));
-        fill_rows<<<n, 256, 0, stream>>>(value, seed, twin.static_scale, seed % 4 == 0);
-        write_twins<<<n, 256, 0, stream>>>(value, twin, settled, 0);
-    };
-    fill();
-    MUST(launch_split_product_cut(stream, n, w_of(p), nullptr, settled, again, nullptr, cut));
-    host->told = 0;
-    host->n_own = seed % 3 ? n : (int)(hash(seed) % (n + 1)); // those behind fill a step up
-    n_cases++;
-    printf("out %d in %d rows %d, tiles of %d, terms in %d parts, rows are left: ", out, in, n, split_cut_at(cut).rows,
-           split_cut_at(cut).split);
-    fflush(stdout);
-    near_copies near(p, cut, seed);
-    for (int i = 0; i < 3; i++) {
-        fill();
-        drest rest = {value, meetings, {&host->told, &host->n_own}};
-        MUST(launch_split_product_cut(stream, n, w_of(p), near.at, twin, y, &rest, cut));
-        int64_t y_row = y.stride * 2; // half precision
-        count_different<<<d.rows_there, 256, 0, stream>>>(y.at, y_row, again.at, y_row, y_row, &d.c->wrong);
-        count_different<<<n, 256, 0, stream>>>(twin.at, twin.stride, settled.at, settled.stride, in, &d.c->wrong_twin);
-        count_different<<<1, 256, 0, stream>>>(twin.scale, 0, settled.scale, 0, n * 4, &d.c->wrong_most);
-    }
-    counts got;
-    MUST(cudaMemcpyAsync(&got, d.c, sizeof got, cudaMemcpyDeviceToHost, stream));
-    MUST(cudaStreamSynchronize(stream));
-    unsigned long long counted = 3 * others_of(value, twin.static_scale, host->n_own);
-    bool fine = got.wrong == 0 && got.wrong_twin == 0 && got.wrong_most == 0 && host->told == counted;
-    printf("%llu bytes of y, %llu of the twin, %llu of scales are others, counted %llu of %llu%s\n", got.wrong, got.wrong_twin,
-           got.wrong_most, host->told, counted, fine ? ", fine" : ": WRONG");
-    n_bad += !fine;
+    split_cut c = split_cut_at(cut);
+    begin(p);
+    printf("tiles of %d, terms in %d parts, ", c.rows, c.split);
+    near_copies near;
+    check_rest(p, seed, [&](dmat x, dmat y, const drest *rest) {
+        if (rest && !near.is_asked)
+            near.ask(p, cut, seed);
+        return launch_split_product_cut(stream, n, w_of(p), near.at, x, y, rest, cut);
+    });
 }
 
 // ---- the node behind ------------------------------------------------------------------------------------------------
@@ -174,7 +113,7 @@ int main(int argc, char **argv) {
         int cut = random(SPLIT_CUTS), n = 1 + random(is_brief() ? 150 : 512), in = 16 * (1 + random(is_brief() ? 40 : 600));
         split_cut c = split_cut_at(cut);
         int tiles = 1 + random(blocks_of(&INSTANCES[cut]) / (c.split * c.sharers) / up_to(n, TOKENS * c.sharers));
-        check_rest(split_cut_at(cut).rows * tiles, in, n, cut, seed++);
+        check_settling(split_cut_at(cut).rows * tiles, in, n, cut, seed++);
     }
     if (is_brief())
         return summary();

@@ -3,7 +3,7 @@
 #define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/tiles.cu"
 
-#include "product_cases.cuh"
+#include "rest_cases.cuh"
 
 /* Activations as kernels have them against double, gates from -80 to 80: relative errors; an up of 1. */
 static __global__ void worst_activation(double *worst) {
@@ -33,6 +33,19 @@ static void check(const problem &p, const tiles_cut *cut, uint64_t seed) {
         return launch_tiles_linear_cut(stream, p.n, &a, x_of(p), y, &c);
     });
     judge(p, {c.split, false}, SCALED);
+}
+
+/* Rows are left to be made; all blocks have a place at once. */
+static void check_settling(int out, int in, int n, uint64_t seed) {
+    problem p = {out, in, n, false, false, 0, ELEMENT_F16};
+    dtiles a = {w_of(p), nullptr, {ENDING_PLAIN, 0, 0}};
+    tiles_cut c = tiles_cut_of(&a, n);
+    begin(p);
+    printf("%d octets, split %d, %d blocks, ", c.octets, c.split, c.n_blocks);
+    check_rest(p, seed, [&](dmat x, dmat y, const drest *rest) {
+        a.rest = rest ? *rest : drest{};
+        return launch_tiles_linear_cut(stream, n, &a, x, y, &c);
+    });
 }
 
 static void check_activations() {
@@ -90,6 +103,8 @@ int main(int argc, char **argv) {
             c.n_stages--;
         check({out, in, n, gated, random(2) != 0, act, random_element(gated)}, &c, seed);
     }
+    for (int i = 0; i < (is_brief() ? 4 : 40); i++)
+        check_settling(8 * (1 + random(is_brief() ? 60 : 400)), 16 * (1 + random(is_brief() ? 60 : 600)), 1 + random(TILES_MAX_ROWS), seed++);
     check_activations();
     return summary();
 }

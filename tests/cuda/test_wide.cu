@@ -33,6 +33,7 @@ static void check(const problem &p, const wide_cut *cut, uint64_t seed) {
 int main(int argc, char **argv) {
     uint64_t seed = seed_of(argc, argv);
     open_operands(seed, 140 << 20, 700 * 22000, 700 * 38000, 600 * 38000);
+    d.leaves_out = true;
     auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
     // One tile, one piece; then more of each, and pieces that do not go into the rings.
     check({48, 128, 65, true, false, 0, ELEMENT_F16}, nullptr, seed);
