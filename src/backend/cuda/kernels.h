@@ -225,7 +225,7 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
  *
  * The twin tells an octet of x, eight columns from a multiple of eight on, if none of its elements is of size 256 or more (or not a number) and one is of 1/8 at
  * least: its values are then elements times static_scale. They would be rounded to the same four bits by another power of two, but for what is subnormal
- * in the twin, by 2^-10 of a static_scale at most. Of all other octets values are those of x, in 16 bits, and of x nothing else is read. So a row depends on
+ * by one of them: that may be off by 2^-10 static_scale, or by a step of the new scale's subnormals, 2^-9 of it. Of all other octets values are those of x, in 16 bits, and of x nothing else is read. So a row depends on
  * nothing but itself and static_scale, and in a row that is usual some of a hundred octets have to be written in 16 bits. x of 16 bits, with most. */
 enum { STATIC_LEAST = 1, STATIC_MOST = (int)E4M3_FULL };
 void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8, struct dtally others);

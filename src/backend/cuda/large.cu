@@ -18,7 +18,7 @@
  *
  * The end of a tile (large_ends.cuh): nothing hides it, but it comes once in some 50,000 cycles, and needs no shared memory, of which tiles of 336 rows
  * leave none; the ring is filled meanwhile. Beside the y of pairs it may write its e4m3 twin by a scale known beforehand, of the 16 bits as they leave
- * (dmat.static_scale). */
+ * (dmat.static_scale), and leave out of y what that tells (untold_only). */
 #include "backend/cuda/large_ends.cuh"
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/wgmma_e4m3_f16.cuh"

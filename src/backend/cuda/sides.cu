@@ -25,7 +25,7 @@ enum {
     SHARED_BYTES = 200 << 10
 };                                                 // SHARED_BYTES: one block a multiprocessor
 const float SURE = 0.8f, APART = 80, LEAST = 0.5f; // SURE: of 0.97, APART: of 196 cycles, LEAST: of that, as measured on an H200
-const int NOISE = 200; // one chunk of so many may be off; a bit of the hash that were another would make half of them so
+const int NOISE = 200; // one chunk of so many may be off, and one more; a bit of the hash that were another would make half of them so
 
 // ---- on the device --------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ one_page of_page(const looked &l, int page, uint32_t hash) {
 const char *judge(const dside_pages *p, bool missing) {
     if (missing)
         return "multiprocessors did not all take part";
-    if (p->n_against > p->n_chunks / NOISE)
+    if (p->n_against > 1 + p->n_chunks / NOISE)
         return "chunks are not where the hash says";
     return p->apart < APART || p->least < LEAST * p->apart ? "sides are not far enough from one another" : nullptr;
 }

@@ -11,7 +11,7 @@
  * Which bits these are is found of all there could be: of 64 chunks in four pages, any two choices differ in 12 at least. near.h asks that bits 12 and 13 are in, and
  * bit 14 not. Everything that is measured must agree, else the device has no sides for us: another card, a part of one (MIG). Of a multiprocessor's latencies a side
  * explains 0.97 and must explain 0.8; sides are 196 cycles apart and must be 80; a page's chunks together 156 at least, and must be half of what is usual; of single
- * chunks one in 200 may be off, where one in 30,000 was. A flip that were wrong would make weights far, which costs time and no result. */
+ * chunks one in 200 and one more may be off, where one in 30,000 was. A flip that were wrong would make weights far, which costs time and no result. */
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -19,10 +19,6 @@ static __device__ eight_of<ELEMENT_F32> told_by(uint2 elements, float static_sca
     return {make_float4(v[0].x, v[0].y, v[1].x, v[1].y) * static_scale, make_float4(v[2].x, v[2].y, v[3].x, v[3].y) * static_scale};
 }
 
-static __device__ uint8_t *octet_at(const dmat &twin, int row, int octet) {
-    return static_cast<uint8_t *>(twin.at) + row * twin.stride + octet * 8;
-}
-
 /* The octets first, first + step, ... of the n rows row_of(0), row_of(1), ..., HELD at once; nobody else touches these. value has most. What is held are bytes, not
  * floats: kernels that do this now and then have no registers to spare for it. */
 template <element E, int HELD, class ROWS>
@@ -37,7 +33,7 @@ static __device__ void make_static_rows(const dmat &value, const dmat &twin, int
             int i = base + k * step;
             if (i < all) {
                 row[k] = row_of(i / octets);
-                elements[k] = __ldcg(reinterpret_cast<const uint2 *>(octet_at(twin, row[k], i % octets)));
+                elements[k] = __ldcg(reinterpret_cast<const uint2 *>(static_cast<const char *>(twin.at) + row[k] * twin.stride + i % octets * 8));
             }
         }
 #pragma unroll
@@ -51,8 +47,7 @@ static __device__ void make_static_rows(const dmat &value, const dmat &twin, int
                 float inverse = __frcp_rn(static_scale_else(__uint_as_float(value.most[row[k]])));
                 if (twin_tells(elements[k]))
                     v = told_by(elements[k], twin.static_scale);
-                *reinterpret_cast<uint2 *>(octet_at(twin, row[k], (base + k * step) % octets)) =
-                    make_uint2(e4m3_of(v.low * inverse), e4m3_of(v.high * inverse));
+                store_e4m3(twin, row[k], (base + k * step) % octets * 8, v.low * inverse, v.high * inverse);
             }
     }
 }
