@@ -2,9 +2,9 @@
 # Tests of the CUDA backend on a machine that has a Hopper GPU and the CUDA toolkit's libraries, and nothing of ours.
 #
 #   tools/gpu.sh pack            here: builds all of it and packs programs, libraries and models into build/gpu/gyre.tar.xz
-#   tools/gpu.sh run [OUT]       there, with nothing but this script and that archive: unpacks it to /tmp/gyre-gpu ($GYRE_GPU_ROOT), runs every
-#                                test in every dtype, then samples of the op tests under compute-sanitizer, and closes with a table; logs
-#                                go to OUT
+#   tools/gpu.sh run [OUT]       there, where nothing need be but tools/gpu.sh and build/gpu/gyre.tar.xz: unpacks that to /tmp/gyre-gpu
+#                                ($GYRE_GPU_ROOT), runs every test in every dtype, then samples of the op tests under compute-sanitizer, and
+#                                closes with a table; logs go to OUT, of the folder that tools is in
 #   tools/gpu.sh tests [OUT], tools/gpu.sh sanitize [OUT]    one half of it
 #
 # $JOBS (12) programs run side by side on each GPU there is, $SANITIZER_JOBS (3) of those under compute-sanitizer, which take turns.
@@ -30,7 +30,9 @@ pack() {
         $release/gyre $release/libgyre-cuda.so $root
     cp build/racecheck/libgyre-cuda.so build/racecheck/test_* $root/racecheck
     strip $(find $root -type f)
-    mkdir -p $root/tests && cp -r models $root && cp -r tests/models tests/models_random $root/tests
+    mkdir -p $root/tests
+    cp -r models $root
+    cp -r tests/models tests/models_random $root/tests
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
     ldd $release/gyre $release/tests/test_ops | awk '/=> \// {print $3}' | sort -u |
         grep -E '/lib(cmocka|edit|bsd|md|microhttpd|jansson|pcre2|xxhash|utf8proc|tinfo|sodium)' | xargs -I{} cp -L {} $root/lib
@@ -158,16 +160,17 @@ gpus() {
 side_by_side() {
     gpus=$(gpus)
     export gpus
-    tr '\n' '\0' | xargs -0 --process-slot-var=slot -P $(($1 * $(echo "$gpus" | wc -w))) -I{} sh -c "set -f; exec $self --one {}"
+    tr '\n' '\0' | xargs -0 --process-slot-var=slot -P $(($1 * $(echo "$gpus" | wc -w))) -I{} sh -c "set -f; exec \"\$self\" --one {}"
 }
 
 # Lists of programs, and the table.
 all() {
     mkdir -p "$out" "$there"
-    out=$(cd "$out" && pwd)
+    out=$(cd "$out" && pwd) there=$(cd "$there" && pwd) # programs run there
     [ ! -e build/gpu/gyre.tar.xz ] || tar xJf build/gpu/gyre.tar.xz -C "$there"
+    [ -e "$there/libgyre-cuda.so" ] || { echo "tools/gpu.sh: neither build/gpu/gyre.tar.xz nor what it holds in $there" >&2 && exit 1; }
     export GYRE_TEST_SEED="${GYRE_TEST_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}" # one, or parts would not be parts of one whole
-    export out GYRE_TEST_BACKEND=cuda GYRE_PLUGINS="${GYRE_PLUGINS:-$there}"
+    export out self GYRE_GPU_ROOT="$there" GYRE_TEST_BACKEND=cuda GYRE_PLUGINS="$(cd "${GYRE_PLUGINS:-$there}" && pwd)"
     export LD_LIBRARY_PATH="$there/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
     rm -f "$out"/*.line
     begin=$(date +%s)

@@ -4,8 +4,9 @@
     tools/turns.py before=/tmp/old after=build/release near=build/release,GYRE_NEAR=0 [--rounds 3] [--gyre build/gyre] -- MODEL|config.json [FLAGS of gyre bench decode]
 
 A side is a name, the folder whose libgyre-cuda.so it loads (GYRE_PLUGINS), and variables that it sets. In a round each side has one turn, in the order given, after a run
-that does not count; what clocks and neighbours do to one they do to all. The table has the figure of each turn, its median, and per cent of the first side's. Without
-flags of its own gyre runs with dummy weights, FP8 weights and FP8 cache, 16 + 144 tokens at 128, 256 and 512 sequences, two repeats a turn after half a second."""
+that does not count; what clocks and neighbours do to one they do to all. The table has the figure of each turn, its median, and per cent of the first side's; of a run
+that is broken off, by a fault or by hand, it has the rounds that all sides have ended. gyre runs with dummy weights, FP8 weights and FP8 cache on a GPU, 16 + 144 tokens at
+128, 256 and 512 sequences, two repeats a turn after half a second, and flags that are given say otherwise."""
 import argparse
 import json
 import os
@@ -14,8 +15,12 @@ import subprocess
 import sys
 import tempfile
 
-FLAGS = ["--load-format", "dummy", "--device", "cuda", "--quantization", "fp8", "--kv-cache-dtype", "fp8",
-         "--input-len", "16", "--output-len", "144", "--batch", "128,256,512", "--num-iters", "2", "--warmup-seconds", "0.5"]
+FLAGS = {"--load-format": "dummy", "--device": "cuda", "--quantization": "fp8", "--kv-cache-dtype": "fp8", "--input-len": "16", "--output-len": "144",
+         "--batch": "128,256,512", "--num-iters": "2", "--warmup-seconds": "0.5"}
+
+
+class Fault(Exception):
+    pass
 
 
 class Side:
@@ -33,12 +38,15 @@ class Side:
     def run(self, gyre, arguments):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "figures.json")
-            done = subprocess.run([gyre, "bench", "decode", *arguments, "--output-json", path], env=os.environ | self.environment,
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            if done.returncode:
-                sys.exit(f"turns.py: {self.name}: {done.stderr.strip() or done.returncode}")
-            with open(path) as figures:
-                return json.load(figures)
+            try:
+                done = subprocess.run([gyre, "bench", "decode", *arguments, "--output-json", path], env=os.environ | self.environment,
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                if done.returncode:
+                    raise Fault(f"{self.name}: {done.stderr.strip() or done.returncode}")
+                with open(path) as figures:
+                    return json.load(figures)
+            except (OSError, ValueError) as fault:
+                raise Fault(f"{self.name}: {gyre} bench decode: {fault}") from fault
 
     def turn(self, gyre, arguments):
         report = self.run(gyre, arguments)
@@ -50,33 +58,47 @@ class Side:
 
 def table(sides):
     width = max(len(s.name) for s in sides)
-    for what, of_first in sides[0].figures.items():
-        print(what)
-        for side in sides:
-            turns, base = side.figures[what], statistics.median(of_first)
+    for what in sides[0].figures:
+        whole = min(len(s.figures.get(what, [])) for s in sides)  # rounds that all sides have ended
+        if whole:
+            print(what)
+        for side in sides if whole else []:
+            turns, base = side.figures[what][:whole], statistics.median(sides[0].figures[what][:whole])
             median = statistics.median(turns)
             change = "" if side is sides[0] else f"{100 * (median / base - 1):+.1f} %"
             print(f"  {side.name:{width}}  {median:>10,.1f}  {change:>8}   {'  '.join(f'{t:,.1f}' for t in turns)}")
 
 
-def main():
-    split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sides", nargs="+", type=Side, metavar="NAME=FOLDER[,VARIABLE=VALUE...]")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--gyre", default="build/gyre")
-    options = parser.parse_args(sys.argv[1:split])
-    arguments = sys.argv[split + 1:]
-    if not arguments:
-        parser.error("behind -- stands the model, or its config.json")
-    if len(arguments) == 1:
-        arguments += FLAGS
+def take_turns(options, arguments):
     print(options.sides[0].run(options.gyre, arguments)["device"])  # files and clocks are warm behind it
     for n in range(options.rounds):
         for side in options.sides:
             side.turn(options.gyre, arguments)
             print(f"round {n + 1}, {side.name}", file=sys.stderr)
+
+
+def positive(text):
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def main():
+    split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     usage="%(prog)s [--rounds N] [--gyre FILE] NAME=FOLDER[,VARIABLE=VALUE...]... -- MODEL|config.json [FLAGS]")
+    parser.add_argument("sides", nargs="+", type=Side, metavar="NAME=FOLDER[,VARIABLE=VALUE...]")
+    parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="turns of each side (3)")
+    parser.add_argument("--gyre", default="build/gyre", metavar="FILE", help="the program (build/gyre)")
+    options = parser.parse_intermixed_args(sys.argv[1:split])
+    model, *flags = sys.argv[split + 1:] or parser.error("behind -- stands the model, or its config.json")
+    why = None
+    try:
+        take_turns(options, [model, *(word for flag, value in FLAGS.items() if flag not in flags for word in (flag, value)), *flags])
+    except (Fault, KeyboardInterrupt) as fault:
+        why = fault if isinstance(fault, Fault) else "broken off"
     table(options.sides)
+    sys.exit(f"turns.py: {why}" if why else 0)
 
 
 if __name__ == "__main__":

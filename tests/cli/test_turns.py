@@ -1,4 +1,5 @@
-"""tools/turns.py with a stand-in for gyre: sides take turns behind a run that does not count, each with its own folder and variables; medians are of the turns."""
+"""tools/turns.py with a stand-in for gyre: sides take turns behind a run that does not count, each with its own folder and variables; medians are of the turns;
+what a fault leaves is told."""
 import os
 import subprocess
 import sys
@@ -31,7 +32,10 @@ class Turns(unittest.TestCase):
             p = subprocess.run([sys.executable, os.path.join(ROOT, "tools/turns.py"), "--gyre", "./gyre", *words], capture_output=True, text=True,
                                cwd=folder, timeout=60)
             log = os.path.join(folder, "log")
-            return p, open(log).read() if os.path.exists(log) else ""
+            if not os.path.exists(log):
+                return p, ""
+            with open(log) as f:
+                return p, f.read()
 
     def test_sides_alternate_and_medians_are_of_the_turns(self):
         p, log = self.turns("a=old", "b=new,FACTOR=3", "c=new,MORE=!,FACTOR=2", "--rounds", "2", "--", "model.json", "--batch", "1,8")
@@ -47,7 +51,7 @@ class Turns(unittest.TestCase):
             self.assertEqual(lines[first + 3], ["c", *told(300), "+20.0", "%", *told(200, 400)])
 
     def test_what_it_cannot_take_is_told(self):
-        for words, told in ((["a=nowhere", "--", "model.json"], "a: there is no folder nowhere"), (["old", "--", "model.json"], "'old' is not NAME=FOLDER"),
+        for words, told in ((["a=old", "--rounds", "0", "--", "model.json"], "'0' is not a number from 1 on"), (["a=nowhere", "--", "model.json"], "a: there is no folder nowhere"), (["old", "--", "model.json"], "'old' is not NAME=FOLDER"),
                             (["a=old,b", "--", "model.json"], "'a=old,b' is not NAME=FOLDER"), (["a=old"], "behind -- stands the model")):
             p, log = self.turns(*words)
             self.assertEqual((p.returncode, log), (2, ""))
@@ -57,6 +61,22 @@ class Turns(unittest.TestCase):
         p, _ = self.turns("a=old", "--", "model.json", gyre="#!/bin/sh\necho no GPU >&2\nexit 1\n")
         self.assertEqual((p.returncode, p.stdout), (1, ""))
         self.assertIn("a: no GPU", p.stderr)
+        p, _ = self.turns("a=old", "--", "model.json", gyre="#!/bin/sh\n")
+        self.assertIn("turns.py: a: ./gyre bench decode: [Errno 2]", p.stderr)
+
+    def test_whole_rounds_before_a_fault_are_told(self):
+        late = GYRE.replace("rows =", "assert n < 4 or side != 'new', 'too hot'\nrows =")  # in the second round, of FACTOR 2
+        p, _ = self.turns("a=old", "b=new,FACTOR=2", "--", "model.json", "--batch", "1", gyre=late)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("too hot", p.stderr)
+        lines = [line.split() for line in p.stdout.splitlines()]
+        self.assertEqual(lines[2:4], [["a", "200.0", "200.0"], ["b", "200.0", "+0.0", "%", "200.0"]])
+
+    def test_flags_that_are_given_stand_for_its_own(self):
+        flags = GYRE.replace("assert a[1:4]", "assert a.count('--batch') == a.count('--load-format') == a.count('--device') == 1 and a[a.index('--device') + 1] == 'cpu', a\nassert a[1:4]")
+        p, _ = self.turns("a=old", "--rounds", "1", "--", "model.json", "--device", "cpu", gyre=flags)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("512 sequences", p.stdout)
 
 
 if __name__ == "__main__":
