@@ -170,7 +170,8 @@ all() {
     [ ! -e build/gpu/gyre.tar.xz ] || tar xJf build/gpu/gyre.tar.xz -C "$there"
     [ -e "$there/libgyre-cuda.so" ] || { echo "tools/gpu.sh: neither build/gpu/gyre.tar.xz nor what it holds in $there" >&2 && exit 1; }
     export GYRE_TEST_SEED="${GYRE_TEST_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}" # one, or parts would not be parts of one whole
-    export out self GYRE_GPU_ROOT="$there" GYRE_TEST_BACKEND=cuda GYRE_PLUGINS="$(cd "${GYRE_PLUGINS:-$there}" && pwd)"
+    GYRE_PLUGINS=$(cd "${GYRE_PLUGINS:-$there}" && pwd)
+    export out self GYRE_PLUGINS GYRE_GPU_ROOT="$there" GYRE_TEST_BACKEND=cuda
     export LD_LIBRARY_PATH="$there/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
     rm -f "$out"/*.line
     begin=$(date +%s)
