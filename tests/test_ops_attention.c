@@ -421,6 +421,43 @@ static void attention_is_a_softmax_over_what_is_visible(void **state) {
         }
 }
 
+/* A row of NaNs reaches who sees its key, so that logits tell of it (half precision ends at 65504, but what is not a number must not become that), and no other
+ * sequence. Rows before it in a step may have it too, as nothing times NaN. */
+static void not_a_number_case(const char *kernels, const char *kv_dtype) {
+    enum { HEADS = 2, DIM = 64, LENGTH = 7, SPOILT = 3 };
+    if (!rig_takes_case())
+        return;
+    struct rig *rig = rig_new((struct rig_options){
+        .n_seqs = 2, .lens = {LENGTH, LENGTH}, .widths = {(HEADS + 2) * DIM}, .kernels = kernels, .kv_dtype = kv_dtype, .block_size = 16});
+    for (int i = 0; i < rig->width; i++)
+        rig->table[(int64_t)rig_row(rig, 0, SPOILT) * rig->width + i] = NAN;
+    struct qkv_args prep = {.rope = -1, .n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .v_head_dim = DIM, .eps = 1e-6f};
+    prep.cache = program_cache_kv(rig->p, 1, DIM, DIM, 0);
+    struct attention_args args = {
+        .cache = prep.cache, .n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .v_head_dim = DIM, .scale = 0.1f};
+    rig_result(rig, op_attention(rig->p, op_qkv_prep(rig->p, rig->in[0], NULL, NULL, prep), NULL, args));
+    rig->tells_all = true;
+    static const enum rig_schedule schedules[] = {SCHEDULE_WHOLE, SCHEDULE_CHUNK_1};
+    for (size_t k = 0; k < ARRAY_LEN(schedules); k++) {
+        double *got = rig_run(rig, schedules[k]);
+        RIG_EACH_ROW(rig, s, t)
+        for (int i = 0; i < HEADS * DIM; i++)
+            if ((s == 1 || t >= SPOILT) && isnan(rig_at(rig, got, s, t)[i]) != (s == 0))
+                fail_msg("%s, cache %s, schedule %d: sequence %d, row %d, %d: %g", kernels, kv_dtype ? kv_dtype : "as products",
+                         (int)schedules[k], s, t, i, rig_at(rig, got, s, t)[i]);
+    }
+    rig_free(rig);
+}
+
+static void what_is_not_a_number_stays_so_in_who_sees_it(void **state) {
+    (void)state;
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
+        not_a_number_case(*kernels, NULL);
+        if (rig_backend() != &backend_cpu)
+            not_a_number_case(*kernels, "fp8");
+    }
+}
+
 /* In brief a case is of one dtype and one set of lengths, which the seed picks; never of float32 over a cache of its own, which the plain kernel
  * reads. */
 static void what_fast_kernels_take_is_the_same_softmax(void **state) {
@@ -566,6 +603,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_a_softmax_over_what_is_visible),
         cmocka_unit_test(what_fast_kernels_take_is_the_same_softmax),
+        cmocka_unit_test(what_is_not_a_number_stays_so_in_who_sees_it),
         cmocka_unit_test(attention_is_right_in_steps_of_every_number_of_sequences),
         cmocka_unit_test(absorbed_latent_attention_equals_the_expanded_form),
     };

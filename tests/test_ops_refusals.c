@@ -151,6 +151,7 @@ static void a_cache_that_no_memory_holds_is_refused_with_its_size(void **state) 
 
 static void one_too_large(uint16_t *row, int64_t n) { row[n / 2] = f32_to_bf16(1e5f); }
 static void one_not_finite(uint16_t *row, int64_t n) { row[n / 3] = 0x7f80; }
+static void one_not_a_number(uint16_t *row, int64_t n) { row[n / 3] = 0x7fc0; }
 static void many_too_small(uint16_t *row, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         row[i] = f32_to_bf16(i == 5 ? 1e4f : 1e-3f);
@@ -181,6 +182,10 @@ static const struct {
     {NULL, "fp8", one_too_large, {"zero", "one in 16"}}, // ... but not what stands beside one
     {"bfloat16", "fp8", many_too_small, {"zero", "one in 16"}},
     {NULL, "fp8", one_not_finite, {"not finite", "FP8"}},
+    {NULL, NULL, one_not_a_number, {"48 values", "NaN"}},
+    {"bfloat16", NULL, one_not_a_number, {NULL}}, // goes as it is, and is found by logits
+    {"float32", NULL, one_not_a_number, {"48 values", "NaN"}},
+    {NULL, "fp8", one_not_a_number, {"48 values", "NaN"}},
     {"float32", "fp8", nothing, {"16 bits", "--dtype"}},
 };
 

@@ -44,6 +44,7 @@
 /* A weight on the device. */
 struct placed {
     const struct weight *weight;
+    bool is_multiplied;                    // or added: more than EMBED reads it
     struct dweight matrix;                 // of matrices; at NULL: the weight is read whole
     struct dweight floats;                 // of vectors and convolutions
     const struct dnear *near[NEAR_SHAPES]; // the matrix once more, near.c; NULL: it is not

@@ -69,8 +69,18 @@ __device__ inline float load(const void *at, int64_t i, element e) {
                             : __bfloat162float(static_cast<const __nv_bfloat16 *>(at)[i]);
 }
 
-/* Half precision ends at 65504: what is larger becomes that, as an infinity would spoil every row that it is summed into. */
-__device__ inline __half to_half(float x) { return __float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f)); }
+/* Half precision ends at 65504: what is larger becomes that, as an infinity would spoil every row that it is summed into. What is not a number stays so, to be
+ * found in logits. The smaller size, and the sign of x. */
+__device__ inline __half to_half(float x) {
+    __half_raw y = __float2half_rn(x);
+    asm("min.NaN.xorsign.abs.f16 %0, %0, %1;" : "+h"(y.x) : "h"((unsigned short)0x7bff));
+    return y;
+}
+__device__ inline uint32_t finite_halves(__half2 x) {
+    uint32_t y;
+    asm("min.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(y) : "r"(reinterpret_cast<uint32_t &>(x)), "r"(0x7bff7bffu));
+    return y;
+}
 
 __device__ inline void store(void *at, int64_t i, element e, float x) {
     if (e == ELEMENT_F32)

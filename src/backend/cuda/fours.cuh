@@ -47,13 +47,6 @@ __device__ inline float4 load_four(const dmat &m, int64_t row, int col) {
     }
 }
 
-/* Half precision ends at 65504, as in to_half, but what is not a number stays so: the smaller size, and the sign of x. */
-__device__ inline uint32_t finite_halves(__half2 x) {
-    uint32_t y;
-    asm("min.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(y) : "r"(reinterpret_cast<uint32_t &>(x)), "r"(0x7bff7bffu));
-    return y;
-}
-
 template <element E> __device__ inline typename four_of<E>::stored stored_of(float4 x) {
     if constexpr (E == ELEMENT_F32) {
         return x;

@@ -148,6 +148,7 @@ struct dstored {
 };
 /* What the placing of a matrix did to it. */
 struct dplaced {
+    unsigned long long n_unreal;  // values that are not numbers
     unsigned long long n_beyond;  // values that the element does not reach: over its largest in f16, not finite in e4m3
     unsigned long long n_lost;    // not zero as stored, zero as placed
     unsigned long long n_present; // not zero as stored

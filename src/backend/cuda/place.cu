@@ -39,11 +39,12 @@ static __device__ float stored(const dstored &x, int64_t row, int64_t col) {
 
 /* What a thread has seen of a matrix. */
 struct seen {
-    int beyond, lost, present;
+    int beyond, lost, present, unreal;
     float squared_error, squared;
 };
 
 static __device__ void look(seen *s, float is, float becomes, bool beyond) {
+    s->unreal += isnan(is);
     s->beyond += beyond;
     s->present += is != 0.0f;
     s->lost += is != 0.0f && becomes == 0.0f;
@@ -56,9 +57,11 @@ static __device__ void publish(const seen &s, dplaced *counts, float *shared) {
         return;
     float error = block_sum(s.squared_error, shared), squared = block_sum(s.squared, shared);
     float beyond = block_sum((float)s.beyond, shared), lost = block_sum((float)s.lost, shared); // exact: fewer than 2^24 a block
-    float present = block_sum((float)s.present, shared);
+    float present = block_sum((float)s.present, shared), unreal = block_sum((float)s.unreal, shared);
     if (threadIdx.x != 0)
         return;
+    if (unreal > 0)
+        atomicAdd(&counts->n_unreal, (unsigned long long)unreal);
     if (beyond > 0)
         atomicAdd(&counts->n_beyond, (unsigned long long)beyond);
     if (lost > 0)

@@ -10,7 +10,7 @@
  *
  * One allocation, sized before the first byte moves. What rounding does to a matrix is counted on the device and judged by its name:
  * a model that would compute with other numbers than it should is refused. Bounds: nothing may be beyond the element's
- * range; e4m3 may make one value in 16 zero (normal numbers beside larger ones of which that many are lost are off by 0.045 of their own size; alone, in
+ * range, or not a number (where the element changes: else, and in rows of a table alone, it stays what it is and is found by logits); e4m3 may make one value in 16 zero (normal numbers beside larger ones of which that many are lost are off by 0.045 of their own size; alone, in
  * rows of 28,672, one in 40 is) and be off by 0.04 of the matrix's root mean square (0.027 is what normal numbers take, 0.028 in such rows); float16
  * may make one in 8 zero, as those are below 2^-25. */
 #include "backend/cuda/cuda.h"
@@ -153,6 +153,7 @@ static enum status reserve(struct backend *b, const struct program *p, const str
         return fail(err, ERR_MEMORY, "%s: a weight of %lld x %lld does not fit", w->name, (long long)w->out, (long long)w->in);
     struct placed *placed = &b->placed[slot_of(b, w)];
     placed->weight = w;
+    placed->is_multiplied |= op->code != OP_EMBED;
     bool matrix = op_multiplies_by(op->code, slot);
     struct dweight *d = matrix ? &placed->matrix : &placed->floats;
     enum element element = matrix ? matrix_element(b, p, op) : ELEMENT_F32;
@@ -185,6 +186,9 @@ static void settle(struct backend *b) {
 static enum status judge(const struct placed *p, const struct dplaced *c, struct error *err) {
     const char *name = p->weight->name;
     unsigned long long n = c->n_present;
+    if (p->is_multiplied && c->n_unreal > 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: %llu values are not numbers (NaN): the checkpoint is damaged, or was written so", name,
+                    c->n_unreal);
     if (p->matrix.element == ELEMENT_F16 && c->n_beyond > 0)
         return fail(err, ERR_UNSUPPORTED, "%s: %llu values are larger than float16 can hold (65504); use --dtype bfloat16", name,
                     c->n_beyond);
@@ -209,7 +213,7 @@ static enum status judge_all(struct backend *b, const struct dplaced *on_device,
     cudaError_t code = cudaMemcpy(counts, on_device, (size_t)b->n_slots * sizeof *counts, cudaMemcpyDeviceToHost);
     enum status st = code == cudaSuccess ? OK : device_fault(b, err, code, "counts of %d weights", b->n_slots);
     for (int i = 0; st == OK && i < b->n_slots; i++)
-        if (b->placed[i].matrix.at)
+        if (b->placed[i].weight)
             st = judge(&b->placed[i], &counts[i], err);
     free(counts);
     return st;
