@@ -301,6 +301,15 @@ static void compile_folds(const struct executable *exe, struct compiled_op *c, c
     c->d_weight = weight_on_device(exe->backend, norm->weights[0])->floats;
 }
 
+int linear_most_rows(const struct executable *exe, const struct op *linear) {
+    return exe->program->values[linear->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1);
+}
+
+/* Whether raw products lie where the values are to be: they are read there, or become them in place. */
+static bool raw_has_room(const struct executable *exe, const struct op *linear, enum element y) {
+    return raw_will_be_read(exe->program, linear) || element_bytes(y) == 2;
+}
+
 static enum status compile_op(struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset,
                               struct error *err) {
     const struct op *op = c->op;
@@ -325,7 +334,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->rope = &exe->ropes[rope_of(op)];
     if (op->code != OP_LINEAR)
         return OK;
-    int max_rows = exe->program->values[op->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1);
+    int max_rows = linear_most_rows(exe, op);
     struct dmat x = c->in[0], y = c->out[0];
     if (x.element != exe->backend->product) {
         c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->backend->product};
@@ -336,8 +345,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
     if (c->matrix[0].element == ELEMENT_E4M3) {
         c->in_twin = twin_of(exe, op->in[0]);
         c->raw_is_read = raw_will_be_read(exe->program, op);
-        bool in_place = c->raw_is_read || element_bytes(y.element) == 2;
-        c->raw = (struct dmat){.at = in_place ? y.at : exe->scratch,
+        c->raw = (struct dmat){.at = raw_has_room(exe, op, y.element) ? y.at : exe->scratch,
                                .stride = y.stride,
                                .width = y.width,
                                .element = ELEMENT_F16,
@@ -352,21 +360,31 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
     return OK;
 }
 
-/* The widest row that a LINEAR may have to convert, its raw products, and what experts keep between their two nodes. */
-static enum status alloc_scratch(struct executable *exe, struct error *err) {
-    int64_t most = 1, tokens = padded_rows(exe->bucket.max_tokens), rows = MAX(tokens, padded_rows(MAX(exe->bucket.max_rows, 1)));
+/* Bytes that a LINEAR wants for rows that it has to convert, or for raw products that have no room of their own (compile_op). */
+static int64_t linear_scratch(const struct executable *exe, const struct op *op, const enum element *element) {
+    int64_t rows = padded_rows(linear_most_rows(exe, op)), n_bytes = 0;
+    if (element[op->in[0].id] != exe->backend->product)
+        n_bytes = rows * op->in[0].width * element_bytes(exe->backend->product);
+    if (weight_on_device(exe->backend, op->weights[0])->matrix.element == ELEMENT_E4M3 && !raw_has_room(exe, op, element[op->out[0].id]))
+        n_bytes = MAX(n_bytes, rows * exe->program->values[op->out[0].id].width * element_bytes(ELEMENT_F16));
+    return n_bytes;
+}
+
+/* For one op at a time: what a LINEAR wants, and what experts keep between their two nodes. */
+static enum status alloc_scratch(struct executable *exe, const enum element *element, struct error *err) {
+    int64_t most = 1, tokens = padded_rows(exe->bucket.max_tokens);
     for (int i = 0; i < exe->program->n_ops; i++) {
         const struct op *op = &exe->program->ops[i];
         if (op->code == OP_LINEAR)
-            most = MAX(most, rows * MAX(op->in[0].width, (op->out[0].width + 1) / 2));
+            most = MAX(most, linear_scratch(exe, op, element));
         if (op->code == OP_MOE_FFN)
-            most = MAX(most, tokens * op->args.moe_ffn.top_k * op->args.moe_ffn.ffn_size);
+            most = MAX(most, tokens * op->args.moe_ffn.top_k * op->args.moe_ffn.ffn_size * (int64_t)sizeof(float));
     }
     TRY(device_alloc(exe, &exe->counters, exe->program->n_ops * (int64_t)COUNTER_BYTES, "counters", err));
-    TRY(device_alloc(exe, &exe->scratch, most * (int64_t)sizeof(float), "scratch", err));
+    TRY(device_alloc(exe, &exe->scratch, most, "scratch", err));
     if (!exe->only_sized) // rows of padding are read, whatever comes of them
-        DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->scratch, 0, (size_t)most * sizeof(float), exe->backend->stream),
-                   "clearing %lld floats", (long long)most);
+        DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->scratch, 0, (size_t)most, exe->backend->stream), "clearing %lld bytes",
+                   (long long)most);
     return OK;
 }
 
@@ -427,7 +445,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     TRY(place_values(exe, element, offset, err));
     exe->logits = value_of(exe, last->in[0], element, offset);
     exe->hidden = value_of(exe, p->hidden, element, offset);
-    TRY(alloc_scratch(exe, err));
+    TRY(alloc_scratch(exe, element, err));
     TRY(place_ropes(exe, err));
     TRY(attention_plan(exe, err));
     TRY(head_alloc(exe, err));

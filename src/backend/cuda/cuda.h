@@ -344,6 +344,8 @@ bool value_is_read(const struct executable *exe, const struct compiled_op *c, in
 /* ---- static_scale.c ---- */
 enum status static_scales_find(struct executable *exe, struct error *err); // once its ops are compiled
 
+int linear_most_rows(const struct executable *exe, const struct op *linear); // that it has in a step
+
 /* ---- memory.c ---- */
 /* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much there is. */
 enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err);

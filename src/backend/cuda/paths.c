@@ -132,15 +132,10 @@ static enum linear_path usual(const struct compiled_op *c, int rows) {
     return rows <= 8 && linear_takes(c, PATH_STREAM, rows) ? PATH_STREAM : gemm_library(c->gemm);
 }
 
-static int most_rows(const struct executable *exe, const struct compiled_op *c) {
-    bool tokens = exe->program->values[c->op->in[0].id].rows == ROWS_TOKENS;
-    return padded_rows(tokens ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1));
-}
-
 static void take_usual(struct executable *exe) {
     for (int i = 0; i < exe->program->n_ops; i++) {
         struct compiled_op *c = &exe->ops[i];
-        for (int k = 0; c->gemm && padded_rows_at(k) <= most_rows(exe, c); k++)
+        for (int k = 0; c->gemm && padded_rows_at(k) <= padded_rows(linear_most_rows(exe, c->op)); k++)
             gemm_take(c->gemm, usual(c, padded_rows_at(k)), padded_rows_at(k));
     }
 }

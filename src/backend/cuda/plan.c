@@ -123,7 +123,8 @@ static size_t n_list_entries(const struct sample_params *p) {
 }
 
 /* The lists of a step may be any length, but most steps have none: memory grows when a longer one comes, and stays. A step in flight
- * may read the old lists on the device, which freeing waits for. */
+ * may read the old lists on the device, which freeing waits for. Where the device has no more memory, the sampler reads them from the host's
+ * (lists_fit): slower, and right. */
 static enum status make_room(struct executable *exe, struct step_slot *slot, size_t n, struct error *err) {
     struct backend *b = exe->backend;
     size_t capacity = MAX(slot->n_lists, 1u << 14);
@@ -133,14 +134,25 @@ static enum status make_room(struct executable *exe, struct step_slot *slot, siz
         cudaFreeHost(slot->lists);
         slot->lists = NULL;
         slot->n_lists = 0;
-        DEVICE_TRY(b, err, cudaMallocHost((void **)&slot->lists, capacity * sizeof *slot->lists), "lists of %zu entries", capacity);
+        cudaError_t code = cudaMallocHost((void **)&slot->lists, capacity * sizeof *slot->lists);
+        if (code == cudaErrorMemoryAllocation) {
+            cudaGetLastError();
+            return fail(err, ERR_MEMORY, "%s: the host has no memory for histories, biases and bans of %zu entries in a step",
+                        exe->program->name, capacity);
+        }
+        DEVICE_TRY(b, err, code, "lists of %zu entries", capacity);
         slot->n_lists = capacity;
     }
     if (exe->n_lists < n) {
         cudaFree(exe->lists);
         exe->lists = NULL;
         exe->n_lists = 0;
-        DEVICE_TRY(b, err, cudaMalloc((void **)&exe->lists, capacity * sizeof *exe->lists), "lists of %zu entries", capacity);
+        cudaError_t code = cudaMalloc((void **)&exe->lists, capacity * sizeof *exe->lists);
+        if (code == cudaErrorMemoryAllocation) {
+            cudaGetLastError();
+            return OK;
+        }
+        DEVICE_TRY(b, err, code, "lists of %zu entries", capacity);
         exe->n_lists = capacity;
     }
     return OK;
@@ -264,6 +276,9 @@ static void write_tables(struct executable *exe, struct step_slot *slot, const s
     }
 }
 
+/* Whether the step's lists have room on the device. */
+static bool lists_fit(const struct executable *exe, const struct step_slot *slot) { return slot->n_listed <= exe->n_lists; }
+
 static struct dtake take_of(const struct executable *exe, const struct step_slot *slot, const struct batch_plan *p) {
     const struct plan_layout *at = &exe->layout;
     struct dtake t = {.from = (const int32_t *)(const void *)slot->plan_host,
@@ -289,8 +304,8 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
                       .places = (int)(at->places / 4),
                       .lists_from = slot->lists,
                       .lists = exe->lists,
-                      .n_lists = (int64_t)slot->n_listed,
-                      .at = {exe->lists, slot->sampled, slot->top_token, slot->top_logprob, exe->row_token}};
+                      .n_lists = lists_fit(exe, slot) ? (int64_t)slot->n_listed : 0,
+                      .at = {lists_fit(exe, slot) ? exe->lists : slot->lists, slot->sampled, slot->top_token, slot->top_logprob, exe->row_token}};
     for (int g = 0; g < exe->program->n_groups; g++) {
         t.block_table[g] = (int64_t)(at->block_table[g] / 4);
         t.table_width[g] = exe->backend->table_width[g];

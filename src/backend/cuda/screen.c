@@ -37,17 +37,14 @@ static bool is_wanted(int64_t head_bytes) {
 
 int64_t screen_room(struct backend *b, const struct program *p) {
     const struct op *head = head_of(p);
-    size_t free_bytes = 0, total = 0;
     if (!head || head->weights[1])
         return 0;
     struct dweight w = weight_on_device(b, head->weights[0])->matrix;
     bool fits = (w.element == ELEMENT_F16 || w.element == ELEMENT_BF16) && w.in % 8 == 0; // rows are read 16 bytes at a time
     if (!fits || !is_wanted(w.out * w.in * element_bytes(w.element)))
         return 0;
-    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
-        cudaGetLastError();                                  // then none counts as free
     int64_t n_bytes = screen_copy_bytes(w) + 2 * SIDES_PAGE; // it begins with a page, and its last may be measured
-    b->screen.left_out = n_bytes > ((int64_t)free_bytes - b->weight_bytes) / SHARE;
+    b->screen.left_out = n_bytes > (memory_left(b) - b->weight_bytes) / SHARE;
     b->screen.n_bytes = n_bytes;
     b->screen.head = b->screen.left_out ? NULL : head->weights[0];
     return b->screen.left_out ? 0 : n_bytes;

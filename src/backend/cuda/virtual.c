@@ -57,9 +57,6 @@ static enum status map_one(struct virtual_range *r, int device, struct error *er
     CUdeviceptr at = r->at + (size_t)r->n_mapped * r->piece_bytes;
     const char *what = "getting memory";
     CUresult code = driver.cuMemCreate_(&piece, r->piece_bytes, &prop, 0);
-    if (code == CUDA_ERROR_OUT_OF_MEMORY)
-        return fail(err, ERR_MEMORY, "CUDA device %d has no %zu MiB left for cache, %zu MiB are mapped", device, r->piece_bytes >> 20,
-                    (size_t)r->n_mapped * r->piece_bytes >> 20);
     if (code == CUDA_SUCCESS) {
         what = "mapping memory";
         code = driver.cuMemMap_(at, r->piece_bytes, 0, piece, 0);
@@ -68,6 +65,9 @@ static enum status map_one(struct virtual_range *r, int device, struct error *er
         if (code != CUDA_SUCCESS)
             driver.cuMemRelease_(piece);
     }
+    if (code == CUDA_ERROR_OUT_OF_MEMORY) // of mapping too: what maps lies in the device's memory
+        return fail(err, ERR_MEMORY, "CUDA device %d has no %zu MiB left for cache, %zu MiB are mapped", device, r->piece_bytes >> 20,
+                    (size_t)r->n_mapped * r->piece_bytes >> 20);
     if (code != CUDA_SUCCESS)
         return fail(err, ERR_DEVICE, "CUDA device %d: %s for piece %d of %d of a cache, %zu MiB each: CUDA driver error %d", device, what,
                     r->n_mapped, r->n_pieces, r->piece_bytes >> 20, code);

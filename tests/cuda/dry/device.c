@@ -514,7 +514,7 @@ static CUresult release(CUmemGenericAllocationHandle piece) {
 }
 static CUresult map(CUdeviceptr at, size_t n_bytes, size_t offset, CUmemGenericAllocationHandle piece, unsigned long long flags) {
     (void)at, (void)n_bytes, (void)offset, (void)piece, (void)flags;
-    return may_fail("cuMemMap", cudaErrorUnknown) == cudaSuccess ? CUDA_SUCCESS : (last = cudaSuccess, CUDA_ERROR_INVALID_VALUE);
+    return may_fail("cuMemMap", cudaErrorUnknown) == cudaSuccess ? CUDA_SUCCESS : (last = cudaSuccess, CUDA_ERROR_OUT_OF_MEMORY);
 }
 static CUresult unmap(CUdeviceptr at, size_t n_bytes) {
     mmap((void *)(uintptr_t)at, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
