@@ -1,11 +1,11 @@
-"""Whole layers on the CUDA backend as on the CPU, without a GPU: tests/ptx/machine.h. One of four cases, drawn anew each time; which, and the seed, are in what a
+"""Whole layers on the CUDA backend as on the CPU, without a GPU: tests/ptx/machine.h. One of six cases, drawn anew each time; which, and the seed, are in what a
 failure prints."""
 import random
 import unittest
 
 from ptx_machine import ops
 
-PARTS = 4
+PARTS = 6
 
 
 class Layers(unittest.TestCase):

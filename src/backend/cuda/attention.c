@@ -27,6 +27,17 @@ static bool is_fast(const struct backend *b, const struct op *op) {
     return attention_decode_takes(&a, kv_element(b), b->block_size ? b->block_size : 64);
 }
 
+int attention_n_plain(const struct executable *exe, const struct op **first) {
+    int n = 0;
+    for (int i = 0; i < exe->program->n_ops; i++) {
+        const struct op *op = &exe->program->ops[i];
+        if (op->code != OP_ATTENTION || is_fast(exe->backend, op))
+            continue;
+        *first = n++ > 0 ? *first : op;
+    }
+    return n;
+}
+
 enum element attention_query_element(const struct backend *b, const struct op *op) {
     if (b->product == ELEMENT_F32 || !is_fast(b, op))
         return ELEMENT_F32;

@@ -498,9 +498,18 @@ static void cuda_free_executable(struct executable *exe) {
     free(exe);
 }
 
+/* What makes steps slower that somebody may want to know of; the one that costs most. */
 static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
     const struct backend *b = exe->backend;
-    if (exe->n_untimed > 0)
+    const struct op *plain = NULL;
+    int n_plain = attention_n_plain(exe, &plain);
+    if (n_plain > 0)
+        snprintf(out, n,
+                 "attention of %d layers is slow, by a plain kernel: fast ones are for heads of 64, 128, 256 or 512 channels (here %d), "
+                 "blocks of 16 "
+                 "tokens and more (here %d), caches of 8 or 16 bits (here %d)",
+                 n_plain, plain->args.attention.head_dim, b->block_size, 8 * (int)element_bytes(kv_element(b)));
+    else if (exe->n_untimed > 0)
         snprintf(
             out, n,
             "%d sizes of steps compute with the usual kernels, not with those that are fastest here: the time for timing them was over; "
@@ -518,7 +527,9 @@ static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
             b->near.n_left_out);
     else if (b->near.none)
         snprintf(out, n, "large steps read weights from both sides of the L2, which are not known: %s", b->near.none);
-    return exe->n_untimed > 0 || b->screen.left_out || b->screen.not_finite || b->near.n_left_out > 0 || b->near.none;
+    else
+        return false;
+    return true;
 }
 
 static enum status compile(struct executable *exe, struct error *err) {

@@ -374,6 +374,8 @@ struct dqkv qkv_of(const struct op *op);                                        
 /* Whether the ATTENTION behind this QKV_PREP does it too in such a step. */
 bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l);
 void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l);
+/* ATTENTIONs that the fast kernels do not take, the first of them in *first: a block computes a token and a head. */
+int attention_n_plain(const struct executable *exe, const struct op **first);
 
 /* ---- plan.c ---- */
 enum status plan_alloc(struct executable *exe, struct error *err);

@@ -7,7 +7,8 @@
 #include "device.h"
 #include "engine/engine.h"
 
-#include <unistd.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #define SCREEN "64"
 
@@ -128,8 +129,8 @@ struct outcomes {
 
 static void a_path_or_a_number_that_the_environment_misnames_is_refused(void **state) {
     (void)state;
-    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"}, {"GYRE_LINEAR", ""}, {"GYRE_SCREEN", "no"}, {"GYRE_SCREEN", "-1"},
-                                            {"GYRE_NEAR", "yes"},  {"GYRE_NEAR", ""}};
+    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"}, {"GYRE_LINEAR", ""},  {"GYRE_SCREEN", "no"},
+                                           {"GYRE_SCREEN", "-1"},   {"GYRE_NEAR", "yes"}, {"GYRE_NEAR", ""}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct outcome o;
         struct gyre_options options = options_for("tests/models/llama");
@@ -167,28 +168,41 @@ static void the_largest_steps_are_launched_or_refused_when_a_model_is_opened(voi
     }
 }
 
-/* What a step takes beside its values: the head of 60,000 tokens is computed for four rows, so that products of all 8,192 are for nobody to have room
- * for (0.9 GiB it was), and its copy for screening is no more than a sixth of what may be taken. */
+/* A model of one layer and one head without weights; path ends in XXXXXX.json. */
+static void write_config(char *path, int hidden, int vocab) {
+    int fd = mkstemps(path, 5);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    EXPECT(f != NULL);
+    fprintf(f,
+            "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", \"hidden_size\": %d, \"vocab_size\": %d, "
+            "\"intermediate_size\": 128, \"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"num_key_value_heads\": 1, "
+            "\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
+            "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\"}",
+            hidden, vocab);
+    EXPECT_EQ(fclose(f), 0);
+}
+
+static struct gyre *open_dry(const struct gyre_options *options) {
+    struct gyre *g;
+    struct gyre_error e;
+    dry_begin(0, DRY_ONCE);
+    if (gyre_open(options, &g, &e) != 0)
+        fail_msg("%s: %s", options->model, e.text);
+    return g;
+}
+
+/* The head of 60,000 tokens is computed for four rows, so products of all 8,192 want no room (0.9 GiB it was), and its copy for screening is no more
+ * than a sixth of what may be taken. */
 static void a_step_takes_what_its_ops_want(void **state) {
     (void)state;
-    static const char config[] = "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", \"hidden_size\": 64, \"intermediate_size\": 128, "
-                                 "\"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"num_key_value_heads\": 1, \"vocab_size\": 60000, "
-                                 "\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
-                                 "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\"}";
     char path[] = "/tmp/gyre-config-XXXXXX.json";
-    int fd = mkstemps(path, 5);
-    EXPECT(fd >= 0 && write(fd, config, sizeof config - 1) == sizeof config - 1);
-    close(fd);
+    write_config(path, 64, 60000);
     for (int fp8 = 0; fp8 < 2; fp8++)
         for (int is_short = 0; is_short < 2; is_short++) {
             struct gyre_options options = options_for(path);
-            struct gyre *g;
-            struct gyre_error e;
             options.dummy_weights = true, options.max_batched_tokens = 8192, options.quantization = fp8 ? "fp8" : NULL;
             options.gpu_memory_utilization = is_short ? 0.001 : 0.9;
-            dry_begin(0, DRY_ONCE);
-            if (gyre_open(&options, &g, &e) != 0)
-                fail_msg("%s", e.text);
+            struct gyre *g = open_dry(&options);
             if (g->exe->step_bytes > 100 << 20)
                 fail_msg("a step of 8,192 tokens takes %lld MiB", (long long)g->exe->step_bytes >> 20);
             EXPECT_EQ(g->backend->screen.left_out, is_short);
@@ -196,6 +210,27 @@ static void a_step_takes_what_its_ops_want(void **state) {
             expect_clean(path);
         }
     remove(path);
+}
+
+static void attention_that_is_slow_is_told(void **state) {
+    (void)state;
+    static const struct {
+        int hidden, block_size; // one head of as many channels
+        const char *dtype, *word;
+    } cases[] = {{64, 64, "float16", NULL}, {96, 64, "float16", "here 96"}, {64, 8, "float16", "here 8)"}, {64, 64, "float32", "here 32"}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char path[] = "/tmp/gyre-config-XXXXXX.json", told[400] = "";
+        write_config(path, cases[i].hidden, 512);
+        struct gyre_options options = options_for(path);
+        options.dummy_weights = true, options.block_size = cases[i].block_size, options.dtype = cases[i].dtype;
+        struct gyre *g = open_dry(&options);
+        bool is_told = g->ops->remark(g->exe, told, sizeof told) && strstr(told, "attention");
+        if (is_told != (cases[i].word != NULL) || (is_told && (!strstr(told, cases[i].word) || !strchr(told, ')'))))
+            fail_msg("heads of %d, blocks of %d, %s: told \"%s\"", cases[i].hidden, cases[i].block_size, cases[i].dtype, told);
+        gyre_close(g);
+        expect_clean(path);
+        remove(path);
+    }
 }
 
 /* A launch that was refused is told with its kernel; a kernel that is innocent of the context's loss is not. */
@@ -275,6 +310,7 @@ int main(void) {
         cmocka_unit_test(a_path_or_a_number_that_the_environment_misnames_is_refused),
         cmocka_unit_test(the_largest_steps_are_launched_or_refused_when_a_model_is_opened),
         cmocka_unit_test(a_step_takes_what_its_ops_want),
+        cmocka_unit_test(attention_that_is_slow_is_told),
         cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
         cmocka_unit_test(a_device_that_is_lost_is_told_and_leaves_nothing_behind),
     };
