@@ -4,6 +4,7 @@
 #include "backend/cuda/manifest.h"
 #include "backend/cuda/plan_cache.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,9 +68,20 @@ static enum status open_parts(struct backend *b, struct error *err) {
     return open_plans(b, err);
 }
 
+/* The backend whose products settle rows (twin_rest.cuh). Their blocks wait for one another, as there is room for all of a product at once; for those of two
+ * that run side by side there may not be, and they would wait for ever. */
+static _Atomic(struct backend *) settler;
+
+static bool settle_alone(struct backend *b) {
+    struct backend *nobody = NULL;
+    return atomic_compare_exchange_strong(&settler, &nobody, b);
+}
+
 static void cuda_free(struct backend *b) {
     if (!b)
         return;
+    if (b->settles)
+        atomic_store(&settler, NULL);
     weights_release(b);
     caches_release(b);
     cudaFree(b->workspace);
@@ -127,6 +139,7 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     TRY(screen_check(err));
     TRY(near_check(err));
     struct backend *b = xcalloc(1, sizeof *b);
+    b->settles = settle_alone(b);
     b->eager = options->eager;
     b->quantise = options->quantization != NULL;
     b->dummies = options->dummy_weights;

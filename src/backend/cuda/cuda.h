@@ -106,6 +106,7 @@ struct backend {
     int64_t n_screened;     // steps: device_counts.n_screened
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
+    bool settles;       // products may (gemm_settles); of one backend of the process
     bool eager;         // no graphs
     struct error fault; // of the device; sticky
 };

@@ -187,7 +187,7 @@ static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, 
 
 bool gemm_settles(const struct gemm *g, int n_rows) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
-    return (p->path == PATH_TILES && !g->act) || (p->path == PATH_SPLIT && split_settles(g->weight, p->rows));
+    return g->backend->settles && ((p->path == PATH_TILES && !g->act) || (p->path == PATH_SPLIT && split_settles(g->weight, p->rows)));
 }
 
 /* "model.layers.0.mlp.down_proj.weight: the product of 24 rows with [3584, 18944] by split.cu did not start" */

@@ -212,6 +212,21 @@ static void a_step_takes_what_its_ops_want(void **state) {
     remove(path);
 }
 
+/* Blocks of a product that settles rows wait for one another: of two engines' products neither might have room. */
+static void of_two_engines_one_has_products_that_settle(void **state) {
+    (void)state;
+    struct gyre_options options = options_for("tests/models/llama");
+    options.quantization = options.kv_cache_dtype = "fp8";
+    struct gyre *first = open_dry(&options), *second = open_dry(&options);
+    EXPECT(first->backend->settles && !second->backend->settles);
+    gyre_close(first);
+    struct gyre *third = open_dry(&options);
+    EXPECT(third->backend->settles && !second->backend->settles);
+    gyre_close(second);
+    gyre_close(third);
+    expect_clean("two engines");
+}
+
 static void attention_that_is_slow_is_told(void **state) {
     (void)state;
     static const struct {
@@ -310,6 +325,7 @@ int main(void) {
         cmocka_unit_test(a_path_or_a_number_that_the_environment_misnames_is_refused),
         cmocka_unit_test(the_largest_steps_are_launched_or_refused_when_a_model_is_opened),
         cmocka_unit_test(a_step_takes_what_its_ops_want),
+        cmocka_unit_test(of_two_engines_one_has_products_that_settle),
         cmocka_unit_test(attention_that_is_slow_is_told),
         cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
         cmocka_unit_test(a_device_that_is_lost_is_told_and_leaves_nothing_behind),
