@@ -205,6 +205,7 @@ static const struct stored {
     [FORMAT_BF16_INTERLEAVED] = {"bf16 interleaved", DT_BF16, 16, &qformat_plain, 0, 0, 0},
     [FORMAT_BF16_TURNED] = {"bf16 turned", DT_BF16, 16, &qformat_plain, 0, 0, 0},
     [FORMAT_F8_CHANNEL] = {"f8 channel", DT_F8_E4M3, 8, &qformat_scaled, 1, 0, DT_BF16},
+    [FORMAT_F8_TENSOR] = {"f8 tensor", DT_F8_E4M3, 8, &qformat_scaled, 0, 0, DT_F32},
     [FORMAT_F8_BLOCK] = {"f8 block", DT_F8_E4M3, 8, &qformat_scaled, 32, 16, DT_F32},
     [FORMAT_I8_TENSOR] = {"i8 tensor", DT_I8, 8, &qformat_scaled, 0, 0, DT_F32},
     [FORMAT_MXFP4] = {"mxfp4", DT_U8, 4, &qformat_mxfp4, 1, 32, DT_F8_E8M0},
@@ -313,7 +314,7 @@ const struct weight *rig_weight(struct rig *rig, enum rig_format format, int64_t
     struct weight *w = arena_alloc(&rig->arena, sizeof *w);
     *w = (struct weight){.name = stored[format].name, .out = out, .in = in};
     w->parts = arena_calloc(&rig->arena, 3, sizeof *w->parts);
-    if (format == FORMAT_BF16_SPLIT && out >= 3) {
+    if ((format == FORMAT_BF16_SPLIT || format == FORMAT_F8_TENSOR) && out >= 3) {
         int64_t a = out / 3, b = out / 2;
         add_part(rig, w, format, a, want);
         add_part(rig, w, format, b, want + a * in);

@@ -24,6 +24,7 @@ enum rig_format {
     FORMAT_BF16_INTERLEAVED, // two parts of rows 0, 2, 4 .. and 1, 3, 5 .. of one tensor
     FORMAT_BF16_TURNED,      // stored [in, out]
     FORMAT_F8_CHANNEL,       // e4m3, a bf16 scale a row
+    FORMAT_F8_TENSOR,        // e4m3, three parts from three tensors, each of one f32 scale
     FORMAT_F8_BLOCK,         // e4m3, an f32 scale a block of 32 x 16
     FORMAT_I8_TENSOR,        // one scale
     FORMAT_MXFP4,

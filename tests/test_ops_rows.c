@@ -100,7 +100,8 @@ static void linear_case(enum rig_format format, int out, int in, int n_rows, boo
 static bool is_by_e4m3(enum rig_format format, int out, int in, const char *quantization, const char *kernels) {
     if (rig_backend() == &backend_cpu || strcmp(kernels, "float32") == 0 || out % 16 != 0 || in % 16 != 0)
         return false;
-    return format == FORMAT_F8_CHANNEL || format == FORMAT_F8_BLOCK || (quantization && format < FORMAT_F8_CHANNEL);
+    return format == FORMAT_F8_CHANNEL || format == FORMAT_F8_TENSOR || format == FORMAT_F8_BLOCK ||
+           (quantization && format < FORMAT_F8_CHANNEL);
 }
 
 /* LINEAR to gates and ups, and GATED_ACT: one node on a device. */
@@ -134,7 +135,8 @@ static void judge_by_e4m3(struct rig *rig, struct by_e4m3 *c, const enum rig_sch
     struct rig_bounds as_read = {.most = RIG_F8_READ_BOUND, .rms = RIG_F8_READ_RMS};
     if (c->act)
         coarse.most = 1;
-    bool as_it_is = c->format == FORMAT_F8_CHANNEL || (c->format == FORMAT_F8_BLOCK && c->l.in <= 16); // has a scale a row
+    bool as_it_is = c->format == FORMAT_F8_CHANNEL || c->format == FORMAT_F8_TENSOR ||
+                    (c->format == FORMAT_F8_BLOCK && c->l.in <= 16); // has a scale a row
     if (!as_it_is)
         for (int o = 0; o < c->l.out; o++)
             rig_round_weight_row(c->l.w + (int64_t)o * c->l.in, c->l.in);
