@@ -404,6 +404,7 @@ void stream_run(const struct executable *exe, const struct compiled_op *c, const
 /* The LINEAR whose rows are the logits, all of them, but for a SOFTCAP between it and SAMPLE, and that nobody else reads; NULL: there is none. */
 const struct op *head_of(const struct program *p);
 void head_lives(const struct program *p, struct value *values);        // what it reads lives until SOFTCAP's result is written
+bool head_may_be_ours(const struct executable *exe); // it has a head, in 16 bits or more
 enum status head_alloc(struct executable *exe, struct error *err);     // what it leaves for SAMPLE
 const struct compiled_op *compiled_head(const struct executable *exe); // NULL: none
 struct dhead dhead_of(const struct executable *exe, const struct compiled_op *c);

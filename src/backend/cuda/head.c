@@ -40,9 +40,13 @@ struct dhead dhead_of(const struct executable *exe, const struct compiled_op *c)
     return (struct dhead){c->matrix[0], c->floats[1].at, cap ? cap->args.softcap.cap : 0};
 }
 
-enum status head_alloc(struct executable *exe, struct error *err) {
+bool head_may_be_ours(const struct executable *exe) {
     const struct op *head = head_of(exe->program);
-    if (!head || weight_on_device(exe->backend, head->weights[0])->matrix.element == ELEMENT_E4M3)
+    return head && weight_on_device(exe->backend, head->weights[0])->matrix.element != ELEMENT_E4M3;
+}
+
+enum status head_alloc(struct executable *exe, struct error *err) {
+    if (!head_may_be_ours(exe))
         return OK;
     int64_t rows = MIN(padded_rows(MAX(exe->bucket.max_rows, 1)), HEAD_MAX_ROWS);
     return device_alloc(exe, &exe->bests, rows * HEAD_BESTS * (int64_t)sizeof *exe->bests, "the largest logits", err);

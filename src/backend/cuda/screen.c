@@ -114,7 +114,7 @@ static int budget(void) {
 
 enum status screen_alloc(struct executable *exe, struct error *err) {
     const struct op *head = head_of(exe->program);
-    if (!exe->bests || !exe->backend->screen.head || head->weights[0] != exe->backend->screen.head)
+    if (!head_may_be_ours(exe) || !exe->backend->screen.head || head->weights[0] != exe->backend->screen.head)
         return OK;
     struct dweight w = weight_on_device(exe->backend, head->weights[0])->matrix;
     int rows = MIN(padded_rows(MAX(exe->bucket.max_rows, 1)), HEAD_MAX_ROWS);

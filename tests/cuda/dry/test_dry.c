@@ -212,6 +212,26 @@ static void a_step_takes_what_its_ops_want(void **state) {
     remove(path);
 }
 
+/* The cache gets what a step leaves, by its size before it is compiled. */
+static void a_step_is_as_large_as_it_was_sized(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++)
+        for (int fp8 = 0; fp8 < 2; fp8++) {
+            char folder[80];
+            struct error err;
+            int64_t n_bytes;
+            snprintf(folder, sizeof folder, "tests/models/%s", models[i]);
+            struct gyre_options options = options_for(folder);
+            options.quantization = fp8 ? "fp8" : NULL;
+            struct gyre *g = open_dry(&options);
+            EXPECT_OK(step_sized(g->backend, g->program, g->exe->bucket, &n_bytes, &err), err);
+            if (n_bytes != g->exe->step_bytes)
+                fail_msg("%s: a step takes %lld bytes, sized as %lld", folder, (long long)g->exe->step_bytes, (long long)n_bytes);
+            gyre_close(g);
+        }
+    expect_clean("sizing");
+}
+
 /* Blocks of a product that settles rows wait for one another: of two engines' products neither might have room. */
 static void of_two_engines_one_has_products_that_settle(void **state) {
     (void)state;
@@ -325,6 +345,7 @@ int main(void) {
         cmocka_unit_test(a_path_or_a_number_that_the_environment_misnames_is_refused),
         cmocka_unit_test(the_largest_steps_are_launched_or_refused_when_a_model_is_opened),
         cmocka_unit_test(a_step_takes_what_its_ops_want),
+        cmocka_unit_test(a_step_is_as_large_as_it_was_sized),
         cmocka_unit_test(of_two_engines_one_has_products_that_settle),
         cmocka_unit_test(attention_that_is_slow_is_told),
         cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
