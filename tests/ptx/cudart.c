@@ -106,6 +106,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = SHARED_MOST; break;
     case cudaDevAttrMaxThreadsPerBlock: *value = MOST_THREADS; break;
     case cudaDevAttrWarpSize: *value = LANES; break;
+    case cudaDevAttrMaxPitch: *value = INT32_MAX; break;
     case cudaDevAttrL2CacheSize: *value = 50 << 20; break;
     default: runtime_unknown("cudaDeviceGetAttribute does not know attribute %d", (int)attribute);
     }

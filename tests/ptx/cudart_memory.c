@@ -162,7 +162,7 @@ static cudaError_t copy_put(const struct copy *c, enum cudaMemcpyKind kind, cuda
         return cudaSuccess;
     if ((unsigned)kind > cudaMemcpyDefault)
         return cudaErrorInvalidMemcpyDirection;
-    if (c->height > 1 && (c->to_pitch < c->width || c->from_pitch < c->width))
+    if (c->height > 1 && (c->to_pitch < c->width || c->from_pitch < c->width || c->to_pitch > INT32_MAX || c->from_pitch > INT32_MAX))
         return cudaErrorInvalidPitchValue;
     runtime_lock();
     bool good =

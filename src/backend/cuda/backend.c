@@ -50,6 +50,8 @@ static enum status open_parts(struct backend *b, struct error *err) {
     code = cudaDeviceGetAttribute(&machine.major, cudaDevAttrComputeCapabilityMajor, b->device);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&machine.minor, cudaDevAttrComputeCapabilityMinor, b->device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&b->most_pitch, cudaDevAttrMaxPitch, b->device);
     if (code != cudaSuccess)
         return no_device(err, code, "the GPU does not answer");
     TRY(manifest_check_card(&kernel_list, &machine, err));
@@ -68,8 +70,8 @@ static enum status open_parts(struct backend *b, struct error *err) {
     return open_plans(b, err);
 }
 
-/* The backend whose products settle rows (twin_rest.cuh). Their blocks wait for one another, as there is room for all of a product at once; for those of two
- * that run side by side there may not be, and they would wait for ever. */
+/* The backend whose products settle rows (twin_rest.cuh). Their blocks wait for one another, as there is room for all of a product at once; for those of
+ * two that run side by side there may not be, and they would wait for ever. */
 static _Atomic(struct backend *) settler;
 
 static bool settle_alone(struct backend *b) {
@@ -519,8 +521,7 @@ static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
     if (n_plain > 0)
         snprintf(out, n,
                  "attention of %d layers is slow, by a plain kernel: fast ones are for heads of 64, 128, 256 or 512 channels (here %d), "
-                 "blocks of 16 "
-                 "tokens and more (here %d), caches of 8 or 16 bits (here %d)",
+                 "blocks of 16 tokens and more (here %d), caches of 8 or 16 bits (here %d)",
                  n_plain, plain->args.attention.head_dim, b->block_size, 8 * (int)element_bytes(kv_element(b)));
     else if (exe->n_untimed > 0)
         snprintf(

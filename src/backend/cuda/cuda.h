@@ -68,6 +68,7 @@ static inline int32_t cache_place(const struct group_cache *c, int32_t b) {
 
 struct backend {
     int device;
+    int most_pitch;      // bytes from row to row of a copy of rows
     cudaStream_t stream; // of all that a step reads or writes; nothing else is ordered with it, the runtime's own stream neither
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
@@ -106,7 +107,7 @@ struct backend {
     int64_t n_screened;     // steps: device_counts.n_screened
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
-    bool settles;       // products may (gemm_settles); of one backend of the process
+    bool settles;       // its products may (gemm_settles): those of one backend of the process
     bool eager;         // no graphs
     struct error fault; // of the device; sticky
 };
@@ -345,7 +346,9 @@ bool value_is_read(const struct executable *exe, const struct compiled_op *c, in
 /* ---- static_scale.c ---- */
 enum status static_scales_find(struct executable *exe, struct error *err); // once its ops are compiled
 
-int linear_most_rows(const struct executable *exe, const struct op *linear); // that it has in a step
+/* ---- backend.c ---- */
+int linear_most_rows(const struct executable *exe, const struct op *linear); // in a step
+enum status step_sized(struct backend *b, const struct program *p, struct bucket bucket, int64_t *n_bytes, struct error *err);
 
 /* ---- memory.c ---- */
 /* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much there is. */
@@ -353,7 +356,6 @@ enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, con
 /* *(void **)out becomes memory of the device, unless the executable is only sized; either way it is counted. Whatever a step needs is
  * asked for here, before graphs are captured. */
 enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, const char *what, struct error *err);
-enum status step_sized(struct backend *b, const struct program *p, struct bucket bucket, int64_t *n_bytes, struct error *err);
 enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,
                             int64_t *out, struct error *err);
 int64_t memory_left(const struct backend *b); // that may still be taken, of what is free; 0: none, or the device does not say
@@ -404,7 +406,7 @@ void stream_run(const struct executable *exe, const struct compiled_op *c, const
 /* The LINEAR whose rows are the logits, all of them, but for a SOFTCAP between it and SAMPLE, and that nobody else reads; NULL: there is none. */
 const struct op *head_of(const struct program *p);
 void head_lives(const struct program *p, struct value *values);        // what it reads lives until SOFTCAP's result is written
-bool head_may_be_ours(const struct executable *exe); // it has a head, in 16 bits or more
+bool head_may_be_ours(const struct executable *exe);                   // it has a head, in 16 bits or more
 enum status head_alloc(struct executable *exe, struct error *err);     // what it leaves for SAMPLE
 const struct compiled_op *compiled_head(const struct executable *exe); // NULL: none
 struct dhead dhead_of(const struct executable *exe, const struct compiled_op *c);

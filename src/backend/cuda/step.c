@@ -25,10 +25,14 @@ static enum status copy_blocks(struct executable *exe, int group, int32_t from, 
     const struct cache_group *g = &exe->program->groups[group];
     int64_t bytes = b->caches[group].block_elements * element_bytes(b->caches[group].element);
     struct block_run source = run_of(b, group, bytes, from), target = run_of(b, group, bytes, to);
-    DEVICE_TRY(b, err,
-               cudaMemcpy2DAsync(target.at, target.pitch, source.at, source.pitch, (size_t)bytes, (size_t)g->n_layers, cudaMemcpyDefault,
-                                 b->stream),
-               "copying block %d of cache group %d to %d", from, group, to);
+    bool at_once = MAX(source.pitch, target.pitch) <= (size_t)b->most_pitch; // else layers of large caches lie too far apart for it
+    for (int i = 0, n = at_once ? 1 : g->n_layers; i < n; i++)
+        DEVICE_TRY(b, err,
+                   at_once ? cudaMemcpy2DAsync(target.at, target.pitch, source.at, source.pitch, (size_t)bytes, (size_t)g->n_layers,
+                                               cudaMemcpyDefault, b->stream)
+                           : cudaMemcpyAsync(target.at + (size_t)i * target.pitch, source.at + (size_t)i * source.pitch, (size_t)bytes,
+                                             cudaMemcpyDefault, b->stream),
+                   "copying block %d of cache group %d to %d", from, group, to);
     return OK;
 }
 

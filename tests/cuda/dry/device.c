@@ -15,11 +15,12 @@
 enum { PROCESSORS = 132, MOST_SHARED = 227 << 10, USUAL_SHARED = 48 << 10, MOST_KERNELS = 8192 };
 enum { LARGE = 64 << 20 }; // such memory is mapped, so that only what is touched is there
 static const size_t TOTAL = (size_t)16 << 30;
+static int most_pitch = INT32_MAX;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local cudaError_t last;
 static struct {
-    int64_t n_calls, fail_at, n_unordered, n_kernels;
+    int64_t n_calls, fail_at, n_unordered, n_kernels, n_row_copies;
     enum dry_fault fault;
     const char *failed, *failed_kernel;
     bool is_lost;
@@ -135,6 +136,8 @@ void dry_begin(int64_t fail_at, enum dry_fault fault) {
 int64_t dry_calls(void) { return dry.n_calls; }
 const char *dry_failed(void) { return dry.failed; }
 const char *dry_failed_kernel(void) { return dry.failed_kernel; }
+int64_t dry_row_copies(void) { return dry.n_row_copies; }
+void dry_limit_pitch(int most) { most_pitch = most; }
 int64_t dry_most_rows(void) { return dry.most_rows; }
 int64_t dry_unordered(void) { return dry.n_unordered; }
 const char *dry_misuse(void) { return dry.misuse[0] ? dry.misuse : NULL; }
@@ -476,6 +479,9 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               enum cudaMemcpyKind kind, cudaStream_t s) {
     (void)kind, (void)s;
     MAY_FAIL(cudaErrorUnknown);
+    if (to_pitch > (size_t)most_pitch || from_pitch > (size_t)most_pitch)
+        return told(cudaErrorInvalidPitchValue);
+    dry.n_row_copies++;
     copy_2d(to, to_pitch, from, from_pitch, width, height);
     return cudaSuccess;
 }
@@ -587,6 +593,7 @@ cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr attribute, int 
     case cudaDevAttrComputeCapabilityMajor: *out = 9; break;
     case cudaDevAttrComputeCapabilityMinor: *out = 0; break;
     case cudaDevAttrMultiProcessorCount: *out = PROCESSORS; break;
+    case cudaDevAttrMaxPitch: *out = most_pitch; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *out = MOST_SHARED; break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *out = 228 << 10; break;
     default: misused("a question about the device that the dry one has no answer to"); *out = 0;

@@ -232,6 +232,40 @@ static void a_step_is_as_large_as_it_was_sized(void **state) {
     expect_clean("sizing");
 }
 
+/* Two sequences for whom the cache is too small: one gives way to the other, to the host's memory. */
+static void give_way(int most_pitch) {
+    struct gyre_options options = options_for("tests/models/llama");
+    options.kv_cache_bytes = 130 << 10, options.swap_bytes = 1 << 20, options.block_size = 16;
+    dry_limit_pitch(most_pitch);
+    struct gyre *g = open_dry(&options);
+    static const int32_t prompt[12] = {5, 6, 7};
+    int n_through = 0;
+    for (int i = 0; i < 2; i++) {
+        struct gyre_request q = gyre_request_default(g);
+        struct gyre_error e;
+        uint64_t id;
+        q.prompt = prompt, q.n_prompt = ARRAY_LEN(prompt), q.ignore_eos = true, q.max_tokens = 40;
+        if (gyre_submit(g, &q, &id, &e) != 0)
+            fail_msg("%s", e.text);
+    }
+    while (gyre_busy(g)) {
+        struct gyre_event e[16];
+        for (int i = 0, n = gyre_poll(g, e, 16); i < n; i++)
+            n_through += e[i].kind == GYRE_DONE && e[i].finish == GYRE_LENGTH;
+    }
+    EXPECT_EQ(n_through, 2);
+    EXPECT_EQ(dry_row_copies() > 0, most_pitch == INT32_MAX);
+    gyre_close(g);
+    dry_limit_pitch(INT32_MAX);
+    expect_clean("giving way");
+}
+
+static void layers_that_lie_far_apart_are_copied_one_by_one(void **state) {
+    (void)state;
+    give_way(INT32_MAX);
+    give_way(64);
+}
+
 /* Blocks of a product that settles rows wait for one another: of two engines' products neither might have room. */
 static void of_two_engines_one_has_products_that_settle(void **state) {
     (void)state;
@@ -346,6 +380,7 @@ int main(void) {
         cmocka_unit_test(the_largest_steps_are_launched_or_refused_when_a_model_is_opened),
         cmocka_unit_test(a_step_takes_what_its_ops_want),
         cmocka_unit_test(a_step_is_as_large_as_it_was_sized),
+        cmocka_unit_test(layers_that_lie_far_apart_are_copied_one_by_one),
         cmocka_unit_test(of_two_engines_one_has_products_that_settle),
         cmocka_unit_test(attention_that_is_slow_is_told),
         cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
