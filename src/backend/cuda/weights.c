@@ -9,10 +9,10 @@
  *     large ones of LINEAR  once more on either side of the L2 (near.c)
  *
  * One allocation, sized before the first byte moves. What rounding does to a matrix is counted on the device and judged by its name:
- * a model that would compute with other numbers than it should is refused. Bounds: nothing may be beyond the element's
- * range, or not a number (where the element changes: else, and in rows of a table alone, it stays what it is and is found by logits); e4m3 may make one value in 16 zero (normal numbers beside larger ones of which that many are lost are off by 0.045 of their own size; alone, in
- * rows of 28,672, one in 40 is) and be off by 0.04 of the matrix's root mean square (0.027 is what normal numbers take, 0.028 in such rows); float16
- * may make one in 8 zero, as those are below 2^-25. */
+ * a model that would compute with other numbers than it should is refused. Bounds: nothing may be beyond the element's range, or not a number (where the
+ * element changes; else, and in rows of a table alone, it stays what it is and is found by logits); e4m3 may make one value in 16 zero (normal numbers
+ * beside larger ones of which that many are lost are off by 0.045 of their own size; alone, in rows of 28,672, one in 40 is) and be off by 0.04 of the
+ * matrix's root mean square (0.027 is what normal numbers take, 0.028 in such rows); float16 may make one in 8 zero, as those are below 2^-25. */
 #include "backend/cuda/cuda.h"
 
 #include <math.h>
