@@ -441,7 +441,7 @@ static enum status alloc_results(struct executable *exe, struct error *err) {
     size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width, states = (size_t)MAX(exe->hidden.width, 1);
     if (exe->only_sized)
         return OK;
-    DEVICE_TRY(exe->backend, err, cudaMallocHost((void **)&exe->hidden_host, states * sizeof(float)), "a row of states");
+    TRY(pinned_take(exe->backend, &exe->hidden_host, (int64_t)(states * sizeof(float)), "a row of states", err));
     exe->logits_host = calloc(rows * width, sizeof(float));
     return exe->logits_host ? OK : fail(err, ERR_MEMORY, "no memory for %zu rows of %zu logits", rows, width);
 }

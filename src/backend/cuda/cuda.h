@@ -114,7 +114,8 @@ struct backend {
 
 enum { WORKSPACE_BYTES = 32 << 20, COUNTER_BYTES = 256 }; // the library wants either aligned to so many bytes
 
-/* The first fault stays; the sentence says what was done, with which sizes. */
+/* The first fault stays, and is told again by whatever comes later; but memory that is short is none (ERR_MEMORY). The sentence says what was done, with
+ * which sizes. */
 enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 struct executable;
@@ -353,6 +354,8 @@ enum status step_sized(struct backend *b, const struct program *p, struct bucket
 /* ---- memory.c ---- */
 /* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much there is. */
 enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err);
+/* Likewise of the host's, for copies and for kernels that read or write it. */
+enum status pinned_take(struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err);
 /* *(void **)out becomes memory of the device, unless the executable is only sized; either way it is counted. Whatever a step needs is
  * asked for here, before graphs are captured. */
 enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, const char *what, struct error *err);

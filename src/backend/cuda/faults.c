@@ -79,6 +79,11 @@ enum status device_fault(struct backend *b, struct error *err, cudaError_t code,
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
+    if (b->fault.status == OK && code == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        refused.kernel = NULL;
+        return fail(err, ERR_MEMORY, "CUDA device %d: %s: %s", b->device, what, cudaGetErrorString(code));
+    }
     if (b->fault.status == OK) {
         tell_launch(b, launch, sizeof launch);
         fail(&b->fault, ERR_DEVICE, "CUDA device %d: %s%s: %s%s", b->device, what, launch, cudaGetErrorString(code),

@@ -20,6 +20,17 @@ enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, con
                 (long long)((n_bytes + (1 << 20) - 1) >> 20), what, free_bytes >> 20, total >> 20);
 }
 
+enum status pinned_take(struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err) {
+    cudaError_t code = cudaMallocHost((void **)out, (size_t)MAX(n_bytes, 1));
+    if (code == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return fail(err, ERR_MEMORY, "the host has no pinned memory for %lld KiB of %s (ulimit -l, cgroup)",
+                    (long long)((n_bytes + 1023) >> 10), what);
+    }
+    DEVICE_TRY(b, err, code, "pinned memory for %lld KiB of %s", (long long)((n_bytes + 1023) >> 10), what);
+    return OK;
+}
+
 enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, const char *what, struct error *err) {
     n_bytes = (MAX(n_bytes, 1) + PLACE - 1) / PLACE * PLACE;
     exe->step_bytes += n_bytes;

@@ -79,10 +79,10 @@ enum status plan_alloc(struct executable *exe, struct error *err) {
     DEVICE_TRY(b, err, cudaMemsetAsync(exe->row_token, 0, rows * sizeof *exe->row_token, b->stream), "%zu tokens", rows);
     for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
         struct step_slot *s = &exe->slots[i];
-        DEVICE_TRY(b, err, cudaMallocHost((void **)&s->plan_host, exe->plan_bytes), "a plan of %zu bytes", exe->plan_bytes);
-        DEVICE_TRY(b, err, cudaMallocHost((void **)&s->sampled, rows * sizeof *s->sampled), "%zu results", rows);
-        DEVICE_TRY(b, err, cudaMallocHost((void **)&s->top_token, tops * sizeof *s->top_token), "%zu results", rows);
-        DEVICE_TRY(b, err, cudaMallocHost((void **)&s->top_logprob, tops * sizeof *s->top_logprob), "%zu results", rows);
+        TRY(pinned_take(b, &s->plan_host, (int64_t)exe->plan_bytes, "a plan", err));
+        TRY(pinned_take(b, &s->sampled, (int64_t)(rows * sizeof *s->sampled), "results", err));
+        TRY(pinned_take(b, &s->top_token, (int64_t)(tops * sizeof *s->top_token), "results", err));
+        TRY(pinned_take(b, &s->top_logprob, (int64_t)(tops * sizeof *s->top_logprob), "results", err));
         DEVICE_TRY(b, err, cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming), "an event");
     }
     point_into_plan(exe);
@@ -134,13 +134,7 @@ static enum status make_room(struct executable *exe, struct step_slot *slot, siz
         cudaFreeHost(slot->lists);
         slot->lists = NULL;
         slot->n_lists = 0;
-        cudaError_t code = cudaMallocHost((void **)&slot->lists, capacity * sizeof *slot->lists);
-        if (code == cudaErrorMemoryAllocation) {
-            cudaGetLastError();
-            return fail(err, ERR_MEMORY, "%s: the host has no memory for histories, biases and bans of %zu entries in a step",
-                        exe->program->name, capacity);
-        }
-        DEVICE_TRY(b, err, code, "lists of %zu entries", capacity);
+        TRY(pinned_take(b, &slot->lists, (int64_t)(capacity * sizeof *slot->lists), "a step's histories, biases and bans", err));
         slot->n_lists = capacity;
     }
     if (exe->n_lists < n) {

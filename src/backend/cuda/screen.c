@@ -122,7 +122,7 @@ enum status screen_alloc(struct executable *exe, struct error *err) {
     TRY(device_alloc(exe, &exe->screen.scratch, screen_scratch_bytes(w, rows), "candidates for the largest logit", err));
     if (exe->only_sized)
         return OK;
-    DEVICE_TRY(exe->backend, err, cudaMallocHost((void **)&exe->screen.asked, sizeof *exe->screen.asked), "a word of the host's");
+    TRY(pinned_take(exe->backend, &exe->screen.asked, sizeof *exe->screen.asked, "a word", err));
     *exe->screen.asked = 0;
     DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->screen.state, 0, sizeof *exe->screen.state, exe->backend->stream),
                "clearing what steps tell one another");

@@ -59,9 +59,8 @@ enum status static_scales_find(struct executable *exe, struct error *err) {
             most = MAX(most, exe->ops[i].op->out[0].width / 2);
     if (most == 0)
         return OK;
-    float *on_device, *squares = xcalloc((size_t)most, sizeof *squares);
-    cudaError_t code = cudaMalloc((void **)&on_device, (size_t)most * sizeof *on_device);
-    enum status st = code == cudaSuccess ? OK : device_fault(exe->backend, err, code, "sizes of %d columns", most);
+    float *on_device = NULL, *squares = xcalloc((size_t)most, sizeof *squares);
+    enum status st = memory_take(exe->backend, &on_device, most * (int64_t)sizeof *on_device, "sizes of columns", err);
     for (int i = 0; i < exe->program->n_ops && st == OK; i++) {
         struct compiled_op *c = &exe->ops[i];
         if (is_foreseeable(exe, c))

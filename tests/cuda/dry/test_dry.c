@@ -321,6 +321,9 @@ static void judge(const char *what, const struct outcome *o, enum dry_fault faul
     bool through = o->opened && o->finish[0] == GYRE_LENGTH && o->finish[1] == GYRE_LENGTH;
     if (!o->opened)
         check_sentence(what, o->refused.text, fault);
+    bool lacks_memory = strcmp(dry_failed(), "cudaMalloc") == 0 || strcmp(dry_failed(), "cudaMallocHost") == 0;
+    if (!o->opened && fault == DRY_ONCE && lacks_memory && o->refused.status != ERR_MEMORY)
+        fail_msg("%s: a shortage is told with status %d: %s", what, o->refused.status, o->refused.text);
     for (int i = 0; o->opened && !through && i < 2; i++)
         if (o->finish[i] != GYRE_LENGTH && (i == 0 || o->why[1][0]))
             check_sentence(what, o->why[i], fault);
