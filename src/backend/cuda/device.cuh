@@ -69,12 +69,11 @@ __device__ inline float load(const void *at, int64_t i, element e) {
                             : __bfloat162float(static_cast<const __nv_bfloat16 *>(at)[i]);
 }
 
-/* Half precision ends at 65504: what is larger becomes that, as an infinity would spoil every row that it is summed into. What is not a number stays so, to be
- * found in logits. The smaller size, and the sign of x. */
+/* Half precision ends at 65504: what is larger becomes that, as an infinity would spoil every row that it is summed into. What is not a number
+ * stays so, to be found in logits: the smaller size, and the sign of x. */
 __device__ inline __half to_half(float x) {
-    __half_raw y = __float2half_rn(x);
-    asm("min.NaN.xorsign.abs.f16 %0, %0, %1;" : "+h"(y.x) : "h"((unsigned short)0x7bff));
-    return y;
+    asm("min.NaN.xorsign.abs.f32 %0, %0, %1;" : "+f"(x) : "f"(65504.0f));
+    return __float2half_rn(x);
 }
 __device__ inline uint32_t finite_halves(__half2 x) {
     uint32_t y;

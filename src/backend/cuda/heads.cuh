@@ -90,7 +90,10 @@ template <int V, int P> __device__ void rotate(const drope &rope, const angles<P
     }
 }
 
-__device__ inline uint32_t two_halves(float low, float high) { return finite_halves(__floats2half2_rn(low, high)); }
+__device__ inline uint32_t two_halves(float low, float high) {
+    __half2 x = __halves2half2(to_half(low), to_half(high));
+    return reinterpret_cast<uint32_t &>(x);
+}
 
 __device__ inline uint32_t int8_of(float x) { return (uint32_t)__float2int_rn(fminf(fmaxf(x, -127.0f), 127.0f)) & 0xFF; }
 
