@@ -721,7 +721,7 @@ void rig_read(const char *dtype, enum rig_reading how, double *x, int n) {
             round_by_largest(x + i, MIN(block, n - i), largest_of(x + i, MIN(block, n - i)), FULL);
 }
 
-static double distance(const double *a, const double *b, int n) {
+double rig_distance(const double *a, const double *b, int n) {
     double squares = 0;
     for (int i = 0; i < n; i++)
         squares += (a[i] - b[i]) * (a[i] - b[i]);
@@ -734,7 +734,7 @@ const double *rig_nearest(struct rig *rig, const double *got, const double *cons
     for (int64_t r = 0; r < rig->n_rows; r++) {
         double least = INFINITY;
         for (int i = 0; i < n; i++) {
-            double far = distance(got + r * width, want[i] + r * width, width);
+            double far = rig_distance(got + r * width, want[i] + r * width, width);
             if (i > 0 && !(far < least))
                 continue;
             least = far;

@@ -200,6 +200,7 @@ enum rig_reading {
 
 void rig_round(const char *dtype, double *x, int64_t n); // to "float16" or "bfloat16"; in others (NULL too) as it is
 void rig_read(const char *dtype, enum rig_reading how, double *x, int n);
+double rig_distance(const double *a, const double *b, int n); // sum (a - b)^2
 /* Of n oracles the one that is nearest to what was got, row by row: a step's path is that of its size. */
 const double *rig_nearest(struct rig *rig, const double *got, const double *const *want, int n);
 /* To e4m3 with a scale of their own, as rows of caches are kept. */

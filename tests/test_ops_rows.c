@@ -519,13 +519,6 @@ static void take_steps(struct gated_down *c, const double *got, double *y) {
     }
 }
 
-static double squared_distance(const double *a, const double *b, int n) {
-    double far = 0;
-    for (int i = 0; i < n; i++)
-        far += (a[i] - b[i]) * (a[i] - b[i]);
-    return far;
-}
-
 /* Of all ways to read x and then the product, the row that is nearest to what was got, once a number that lies in the middle between two of e4m3 is the
  * one with which it is nearer. Returns the size of such a sum. */
 static double nearest_down_row(struct rig *rig, struct gated_down *c, const double *x, const double *got, double *want) {
@@ -534,27 +527,28 @@ static double nearest_down_row(struct rig *rig, struct gated_down *c, const doub
         multiply_gated(rig, c, (enum rig_reading)first, x);
         for (int second = 0; second < N_READINGS; second++) {
             size = multiply_down(rig, c, (enum rig_reading)second);
-            far[first][second] = squared_distance(got, c->y, c->down.out);
+            far[first][second] = rig_distance(got, c->y, c->down.out);
             least = fmin(least, far[first][second]);
         }
     }
-    for (int first = 0; first < N_ROW_READINGS; first++)
+    for (int first = 0; first < N_ROW_READINGS; first++) {
+        multiply_gated(rig, c, (enum rig_reading)first, x);
         for (int second = 0; second < N_READINGS; second++) {
             if (far[first][second] > 4 * least)
                 continue;
-            multiply_gated(rig, c, (enum rig_reading)first, x);
             multiply_down(rig, c, (enum rig_reading)second);
             for (int side = -1; side <= 1; side += 2) {
                 find_steps(rig, c, (enum rig_reading)second, side);
                 leave_large_steps(c);
                 take_steps(c, got, c->y);
             }
-            double settled = squared_distance(got, c->y, c->down.out);
+            double settled = rig_distance(got, c->y, c->down.out);
             if (settled >= nearest)
                 continue;
             nearest = settled;
             memcpy(want, c->y, (size_t)c->down.out * sizeof *want);
         }
+    }
     return size;
 }
 

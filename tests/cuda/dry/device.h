@@ -22,6 +22,6 @@ int64_t dry_alive(void);             // what was made and not given back: memory
 void dry_list_alive(void);           // on stderr
 int64_t dry_unordered(void);         // writes to the device on the stream that a non-blocking one does not wait for
 int64_t dry_most_rows(void);         // of a grid that was launched or recorded: its second dimension
-int64_t dry_row_copies(void);        // cudaMemcpy2DAsync, of more than one row at once
+int64_t dry_row_copies(void);        // calls of cudaMemcpy2DAsync
 void dry_limit_pitch(int most);      // bytes from row to row that a device takes, 2^31 - 1 unless told
 const char *dry_misuse(void);        // the first thing that no program should do; NULL: none
