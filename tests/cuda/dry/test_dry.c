@@ -281,6 +281,21 @@ static void of_two_engines_one_has_products_that_settle(void **state) {
     expect_clean("two engines");
 }
 
+/* The figure of docs/benchmarks.md ("CUDA, memory of the cache"). */
+static void a_step_of_a_model_of_7_billion_is_told(void **state) {
+    (void)state;
+    struct gyre_options options = options_for("tests/data/configs/Qwen--Qwen2.5-7B/config.json");
+    options.dummy_weights = true, options.quantization = options.kv_cache_dtype = "fp8";
+    options.max_batched_tokens = 8192, options.max_seqs = 512;
+    setenv("GYRE_NEAR", "0", 1); // forced copies of all weights have no room
+    struct gyre *g = open_dry(&options);
+    setenv("GYRE_NEAR", "force", 1);
+    printf("Qwen2.5-7B: a step of 8,192 tokens and 512 sequences takes %lld MiB\n", (long long)g->exe->step_bytes >> 20);
+    EXPECT(g->exe->step_bytes < 1600LL << 20); // less than 2,376 MiB, which scratch alone was
+    gyre_close(g);
+    expect_clean("7 billion");
+}
+
 static void attention_that_is_slow_is_told(void **state) {
     (void)state;
     static const struct {
@@ -383,6 +398,7 @@ int main(void) {
         cmocka_unit_test(the_largest_steps_are_launched_or_refused_when_a_model_is_opened),
         cmocka_unit_test(a_step_takes_what_its_ops_want),
         cmocka_unit_test(a_step_is_as_large_as_it_was_sized),
+        cmocka_unit_test(a_step_of_a_model_of_7_billion_is_told),
         cmocka_unit_test(layers_that_lie_far_apart_are_copied_one_by_one),
         cmocka_unit_test(of_two_engines_one_has_products_that_settle),
         cmocka_unit_test(attention_that_is_slow_is_told),
