@@ -59,6 +59,7 @@ struct device_counts {
     int64_t n_screened_left;   // ... of those, steps in which too many tokens could have won: they read all of it as well ...
     int64_t n_screened_paused; // ... and steps that read all of it at once, as that had happened often
     int64_t n_rows_rescaled;   // rows of a layer that were far from the size for which their scale was made beforehand, and got their own
+    int64_t n_lists_left;      // steps whose histories, biases and bans were read where the host has them, as the device's memory is full
 };
 
 /* What a device can do at best, so that a speed can be given as per cent of a limit. */

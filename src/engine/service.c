@@ -335,6 +335,7 @@ static void note_device(const struct gyre *g, struct service_state *st) {
     st->n_screened_left = c.n_screened_left;
     st->n_screened_paused = c.n_screened_paused;
     st->n_rows_rescaled = c.n_rows_rescaled;
+    st->n_lists_left = c.n_lists_left;
 }
 
 static void note_state(struct service *s, const struct gyre_event *events, int n) {

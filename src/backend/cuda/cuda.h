@@ -105,6 +105,7 @@ struct backend {
     } near;
     struct dcounts *counts; // pinned
     int64_t n_screened;     // steps: device_counts.n_screened
+    int64_t n_lists_left;   // likewise
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
     bool settles;       // its products may (gemm_settles): those of one backend of the process

@@ -319,6 +319,7 @@ enum status plan_send(struct executable *exe, struct step_slot *slot, const stru
     copy_numbers(slot, at->out_row, p->out_row, p->n_rows);
     write_tables(exe, slot, p);
     TRY(write_rows(exe, slot, p, err));
+    exe->backend->n_lists_left += !lists_fit(exe, slot);
     struct dtake take = take_of(exe, slot, p);
     launch_take_plan(exe->backend->stream, &take);
     DEVICE_TRY(exe->backend, err, cudaGetLastError(), "sending the plan of %d tokens", p->n_tokens);

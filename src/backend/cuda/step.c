@@ -300,7 +300,8 @@ void cuda_counts(const struct backend *b, struct device_counts *out) {
     *out = (struct device_counts){.n_screened = b->n_screened,
                                   .n_screened_left = (int64_t)c->left,
                                   .n_screened_paused = (int64_t)c->paused,
-                                  .n_rows_rescaled = (int64_t)c->rows_outside};
+                                  .n_rows_rescaled = (int64_t)c->rows_outside,
+                                  .n_lists_left = b->n_lists_left};
 }
 
 const struct step_slot *step_collected(const struct executable *exe) { return &exe->slots[(exe->n_collected - 1) % STEPS_IN_FLIGHT]; }

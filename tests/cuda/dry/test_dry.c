@@ -19,6 +19,7 @@ struct outcome {
     bool opened;
     int64_t opened_at;         // call
     struct gyre_error refused; // else
+    int64_t n_lists_left;      // device_counts
     enum gyre_finish finish[2];
     char why[2][800];
 };
@@ -80,6 +81,9 @@ static void run(const struct gyre_options *options, bool measures, struct outcom
     }
     if (measures && o->finish[0] == GYRE_LENGTH)
         measure(g, o);
+    struct device_counts counts;
+    g->ops->counts(g->backend, &counts);
+    o->n_lists_left = counts.n_lists_left;
     gyre_close(g);
 }
 
@@ -363,6 +367,7 @@ static void fail_each(struct gyre_options options, bool measures, enum dry_fault
         bool is_shortage = strcmp(dry_failed(), "cudaMalloc") == 0 && o.opened && call > o.opened_at; // of room for a step's lists
         if (is_shortage && !measures && fault == DRY_ONCE && (o.finish[0] != GYRE_LENGTH || o.finish[1] != GYRE_LENGTH))
             fail_msg("%s: a request ended for want of memory: %s; %s", what, o.why[0], o.why[1]);
+        EXPECT_EQ(o.n_lists_left > 0, is_shortage && !measures && fault == DRY_ONCE);
         n_shortages += is_shortage;
     }
     printf("%s: %lld starts refused, %lld times requests ended, %lld times nothing was seen\n", options.model, (long long)all.n_refused,
