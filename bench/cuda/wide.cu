@@ -16,7 +16,8 @@ static bool put_wide(const shape &s, int rows, const wide_cut *cut) {
     dwide a = wide_of(s);
     dmat x = {inputs, s.in, (int)s.in, ELEMENT_E4M3, ones}, out = {y, s.width(), s.width(), ELEMENT_F16, nullptr};
     wide_cut c = cut ? *cut : wide_cut_of(&a, rows);
-    return wide_takes(&a, x, out, rows) && wide_takes_cut(rows, &c) && launch_wide_linear_cut(stream, rows, &a, x, out, &c) == cudaSuccess;
+    return wide_takes(&a, x, out, rows) && wide_takes_cut(&a, rows, &c) &&
+           launch_wide_linear_cut(stream, rows, &a, x, out, &c) == cudaSuccess;
 }
 
 static double time_wide(const shape &s, int rows, const wide_cut *cut, int n_runs) {
@@ -51,16 +52,16 @@ static void cuts(const model &m, const std::vector<int> &rows) {
     const shape &s = m.layer[2];
     for (int n : rows) {
         std::vector<std::pair<double, wide_cut>> tried;
+        dwide a = wide_of(s);
         for (wide_sharing shared : {WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X})
             for (int octets : {6, 7, 9, 11})
-                for (int parts : {1, 2, 3, 4}) {
+                for (int parts : {2, 3, 4}) {
                     wide_cut c = {octets, parts, wide_blocks(shared), wide_stages(octets, parts), shared};
-                    double us = wide_takes_cut(n, &c) ? time_wide(s, n, &c, 2) : -1;
+                    double us = wide_takes_cut(&a, n, &c) ? time_wide(s, n, &c, 2) : -1;
                     if (us > 0)
                         tried.push_back({us, c});
                 }
         std::sort(tried.begin(), tried.end(), [](auto &p, auto &q) { return p.first < q.first; });
-        dwide a = wide_of(s);
         wide_cut c = wide_cut_of(&a, n);
         library_times library = time_library(s, n, true);
         printf("%s M=%d: library %.2f us, %.2f steady, chosen of %zu:\n", m.name, n, library.us, library.steady_us, tried.size());

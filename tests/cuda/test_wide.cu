@@ -19,7 +19,7 @@ static void check(const problem &p, const wide_cut *cut, uint64_t seed) {
     begin(p);
     printf("%d octets, %d parts, %s, %d blocks, %d stages%s: ", c.octets, c.parts, SHARED[c.shared], c.n_blocks, c.n_stages,
            a.near ? ", near" : "");
-    if (!wide_takes(&a, x_of(p), y_of(p), p.n) || !wide_takes_cut(p.n, &c)) {
+    if (!wide_takes(&a, x_of(p), y_of(p), p.n) || !wide_takes_cut(&a, p.n, &c)) {
         refuse();
         return;
     }
@@ -35,15 +35,15 @@ int main(int argc, char **argv) {
     open_operands(seed, 140 << 20, 700 * 22000, 700 * 38000, 600 * 38000);
     d.leaves_out = true;
     auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
-    // One tile, one piece; then more of each, and pieces that do not go into the rings.
-    check({48, 128, 65, true, false, 0, ELEMENT_F16}, nullptr, seed);
+    // One tile, two pieces; then more of each, and pieces that do not go into the rings.
+    check({48, 144, 65, true, false, 0, ELEMENT_F16}, nullptr, seed);
     check({128, 512, 128, true, true, 1, ELEMENT_BF16}, nullptr, seed);
     for (int i = 0; i < (is_brief() ? 3 : 40); i++)
-        check({16 * (1 + random(is_brief() ? 100 : 200)), 16 * (1 + random(100)), 1 + random(is_brief() ? 300 : 512), true, random(2) != 0, random(2),
-               random(2) ? ELEMENT_F16 : ELEMENT_BF16},
+        check({16 * (1 + random(is_brief() ? 100 : 200)), 16 * (9 + random(100)), 1 + random(is_brief() ? 300 : 512), true, random(2) != 0,
+               random(2), random(2) ? ELEMENT_F16 : ELEMENT_BF16},
               nullptr, seed);
     for (int i = 0; i < (is_brief() ? 2 : 12); i++)
-        check({16 * (1 + random(40)), 16 * (1 + random(i % 2 ? 300 : 1000)), 1 + random(300), true, false, i % 2, ELEMENT_F16, true},
+        check({16 * (1 + random(40)), 16 * (9 + random(i % 2 ? 300 : 1000)), 1 + random(300), true, false, i % 2, ELEMENT_F16, true},
               nullptr, seed);
     if (!is_brief()) {
         for (int n : {65, 128, 192, 256, 300, 512})
@@ -57,11 +57,12 @@ int main(int argc, char **argv) {
         wide_cut c = {};
         c.shared = (wide_sharing)random(3);
         c.octets = OCTETS[random(4)];
-        c.parts = 1 + random(4);
+        c.parts = 2 + random(3);
         int sharers = c.shared == WIDE_SHARES_NOTHING ? 1 : 2;
         c.n_blocks = (1 + random(wide_blocks(c.shared) / sharers)) * sharers;
         c.n_stages = 2 + random(4);
-        if (!wide_takes_cut(n, &c))
+        dwide a = {{nullptr, out, in, ELEMENT_E4M3, nullptr}};
+        if (!wide_takes_cut(&a, n, &c))
             continue;
         check({out, in, n, true, random(2) != 0, random(2), i % 2 ? ELEMENT_F16 : ELEMENT_BF16}, &c, seed);
         i++;

@@ -44,15 +44,25 @@ template <bool BF16> __device__ uint2 to_e4m3(uint4 eight, float factor) {
     return make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
 }
 
-/* Eight columns of a token to y and, where a kernel's arguments have one, to its twin; not to y what the twin tells, where that is enough. */
-template <bool BF16, class ARGS> __device__ __forceinline__ void store_octet(const ARGS &a, void *y, uint8_t *twin, uint4 eight) {
-    if (a.twin) {
-        uint2 elements = to_e4m3<BF16>(eight, a.twin_factor);
-        *reinterpret_cast<uint2 *>(twin) = elements;
-        if (a.untold_only && twin_tells(elements))
-            return;
-    }
-    *static_cast<uint4 *>(y) = eight;
+/* By predicate: a branch for each costs a tile's end as much as what it computes. */
+__device__ __forceinline__ void store_if(bool there, void *to, uint2 v) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3};\n}" ::"r"((uint32_t)there), "l"(to),
+                 "r"(v.x), "r"(v.y)
+                 : "memory");
+}
+__device__ __forceinline__ void store_if(bool there, void *to, uint4 v) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v4.b32 [%1], {%2, %3, %4, %5};\n}" ::"r"((uint32_t)there), "l"(to),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+/* Eight columns of a token, if they are there, to y and, where a kernel's arguments have one, to its twin; not to y what the twin tells, where that is
+ * enough. */
+template <bool BF16, class ARGS>
+__device__ __forceinline__ void store_octet(const ARGS &a, bool there, void *y, uint8_t *twin, uint4 eight) {
+    uint2 elements = to_e4m3<BF16>(eight, a.twin_factor);
+    store_if(there && a.twin, twin, elements);
+    store_if(there && !(a.untold_only && twin_tells(elements)), y, eight);
 }
 
 } // namespace

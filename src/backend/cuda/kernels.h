@@ -321,26 +321,26 @@ struct dwide {
     struct dmat twin;         // of y: written too, by its static_scale; at NULL: none
     const struct dnear *near; // w once more, in halves; NULL: it is not. Read where the cut's tiles are its
 };
-/* Whether it can compute y = act(gate) * up, y.width = w.out / 2: x e4m3 with a scale a row; w.in a multiple of 16 up to HALF_SUMS_IN, y.width
- * of 8, w, x and y and their rows at multiples of 16 bytes; y of 16 bits. y may have most. */
+/* Whether it can compute y = act(gate) * up, y.width = w.out / 2: x e4m3 with a scale a row; w.in a multiple of 16, above 128, up to HALF_SUMS_IN,
+ * y.width of 8, w, x and y and their rows at multiples of 16 bytes; y of 16 bits. y may have most. */
 bool wide_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows);
 cudaError_t launch_wide_linear(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y);
 
 /* How it is cut into blocks. launch_wide_linear takes what wide_cut_of says; benchmarks try others. */
 enum wide_sharing { WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X };
 struct wide_cut {
-    int octets;   // of columns of y that each of two warpgroups has of a tile: 6, 7, 9 or 11
-    int parts;    // of 64 tokens that each has: 2, 3 or 4 (of 11 octets not 4), the same, and other columns; or 1, of the same columns
+    int octets;   // half of those of y's columns in a tile: 6, 7, 9 or 11
+    int parts;    // of 64 tokens in a tile: 2, 3 or 4 (of 11 octets not 4)
     int n_blocks; // even where they share
-    int n_stages; // of the ring: 2 at least
-    /* What the two blocks of a cluster have in common: rows of W, with other tokens each, which make an even number of tiles (not of 1
-     * part); or tokens, with other rows of W each. */
+    int n_stages; // of the ring: 2 at least, and no more than there are pieces of 128 columns of x
+    /* What the two blocks of a cluster have in common: rows of W, with other tokens each, which make an even number of tiles; or tokens, with other
+     * rows of W each. */
     enum wide_sharing shared;
 };
 struct wide_cut wide_cut_of(const struct dwide *a, int n_rows);
 int wide_blocks(enum wide_sharing shared); // that run at once
 int wide_stages(int octets, int parts);    // most that shared memory has room for
-bool wide_takes_cut(int n_rows, const struct wide_cut *cut);
+bool wide_takes_cut(const struct dwide *a, int n_rows, const struct wide_cut *cut);
 cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y,
                                    const struct wide_cut *cut);
 

@@ -218,9 +218,8 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
 
     /* Eight columns of one of the lane's tokens, from `column` of y on. */
     template <bool BF16> __device__ __forceinline__ void write_octet(const uint32_t (&pairs)[4], int64_t token, int column) const {
-        if (token < a.n_tokens && column < a.n_columns)
-            store_octet<BF16>(a, static_cast<uint16_t *>(a.y) + token * a.y_stride + column, a.twin + token * a.twin_stride + column,
-                              make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+        store_octet<BF16>(a, token < a.n_tokens && column < a.n_columns, static_cast<uint16_t *>(a.y) + token * a.y_stride + column,
+                          a.twin + token * a.twin_stride + column, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
     }
 
     template <bool BF16> __device__ __forceinline__ void write(const warp_sums<ROWS> &sums, int first_column, int first_token) const {

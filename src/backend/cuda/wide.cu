@@ -8,12 +8,11 @@
  *     tile    64 * parts tokens by 2N rows of W, N of them as many of Wg (8 * octets) as then of Wu, so that a lane holds a gate and its up. Each of two
  *             warpgroups has half of the tokens and all rows: tokens come through registers, once for two products, and only W is read from shared
  *             memory by every product, 44 clocks of its 72 with N = 144, where with both from there it was 52 (and 17 more for what is copied in). Sums of
- *             128 tokens by 288 rows are 144 registers. Of up to 128 rows, where memory is what bounds it, 128 tokens by N rows, 64 tokens for each
- *             warpgroup, and both operands from shared memory: the ring fills while a tile ends.
- *     block   two warpgroups that multiply and a warp, one thread of which copies. A ring of stages, 128 bytes of each row of the tile and of its
+ *             128 tokens by 288 rows are 144 registers.
+ *     block   two warpgroups that multiply and one whose first thread copies. A ring of stages, 128 bytes of each row of the tile and of its
  *             tokens, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs
- *             on. With few sums there are registers for a block of the node before on the multiprocessor, so that weights are on their way while
- *             that runs.
+ *             on, but for the end of a tile. Of up to 128 tokens, where memory is what bounds it, a block begins with so few registers that one of the
+ *             node before has room beside it, and weights are on their way while that runs.
  *     cluster two blocks that share W: the same rows and each other tokens; or that share tokens. Each copies a half of what is shared, to both
  *             (multicast), so that it leaves the L2 once for both.
  *
@@ -28,12 +27,12 @@
  * of other maps in place of one. In steps of Qwen2.5-7B this is 2 to 3 % at 128 rows, 2 % at 256 and 1 % at 512.
  *
  * What bounds it: power sets the clock in a step of 128 rows and more, and a byte from the L2 to shared memory takes as much as 40 products. So tiles
- * are large: a product brings 1/2N + 1/tokens bytes, of what is shared half of that. The thread that copies has few cycles for a stage: no divisions
- * in its loop.
+ * are large: a product brings 1/2N + 1/tokens bytes, of what is shared half of that. Of 256 rows of Qwen2.5-7B the tensor core has all 64,500 clocks of the
+ * products. The thread that copies has few cycles for a stage: no divisions in its loop.
  *
- * The end of a tile stands open, so its instructions are few and in a loop: a warp's sums go to lines of its own in shared memory, four octets at a
- * time, and come back as an octet of two tokens a lane, which have the columns' scales in common: times both scales, bias, activation; whole sectors
- * are written. The largest of a row stays in registers until a part of 64 tokens ends. */
+ * The end of a tile stands open, and its instructions come from far, so they are few: all sums go to the ring at once, and come back in a loop, an octet of
+ * two tokens a lane, which have the columns' scales in common: times both scales, bias, activation; whole sectors are written, by predicates, as the loop
+ * has no branch. With two warps on a quarter of a multiprocessor nothing hides what one waits for (docs/benchmarks.md, "The end of a tile"). */
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/wide_tile.cuh"
 
@@ -50,11 +49,10 @@ static __device__ void prepare_barriers(const wide_args &a, const shared_places 
     fence_bulk();
 }
 
-template <int N, int PARTS> static __device__ shared_places places_of(const wide_args &a, unsigned char *unaligned, uint64_t *barriers) {
+static __device__ shared_places places_of(const wide_args &a, unsigned char *unaligned, uint64_t *barriers) {
     shared_places m;
     m.ring = kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1));
-    m.lines = m.ring + a.n_stages * a.stage_bytes();
-    m.scales = m.lines + WARPS * LINES;
+    m.scales = m.ring + a.n_stages * a.stage_bytes();
     m.full = kept(shared_address(barriers));
     m.empty = m.full + MAX_STAGES * 8;
     return m;
@@ -62,7 +60,7 @@ template <int N, int PARTS> static __device__ shared_places places_of(const wide
 
 static __device__ bool copies() { return threadIdx.x == CONSUMERS; } // the first thread behind the consumers
 
-enum { READY = 1 + GROUPS }; // behind those of consumer::meet
+enum { READY = 2 }; // behind that of consumer::meet
 
 /* Of the warps that multiply: barriers are ready behind it, those of blocks that share copies too. */
 static __device__ void wait_for_barriers(const wide_args &a) {
@@ -97,28 +95,27 @@ static __device__ void copy_all(const wide_args &a, const all_maps &maps, const 
     __syncwarp();
 }
 
-/* Three warps of a quarter of a multiprocessor have 168 registers each. 96 leave room for 14 warps of 56: a block of it and one of the ADD_NORM
- * before it are on a multiprocessor at the same time. Of more parts, sums want more than 168: registers that a copying warpgroup leaves go to them
- * (setmaxnreg). */
-template <int PARTS> constexpr bool LARGE = PARTS > 1;
-template <int PARTS> constexpr int REGISTERS = LARGE<PARTS> ? 168 : 96;
-template <int PARTS> constexpr int THREADS = CONSUMERS + (LARGE<PARTS> ? WARPGROUP : 32);
+/* What a block begins with, and what copying warps leave to those that multiply (setmaxnreg); each warp of three on a quarter of a multiprocessor. Of up to
+ * 288 sums of 128 tokens 96 will do, so that there is room for 14 warps of 56, the ADD_NORM before it, and weights are on their way while that runs. */
+template <int N, int PARTS> constexpr bool FEW_SUMS = PARTS == 2 && N <= 144;
+template <int N, int PARTS> constexpr int REGISTERS = FEW_SUMS<N, PARTS> ? 96 : 168;
+template <int N, int PARTS> constexpr int FEWER = FEW_SUMS<N, PARTS> ? 32 : 40;
+template <int N, int PARTS> constexpr int MORE = FEW_SUMS<N, PARTS> ? 128 : 232;
+enum { THREADS = CONSUMERS + WARPGROUP };
 
 template <int N, int PARTS, bool PLAIN>
-__global__ void __maxnreg__((REGISTERS<PARTS>))
-    wide_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, const __grid_constant__ near_maps near,
-                const __grid_constant__ wide_args a) {
+__global__ void __maxnreg__((REGISTERS<N, PARTS>))
+    wide_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                const __grid_constant__ near_maps near, const __grid_constant__ wide_args a) {
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * MAX_STAGES];
     int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers() > 1 ? cluster_rank() : 0;
-    shared_places m = places_of<N, PARTS>(a, unaligned, barriers);
+    shared_places m = places_of(a, unaligned, barriers);
     if (warp >= WARPS) {
-        if constexpr (LARGE<PARTS>)
-            registers_fewer<40>();
+        registers_fewer<FEWER<N, PARTS>>();
         copy_all(a, {&w_map, &x_map, &near}, m, rank);
     } else {
-        if constexpr (LARGE<PARTS>)
-            registers_more<232>();
+        registers_more<MORE<N, PARTS>>();
         wait_for_barriers(a);
         consumer<N, PARTS, PLAIN> c = {a, m, rank, warp / 4, warp % 4, (int)threadIdx.x % 32, 0, {}};
         c.run();
@@ -135,24 +132,21 @@ __global__ void __maxnreg__((REGISTERS<PARTS>))
 enum { SHARED_MOST = 227 << 10, FEW_ROWS = 128 };
 
 int up_to(int n, int of) { return (n + of - 1) / of; }
+int pieces_of(const struct dwide *a) { return up_to((int)a->w.in, PIECE_BYTES); }
 int columns_of(const struct dwide *a) { return (int)a->w.out / 2; }
 
 using kernel = void (*)(CUtensorMap, CUtensorMap, near_maps, wide_args);
 struct instance {
     int octets, parts;
     kernel any, plain;
-    int threads, bytes; // bytes: of shared memory beside the ring
+    int bytes, lines; // of shared memory: beside the ring; of the ring, when a tile ends
 };
 template <int N, int PARTS>
-constexpr instance AN_INSTANCE = {N / 16,
-                                  PARTS,
-                                  wide_linear<N, PARTS, false>,
-                                  wide_linear<N, PARTS, true>,
-                                  THREADS<PARTS>,
-                                  WARPS *LINES + SCALE_SETS<PARTS> *SCALES<N, PARTS>};
-const instance INSTANCES[] = {AN_INSTANCE<96, 1>,  AN_INSTANCE<112, 1>, AN_INSTANCE<144, 1>, AN_INSTANCE<176, 1>, AN_INSTANCE<96, 2>,
-                              AN_INSTANCE<96, 3>,  AN_INSTANCE<96, 4>,  AN_INSTANCE<112, 2>, AN_INSTANCE<112, 3>, AN_INSTANCE<112, 4>,
-                              AN_INSTANCE<144, 2>, AN_INSTANCE<144, 3>, AN_INSTANCE<144, 4>, AN_INSTANCE<176, 2>, AN_INSTANCE<176, 3>};
+constexpr instance AN_INSTANCE = {
+    N / 16, PARTS, wide_linear<N, PARTS, false>, wide_linear<N, PARTS, true>, SCALES<N, PARTS>, WARPS *consumer<N, PARTS, true>::LINES};
+const instance INSTANCES[] = {AN_INSTANCE<96, 2>,  AN_INSTANCE<96, 3>,  AN_INSTANCE<96, 4>,  AN_INSTANCE<112, 2>,
+                              AN_INSTANCE<112, 3>, AN_INSTANCE<112, 4>, AN_INSTANCE<144, 2>, AN_INSTANCE<144, 3>,
+                              AN_INSTANCE<144, 4>, AN_INSTANCE<176, 2>, AN_INSTANCE<176, 3>};
 
 const instance *instance_of(const struct wide_cut *c) {
     for (const instance &i : INSTANCES)
@@ -165,13 +159,10 @@ int w_sharers(const struct wide_cut *c) { return c->shared == WIDE_SHARES_W ? 2 
 int x_sharers(const struct wide_cut *c) { return c->shared == WIDE_SHARES_X ? 2 : 1; }
 int sharers(const struct wide_cut *c) { return w_sharers(c) * x_sharers(c); }
 
-int row_groups(int parts) { return parts == 1 ? 1 : GROUPS; }
-int tile_parts(int parts) { return parts == 1 ? GROUPS : parts; }
-int tile_tokens(const struct wide_cut *c) { return tile_parts(c->parts) * PART_TOKENS; }
+int tile_tokens(const struct wide_cut *c) { return c->parts * PART_TOKENS; }
 
-int shared_bytes(const instance *i, int n_stages) {
-    return ATOM + n_stages * (row_groups(i->parts) * i->octets * 2 * ATOM + tile_parts(i->parts) * PART_BYTES) + i->bytes;
-}
+int stage_bytes(const instance *i) { return GROUPS * i->octets * 2 * ATOM + i->parts * PART_BYTES; }
+int shared_bytes(const instance *i, int n_stages) { return ATOM + n_stages * stage_bytes(i) + i->bytes; }
 
 /* [gate, up][octet][row of 8][column] */
 bool map_weight(CUtensorMap *map, const struct dwide *a, int octets) {
@@ -193,7 +184,7 @@ int wide_blocks(enum wide_sharing shared) {
     static int alone, pairs;
     int *found = shared == WIDE_SHARES_NOTHING ? &alone : &pairs;
     if (*found == 0)
-        *found = blocks_at_once(wide_linear<144, 4, true>, shared == WIDE_SHARES_NOTHING ? 1 : 2, THREADS<4>, SHARED_MOST - ATOM);
+        *found = blocks_at_once(wide_linear<144, 4, true>, shared == WIDE_SHARES_NOTHING ? 1 : 2, THREADS, SHARED_MOST - ATOM);
     return *found;
 }
 
@@ -206,32 +197,34 @@ int wide_stages(int octets, int parts) {
     return n;
 }
 
-bool wide_takes_cut(int n_rows, const struct wide_cut *c) {
-    return instance_of(c) && c->n_blocks >= sharers(c) && c->n_blocks % sharers(c) == 0 && c->n_stages >= 2 &&
-           c->n_stages <= wide_stages(c->octets, c->parts) && up_to(n_rows, tile_tokens(c)) % w_sharers(c) == 0 &&
-           (c->parts > 1 || c->shared != WIDE_SHARES_W);
+bool wide_takes_cut(const struct dwide *a, int n_rows, const struct wide_cut *c) {
+    const instance *i = instance_of(c);
+    // All of the ring is the tile's when it ends, so that sums may leave through it.
+    return i && c->n_blocks >= sharers(c) && c->n_blocks % sharers(c) == 0 && c->n_stages >= 2 && c->n_stages <= pieces_of(a) &&
+           c->n_stages <= wide_stages(c->octets, c->parts) && c->n_stages * stage_bytes(i) >= i->lines &&
+           up_to(n_rows, tile_tokens(c)) % w_sharers(c) == 0;
 }
 
 static int token_tiles(int n_rows, const struct wide_cut *c) { return up_to(n_rows, tile_tokens(c)); }
 /* That a cluster computes, each of as many tiles as it has blocks. */
 static int cluster_tiles(const struct dwide *a, int n_rows, const struct wide_cut *c) {
-    int row_tiles = up_to(up_to(columns_of(a), 8), row_groups(c->parts) * c->octets);
+    int row_tiles = up_to(up_to(columns_of(a), 8), GROUPS * c->octets);
     return token_tiles(n_rows, c) / w_sharers(c) * up_to(row_tiles, x_sharers(c));
 }
 
 /* About how many cycles it takes, as measured on an H200 at the clock of a step: what a stage needs of the tensor core, of the L2 and of
  * memory; tiles' ends; and what is the same for all. */
 static double cycles_of(const struct dwide *a, int n_rows, const struct wide_cut *c) {
-    double rows = row_groups(c->parts) * c->octets * 16, tokens = tile_tokens(c), stages = up_to((int)a->w.in, PIECE_BYTES);
+    double rows = GROUPS * c->octets * 16, tokens = tile_tokens(c), stages = up_to((int)a->w.in, PIECE_BYTES);
     double passes = up_to(cluster_tiles(a, n_rows, c) * sharers(c), c->n_blocks), abreast = token_tiles(n_rows, c);
     double l2 = (rows / w_sharers(c) + tokens / x_sharers(c)) * PIECE_BYTES / 45,
            memory = rows * PIECE_BYTES * c->n_blocks / abreast / 2700;
     return 8000 + passes * (stages * (fmax(rows * tokens / 32, fmax(l2, memory)) + 0.2 * l2) + 150 * c->octets * c->parts);
 }
 
-/* Of few rows, where memory bounds the product, tiles of half the size stand beside the node before, and copies come while one of them ends. */
+/* Of few rows, where memory bounds the product, tiles beside which there is room for the node before. */
 static bool is_usual(int n_rows, const struct wide_cut *c) {
-    return n_rows <= FEW_ROWS ? c->parts == 1 && c->shared == WIDE_SHARES_NOTHING : c->parts > 1;
+    return n_rows > FEW_ROWS || (c->parts == 2 && c->shared == WIDE_SHARES_NOTHING);
 }
 
 struct wide_cut wide_cut_of(const struct dwide *a, int n_rows) {
@@ -240,7 +233,8 @@ struct wide_cut wide_cut_of(const struct dwide *a, int n_rows) {
     for (enum wide_sharing shared : {WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X})
         for (const instance &i : INSTANCES) {
             struct wide_cut c = {i.octets, i.parts, wide_blocks(shared), wide_stages(i.octets, i.parts), shared};
-            if (is_usual(n_rows, &c) && wide_takes_cut(n_rows, &c) && cycles_of(a, n_rows, &c) < least) {
+            c.n_stages = c.n_stages < pieces_of(a) ? c.n_stages : pieces_of(a);
+            if (is_usual(n_rows, &c) && wide_takes_cut(a, n_rows, &c) && cycles_of(a, n_rows, &c) < least) {
                 best = c;
                 least = cycles_of(a, n_rows, &c);
             }
@@ -252,7 +246,7 @@ bool wide_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows)
     struct dweight w = a->w;
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 &&
                     (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0;
-    return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && x.scale && w.scale && in_place && n_rows >= 1 &&
+    return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && x.scale && w.scale && in_place && n_rows >= 1 && w.in > PIECE_BYTES &&
            w.out <= INT32_MAX / 4 && y.stride <= INT32_MAX / 64 && w.in <= HALF_SUMS_IN && w.out % 16 == 0 && a->act <= 1 &&
            (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
 }
@@ -276,12 +270,11 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     args.y_stride = y.stride;
     args.n_columns = columns_of(a);
     args.n_tokens = n_rows;
-    args.n_pieces = up_to((int)a->w.in, PIECE_BYTES);
+    args.n_pieces = pieces_of(a);
     args.n_stages = cut->n_stages;
-    args.n_begun = n_rows <= FEW_ROWS ? cut->n_stages : token_tiles(n_rows, cut) == 1 ? 2 : 1;
+    args.n_begun = token_tiles(n_rows, cut) == 1 ? 2 : 1;
     args.octets = cut->octets;
-    args.parts = tile_parts(cut->parts);
-    args.row_groups = row_groups(cut->parts);
+    args.parts = cut->parts;
     args.w_sharers = w_sharers(cut);
     args.x_sharers = x_sharers(cut);
     args.token_tiles = token_tiles(n_rows, cut);
@@ -304,7 +297,7 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     int shared = shared_bytes(i, cut->n_stages), wanted = args.n_cluster_tiles * sharers(cut);
     int n_blocks = cut->n_blocks < wanted ? cut->n_blocks : wanted;
     cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return launch_cluster(run, dim3(n_blocks), sharers(cut), dim3(i->threads), shared, stream, w_map, x_map, near, args);
+    return launch_cluster(run, dim3(n_blocks), sharers(cut), dim3(THREADS), shared, stream, w_map, x_map, near, args);
 }
 
 cudaError_t launch_wide_linear(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y) {

@@ -1,7 +1,7 @@
 /* wide_feed.cuh - how a block of wide.cu is fed: what it is told, the tiles that are its own, the ring of stages in shared memory and the
  * thread that fills it.
  *
- *     ring    n_stages of [rows of W of a warpgroup][128 bytes], for each of the two or both, then [tokens][128 bytes], in the 128-byte swizzle
+ *     ring    n_stages of [warpgroup][rows of W][128 bytes], then [tokens][128 bytes], in the 128-byte swizzle; when a tile ends its sums
  *     full    a stage's bytes have come
  *     empty   both warpgroups are done with them, in each block of the cluster */
 #pragma once
@@ -26,7 +26,6 @@ struct wide_args {
     int n_tokens, n_pieces, n_stages;
     int n_begun;                      // stages of W that are asked for before the node before has ended
     int octets, parts;                // of a warpgroup's columns; of a tile's tokens
-    int row_groups;                   // of W, octets each: 2 of parts > 1, else 1
     int w_sharers, x_sharers;         // blocks of a cluster: that have the same rows of W and each other tokens, and the other way round
     int token_tiles, n_cluster_tiles; // that each cluster goes through all tokens of: abreast
     float bend, twist;                // of the activation
@@ -40,12 +39,12 @@ struct wide_args {
     __device__ int sharers() const { return w_sharers * x_sharers; }
     __device__ int tile_tokens() const { return parts * PART_TOKENS; }
     __device__ int group_bytes() const { return octets * 2 * ATOM; } // of W in a stage, for a warpgroup
-    __device__ int w_bytes() const { return row_groups * group_bytes(); }
+    __device__ int w_bytes() const { return GROUPS * group_bytes(); }
     __device__ int stage_bytes() const { return w_bytes() + parts * PART_BYTES; }
 };
 
 struct shared_places { // addresses
-    uint32_t ring, lines, scales, full, empty;
+    uint32_t ring, scales, full, empty;
 };
 
 /* The tiles of a block, one after the other. Those of the same rows and all tokens lie together, so that W is read once; the blocks of a
@@ -70,7 +69,7 @@ struct copy_place {
     int piece, n_pieces, tile, token; // tile: of a warpgroup's rows of W, the first of them
     __device__ copy_place(const wide_args &a, int rank) : walk(a, rank), piece(0), n_pieces(a.n_pieces) { find(a); }
     __device__ void find(const wide_args &a) {
-        tile = walk.row_tile() * a.row_groups;
+        tile = walk.row_tile() * GROUPS;
         token = walk.token_tile() * a.tile_tokens();
     }
     __device__ void step(const wide_args &a) {
@@ -116,7 +115,7 @@ struct producer {
             put_tile(to + rank * group_bytes, full, w.tile + rank, w.piece);
         else
 #pragma unroll 1
-            for (int group = 0; group < a.row_groups; group++)
+            for (int group = 0; group < GROUPS; group++)
                 put_tile(to + group * group_bytes, full, w.tile + group, w.piece);
     }
     /* Two that share tokens copy half of them each. */

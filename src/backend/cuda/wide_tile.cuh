@@ -9,8 +9,6 @@
 
 namespace {
 
-// ---- the end of a tile ----------------------------------------------------------------------------------------------
-
 static __device__ float4 load_four(uint32_t at) {
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
@@ -21,34 +19,22 @@ static __device__ float load_float(uint32_t at) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
     return v;
 }
-static __device__ void fold_size(uint32_t at, uint32_t size) {
-    asm volatile("red.shared.max.u32 [%0], %1;" ::"r"(at), "r"(size) : "memory");
-}
-
 static __device__ void load_words(uint32_t (&v)[4], uint32_t at) {
     uint4 four = load_shared_16(at);
     v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
 }
 
-/* Bytes of scales and biases: of the rows of W and the tokens of those who share them. */
-template <int N, int PARTS> constexpr int SCALES = (PARTS == 1 ? 2 * N + PART_TOKENS : 4 * N + PARTS * PART_TOKENS) * 4;
-template <int PARTS> constexpr int SCALE_SETS = PARTS == 1 ? GROUPS : 1;
+/* Bytes of scales and biases: of a tile's rows of W and its tokens. */
+template <int N, int PARTS> constexpr int SCALES = (4 * N + PARTS * PART_TOKENS) * 4;
 
-/* How a warp's sums become rows: of 16 tokens a line each, gates of four octets and then what they let through, 16 bytes an octet, swizzled. */
-enum { AT_ONCE = 4, LINE = AT_ONCE * 32, LINES = 16 * LINE };
-
-/* N: rows of W that a product has: gates, then as many that they let through. PARTS: of tokens, all of the tile's, or of 1 a part
- * for each warpgroup. PLAIN: SiLU and no biases.
+/* N: rows of W that a product has: gates, then as many that they let through. PARTS: of tokens, all of the tile's. PLAIN: SiLU and no biases.
  *
- * Of PARTS 2 to 4 a warpgroup's product 2f + r is its f-th part of tokens by the r-th N rows of W; of an odd number both warpgroups have the last
- * part, each with N rows of its own. */
+ * A warpgroup's product 2f + r is its f-th part of tokens by the r-th N rows of W; of an odd number both warpgroups have the last part, each with N rows
+ * of its own. */
 template <int N, int PARTS, bool PLAIN> struct consumer {
-    static constexpr int EIGHTS = N / 8, OCTETS = EIGHTS / 2, STEPS = PIECE_BYTES / E4M3_K; // of W's rows; of y's columns
-    static constexpr int ROW_GROUPS = PARTS == 1 ? 1 : GROUPS, TILE_PARTS = PARTS == 1 ? GROUPS : PARTS, TILE_OCTETS = ROW_GROUPS * OCTETS;
-    static constexpr int W_BYTES = N * PIECE_BYTES, STAGE = ROW_GROUPS * W_BYTES + TILE_PARTS * PART_BYTES;
+    static constexpr int OCTETS = N / 16, STEPS = PIECE_BYTES / E4M3_K, TILE_OCTETS = GROUPS * OCTETS; // octets: of y's columns
+    static constexpr int W_BYTES = N * PIECE_BYTES, STAGE = GROUPS * W_BYTES + PARTS * PART_BYTES;
     static constexpr int OWN = (PARTS + 1) / 2, ALONE = PARTS % 2 ? OWN - 1 : OWN; // parts of the warpgroup; which has N rows alone, if any
-    static constexpr int ABREAST = PARTS == 1 ? 1 : 2;                             // tokens of a lane at once, at the end
-    static constexpr int MEET = PARTS == 1 ? (int)WARPGROUP : (int)CONSUMERS;      // threads that have the same scales
 
     const wide_args &a;
     const shared_places &m;
@@ -56,9 +42,9 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
     uint32_t empty_there;        // of the block whom this lane tells that a slot is free; 0: nobody
     uint32_t sums[PARTS][N / 4];
 
-    __device__ void meet() const { threads_sync(PARTS == 1 ? 1 + group : 1, MEET); }
+    __device__ void meet() const { threads_sync(1, CONSUMERS); }
     /* The part of the tile's tokens that is the warpgroup's f-th. */
-    __device__ int part_of(int f) const { return PARTS == 1 ? 0 : min(2 * f + group, PARTS - 1); }
+    __device__ int part_of(int f) const { return min(2 * f + group, PARTS - 1); }
 
     // ---- products ---------------------------------------------------------------------------------------------------
 
@@ -86,21 +72,6 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         return (first & 0xffffffff00000000u) | low;
     }
 
-    /* A stage's products are begun, and those of the stage before have ended. */
-    __device__ void multiply_stage(ring_place &at, int &last, bool add) {
-        uint64_t w = operand(at.slot, 0), x = operand(at.slot, W_BYTES + group * PART_BYTES);
-        barrier_wait(m.full + at.slot * 8, at.parity);
-        products_begin();
-#pragma unroll
-        for (int k = 0; k < STEPS; k++)
-            e4m3_half_product<N>::multiply(sums[0], x + k * E4M3_K_STEP, w + k * E4M3_K_STEP, add || k > 0);
-        products_commit();
-        products_wait<1>();
-        release(last);
-        last = at.slot;
-        at.step();
-    }
-
     /* Tokens as products have them, of a step: 32 columns. */
     using fragments = uint32_t[OWN][4];
     static __device__ void settle(fragments &x) {
@@ -110,12 +81,11 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
     }
     /* Where the lane's row of the warpgroup's first part lies in the first stage, as load_matrices wants it. */
     __device__ uint32_t first_row() const {
-        return m.ring + ROW_GROUPS * W_BYTES + part_of(0) * PART_BYTES + (warp * 16 + lane % 16) * PIECE_BYTES +
-               (lane / 16 ^ lane % 8) * 16;
+        return m.ring + GROUPS * W_BYTES + part_of(0) * PART_BYTES + (warp * 16 + lane % 16) * PIECE_BYTES + (lane / 16 ^ lane % 8) * 16;
     }
-    /* Likewise, but tokens come through registers, each for two products: those of a step while products of the step before run. All products but the
-     * last step's have ended behind it. */
-    __device__ void multiply_stage(ring_place &at, int &last, bool add, uint32_t row, fragments (&x)[2]) {
+    /* Tokens come through registers, each for two products: those of a step while products of the step before run. All products but the last step's have
+     * ended behind it. frees: the slot of the stage before is nobody's then. */
+    __device__ void multiply_stage(ring_place &at, int &last, bool add, bool frees, uint32_t row, fragments (&x)[2]) {
         constexpr int NEXT_ROWS = W_BYTES >> 4;
         uint64_t w = operand(at.slot, 0), own_rows = of_warp(group * NEXT_ROWS);
         row += at.slot * STAGE;
@@ -134,95 +104,84 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
             products_commit();
             products_wait<1>();
             settle(x[1 - k % 2]); // until here they were read
-            if (k == 0)
+            if (k == 0 && frees)
                 release(last);
         }
         last = at.slot;
         at.step();
     }
 
-    /* All pieces of the tile. */
+    /* All pieces of the tile. The last slots, as many as there are, stay: sums leave through them. */
     __device__ void multiply(ring_place &at) {
         int last = -1;
+        fragments x[2] = {};
+        uint32_t row = first_row();
 #pragma unroll
         for (int i = 0; i < PARTS; i++) // their registers are free until here
 #pragma unroll
             for (int k = 0; k < N / 4; k++)
                 sums[i][k] = 0;
-        if constexpr (PARTS == 1) {
-            for (int piece = 0; piece < a.n_pieces; piece++)
-                multiply_stage(at, last, piece > 0);
-        } else {
-            fragments x[2] = {};
-            uint32_t row = first_row();
-            for (int piece = 0; piece < a.n_pieces; piece++)
-                multiply_stage(at, last, piece > 0, row, x);
-        }
+        for (int piece = 0; piece < a.n_pieces; piece++)
+            multiply_stage(at, last, piece > 0, piece <= a.n_pieces - a.n_stages, row, x);
         products_wait<0>();
 #pragma unroll
         for (int i = 0; i < PARTS; i++)
             registers_settle(sums[i]);
-        release(last);
+    }
+    /* The ring is the copying thread's again. */
+    __device__ void give_back(ring_place at) const {
+        for (int i = 0; i < a.n_stages; i++, at.step())
+            release(at.slot);
     }
 
     // ---- the end of a tile ------------------------------------------------------------------------------------------
 
     /* Of the tile: of W's rows [scale, bias][gate, up][octets][8], then the scales of its tokens. */
-    __device__ uint32_t scales() const { return m.scales + (PARTS == 1 ? group * SCALES<N, PARTS> : 0); }
-    __device__ uint32_t x_scales() const { return scales() + TILE_OCTETS * 128; }
+    __device__ uint32_t x_scales() const { return m.scales + TILE_OCTETS * 128; }
     __device__ void fetch_w_scales(int first_column) const {
         const int n = TILE_OCTETS * 8;
-        for (int i = threadIdx.x % MEET; i < n * 2; i += MEET) {
+        for (int i = threadIdx.x; i < n * 2; i += CONSUMERS) {
             int half = i >= n, column = first_column + i - half * n;
             bool there = column < a.n_columns;
             int row = there ? column + half * a.n_columns : 0;
-            copy_four(scales() + i * 4, a.w_scale + row, there);
+            copy_four(m.scales + i * 4, a.w_scale + row, there);
             if (!PLAIN)
-                copy_four(scales() + (i + 2 * n) * 4, a.bias ? a.bias + row : a.w_scale, there && a.bias);
+                copy_four(m.scales + (i + 2 * n) * 4, a.bias ? a.bias + row : a.w_scale, there && a.bias);
         }
     }
     __device__ void fetch_x_scales(int token) const {
-        for (int i = threadIdx.x % MEET; i < PARTS * PART_TOKENS; i += MEET) {
+        for (int i = threadIdx.x; i < PARTS * PART_TOKENS; i += CONSUMERS) {
             bool there = token + i < a.n_tokens;
             copy_four(x_scales() + i * 4, a.x_scale + (there ? token + i : 0), there);
         }
     }
-    __device__ uint32_t lines() const { return m.lines + (group * 4 + warp) * LINES; }
 
-    /* Octets of the warpgroup's f-th part; from which of the tile's on; how often some of them go to the lines. */
-    static __device__ constexpr int octets_of(int f) { return f == ALONE ? OCTETS : 2 * OCTETS; }
-    __device__ int first_of(int f) const { return ROW_GROUPS > 1 && f == ALONE ? group * OCTETS : 0; }
-    static __device__ constexpr int times_of(int f) { return (octets_of(f) + AT_ONCE - 1) / AT_ONCE; }
+    /* Octets of the warpgroup's f-th part; from which of the tile's on. */
+    static __host__ __device__ constexpr int octets_of(int f) { return f == ALONE ? OCTETS : 2 * OCTETS; }
+    __device__ int first_of(int f) const { return f == ALONE ? group * OCTETS : 0; }
 
-    /* Gates of an octet of the part, and OCTETS * 2 behind them what they let through. */
-    template <int F> __device__ const uint32_t *octet_of(int octet) const { return &sums[2 * F + octet / OCTETS][octet % OCTETS * 2]; }
+    /* A warp's sums become rows by way of the ring. Of a part's tokens a line each: gates of its octets, then what they let through, 16 bytes an octet, and 16
+     * more, so that eight lines of an octet are in all banks; four lines on are 64 bytes on. */
+    static __host__ __device__ constexpr int line_of(int f) { return (2 * octets_of(f) + 1) * 16; }
+    static __host__ __device__ constexpr int lines_before(int f) { return f == 0 ? 0 : 16 * line_of(0); }
+    static constexpr int LINES = lines_before(OWN - 1) + 16 * line_of(OWN - 1); // of a warp, bytes
+    static constexpr int ALL_OCTETS = octets_of(0) + (OWN > 1 ? octets_of(1) : 0);
+    __device__ uint32_t lines() const { return m.ring + (group * 4 + warp) * LINES; }
 
-    /* Swizzles the eight units of a line: what eight lanes read of two tokens comes from all banks. */
-    static __device__ int turn_of(int token) { return token / 2 | token % 2 * AT_ONCE; }
-
-    /* Some octets of a part to the warp's lines. */
-    template <int F, int TIME> __device__ void to_lines() const {
-        constexpr int FIRST = TIME * AT_ONCE, THERE = octets_of(F) - FIRST < AT_ONCE ? octets_of(F) - FIRST : AT_ONCE;
-        int token = lane % 16;
-        uint32_t to = lines() + token * LINE + (lane / 16 ^ turn_of(token % 8)) * 16;
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int i = 0; i < THERE; i += 2) {
-                bool two = i + 1 < THERE;
-                const uint32_t *d = octet_of<F>(FIRST + i) + half * OCTETS * 2, *e = octet_of<F>(FIRST + i + two) + half * OCTETS * 2;
-                store_matrices(to ^ (half * AT_ONCE + i) * 16, d[0], d[1], e[0], e[1]);
-            }
+    /* The i-th 16 bytes of the f-th part's lines. */
+    template <int F> __device__ const uint32_t *octet_of(int i) const {
+        const int k = i % octets_of(F);
+        return &sums[2 * F + k / OCTETS][(k % OCTETS + (i < octets_of(F) ? 0 : OCTETS)) * 2];
     }
-    /* The which-th of all of them: registers have no numbers at run time. */
-    template <int FROM, int TO> __device__ void to_lines(int which) const {
-        constexpr int TIMES = times_of(0);
-        if constexpr (TO - FROM == 1)
-            to_lines<FROM / TIMES, FROM % TIMES>();
-        else if (which < (FROM + TO) / 2)
-            to_lines<FROM, (FROM + TO) / 2>(which);
-        else
-            to_lines<(FROM + TO) / 2, TO>(which);
+    template <int F> __device__ void to_lines() const {
+        uint32_t to = lines() + lines_before(F) + lane % 16 * line_of(F) + lane / 16 * 16;
+#pragma unroll
+        for (int i = 0; i < 2 * octets_of(F); i += 2) {
+            const uint32_t *d = octet_of<F>(i), *e = octet_of<F>(i + 1);
+            store_matrices(to + i * 16, d[0], d[1], e[0], e[1]);
+        }
+        if constexpr (F + 1 < OWN)
+            to_lines<F + 1>();
     }
 
     /* What a gate lets through. SiLU is x/2 + x/2 tanh(x/2). What the hyperbolic tangent is off by, 2^-11 at most, is what half precision makes of
@@ -271,66 +230,92 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
             atomicMax(a.most + token, size_bits<BF16>(most));
     }
 
-    /* The f-th part, some octets at a time: a lane has an octet of two tokens, lane / 4 and 8 further, so that 64 bytes of a token leave together. */
-    template <bool BF16> __device__ void finish(int f, int first_octet, int first_token) const {
-        int octet = first_octet + first_of(f) + lane % 4, left = min(octets_of(f) - lane % 4, a.n_columns / 8 - octet);
-        int token = first_token + part_of(f) * PART_TOKENS + lane / 4;
-        uint32_t of_octet = scales() + (first_of(f) + lane % 4) * 32, of_token = x_scales() + (token - first_token + warp * 16) * 4;
-        float by[2] = {load_float(of_token), load_float(of_token + 32)};
-        uint32_t most_of[2] = {0, 0};
-        token += warp * 16;
-        char *y = static_cast<char *>(a.y) + (token * a.y_stride + octet * 8) * 2;
-        uint8_t *twin = a.twin + (token * a.twin_stride + octet * 8);
-        uint32_t from = lines() + lane / 4 * LINE + (lane % 4 ^ turn_of(lane / 4)) * 16;
+    /* Where a lane is: four lanes have an octet each of the same two tokens, eight apart, of one part and then of the next. Lanes that read at once have
+     * tokens four apart, of which lines are in other banks. */
+    struct end_place {
+        int octet, n_octets, line, token; // octet, n_octets: of the part's; line: bytes of one
+        uint32_t from, scales;
+        float by[2];
+        bool there[2];
+        char *y;
+        uint8_t *twin;
+    };
+    __device__ end_place place_in(int f, int octet, int first_octet, int first_token) const {
+        int in_tile = part_of(f) * PART_TOKENS + warp * 16 + (lane / 8 | lane / 4 % 2 * 4), of_tile = first_of(f) + octet;
+        int64_t column = (first_octet + of_tile) * 8;
+        end_place p;
+        p.octet = octet, p.n_octets = octets_of(f), p.line = line_of(f), p.token = first_token + in_tile;
+        p.from = lines() + lines_before(f) + in_tile % 16 * p.line + octet * 16;
+        p.scales = m.scales + of_tile * 32;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            p.by[k] = load_float(x_scales() + (in_tile + k * 8) * 4);
+            p.there[k] = p.token + k * 8 < a.n_tokens;
+        }
+        p.y = static_cast<char *>(a.y) + (p.token * a.y_stride + column) * 2;
+        p.twin = a.twin + (p.token * a.twin_stride + column);
+        return p;
+    }
+    /* The lane's octet of its two tokens. What lies beyond the tile is read too, and left. */
+    template <bool BF16> __device__ __forceinline__ void finish_octet(const end_place &p, bool is, uint32_t (&most)[2]) const {
+        uint32_t gates[2][4], ups[2][4], pairs[2][4];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            load_words(gates[k], p.from + k * 8 * p.line);
+            load_words(ups[k], p.from + k * 8 * p.line + p.n_octets * 16);
+        }
+#pragma unroll
+        for (int c = 0; c < 4; c += 2) {
+            column_scales by_column = scales_at(p.scales + c * 8);
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                gated_four<BF16>(pairs[k] + c, gates[k] + c, ups[k] + c, by_column, p.by[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            uint4 eight = make_uint4(pairs[k][0], pairs[k][1], pairs[k][2], pairs[k][3]);
+            store_octet<BF16>(a, is && p.there[k], p.y + k * 16 * a.y_stride, p.twin + k * 8 * a.twin_stride, eight);
+            uint32_t larger = larger_sizes<BF16>(larger_sizes<BF16>(eight.x, eight.y), larger_sizes<BF16>(eight.z, eight.w));
+            most[k] = is ? larger_sizes<BF16>(most[k], larger) : most[k];
+        }
+    }
+    /* A loop of few instructions, as they come from far, whose branches are few: half of the time went for those (docs/benchmarks.md). */
+    template <bool BF16> __device__ void finish(int first_octet, int first_token) const {
+        uint32_t most[2] = {0, 0}, most_before[2] = {0, 0}; // most_before: of the first of two parts
+        end_place p = place_in(0, lane % 4, first_octet, first_token);
+        const int first_of_all = p.token, columns = a.n_columns / 8 - first_octet;
+        constexpr int CHANGES = octets_of(0) & ~3,
+                      CHANGED = (octets_of(0) + 3) & ~3; // lanes come to the second part before octets of these rounds
+        bool is_second = false;
+        to_lines<0>();
+        __syncwarp();
 #pragma unroll 1
-        for (int time = 0; time < times_of(f); time++) {
-            to_lines<0, (OWN - 1) * times_of(0) + times_of(OWN - 1)>(f * times_of(0) + time);
-            __syncwarp();
-            if (left > 0)
+        for (int round = 0; round < ALL_OCTETS;) {
+            if (OWN > 1 && !is_second && p.octet >= octets_of(0)) {
+                is_second = true;
+                most_before[0] = most[0], most_before[1] = most[1];
+                most[0] = most[1] = 0;
+                p = place_in(OWN - 1, p.octet - octets_of(0), first_octet, first_token);
+            }
+            const int until = OWN == 1 || round >= CHANGED ? ALL_OCTETS : round >= CHANGES ? CHANGED : CHANGES;
 #pragma unroll 1
-                for (int first = 0; first < 2; first += ABREAST) {
-                    uint32_t gates[ABREAST][4], ups[ABREAST][4], pairs[ABREAST][4];
-#pragma unroll
-                    for (int i = 0; i < ABREAST; i++) {
-                        load_words(gates[i], from + (first + i) * 8 * LINE);
-                        load_words(ups[i], (from ^ AT_ONCE * 16) + (first + i) * 8 * LINE);
-                    }
-#pragma unroll
-                    for (int k = 0; k < 4; k += 2) {
-                        column_scales by_column = scales_at(of_octet + k * 8);
-#pragma unroll
-                        for (int i = 0; i < ABREAST; i++)
-                            gated_four<BF16>(pairs[i] + k, gates[i] + k, ups[i] + k, by_column, first + i ? by[1] : by[0]);
-                    }
-#pragma unroll
-                    for (int i = 0; i < ABREAST; i++) {
-                        uint4 eight = make_uint4(pairs[i][0], pairs[i][1], pairs[i][2], pairs[i][3]);
-                        int further = (first + i) * 8;
-                        if (token + further < a.n_tokens)
-                            store_octet<BF16>(a, y + further * 2 * a.y_stride, twin + further * a.twin_stride, eight);
-                        uint32_t most = first + i ? most_of[1] : most_of[0];
-                        most = larger_sizes<BF16>(larger_sizes<BF16>(most, eight.x), eight.y);
-                        most = larger_sizes<BF16>(larger_sizes<BF16>(most, eight.z), eight.w);
-                        (first + i ? most_of[1] : most_of[0]) = most;
-                    }
-                }
-            __syncwarp();
-            left -= AT_ONCE;
-            of_octet += AT_ONCE * 32;
-            y += AT_ONCE * 16;
-            twin += AT_ONCE * 8;
+            do {
+                finish_octet<BF16>(p, p.octet < p.n_octets && first_of(is_second ? OWN - 1 : 0) + p.octet < columns, most);
+                p.octet += 4;
+                p.from += 4 * 16;
+                p.scales += 4 * 32;
+                p.y += 4 * 16;
+                p.twin += 4 * 8;
+                round += 4;
+            } while (round < until);
         }
         if (a.most)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                tell_most<BF16>(most_of[i], token + i * 8);
-    }
-    /* A loop of few instructions, as they are run once or twice a launch and come from far: in a step a tile's end of 3,400 instructions one
-     * after the other took 12,000 cycles more the first time than the next. */
-    template <bool BF16> __device__ void finish(int first_octet, int first_token) const {
-#pragma unroll 1
-        for (int f = 0; f < OWN; f++)
-            finish<BF16>(f, first_octet, first_token);
+            for (int k = 0; k < 2; k++) {
+                if (OWN > 1)
+                    tell_most<BF16>(most_before[k], first_of_all + k * 8);
+                tell_most<BF16>(most[k], p.token + k * 8);
+            }
     }
 
     // ---- tile after tile -------------------------------------------------------------------------------------------
@@ -340,8 +325,12 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         empty_there = told();
         bool first = true;
         for (tile_walk walk(a, rank); walk.there(); walk.next()) {
-            int octet = walk.row_tile() * TILE_OCTETS, token = (walk.token_tile() * TILE_PARTS + (PARTS == 1 ? group : 0)) * PART_TOKENS;
-            meet(); // nobody reads scales of the tile before
+            int octet = walk.row_tile() * TILE_OCTETS, token = walk.token_tile() * PARTS * PART_TOKENS;
+            if (!first) {
+                fence_bulk();
+                meet(); // nobody reads scales or lines of the tile before
+                give_back(at);
+            }
             fetch_w_scales(octet * 8);
             if (first)
                 wait_for_previous();
@@ -349,7 +338,7 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
             fetch_x_scales(token);
             multiply(at);
             asm volatile("cp.async.wait_all;" ::: "memory");
-            meet(); // scales are there
+            meet(); // scales are there, and all products have ended
             if (a.y_element == ELEMENT_F16)
                 finish<false>(octet, token);
             else
