@@ -24,7 +24,7 @@
  * side gained nothing there (70,161 to 70,282 tokens/s for 70,070 to 70,299).
  *
  * x may have been written by a static scale, which rows of other sizes must not keep (launch_quantise_rest): then blocks look at the rows' largest
- * sizes before x is copied, and make the rows that it does not fit (twin_rest.cuh).
+ * sizes while the first of x is copied, and make the rows that it does not fit (twin_rest.cuh); then that is copied again.
  *
  * The end: each block finishes some columns. It gets the others' sums into memory that is for nothing else (nobody waits until rings are
  * free), adds them in the order of the blocks, so that results are the same every time, and writes by way of shared memory, 64 bytes of a
@@ -47,6 +47,7 @@ enum { GROUPS = 2, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + 32 };
 enum { GROUP_TOKENS = 64, TOKENS = GROUPS * GROUP_TOKENS, X_BYTES = TOKENS * PIECE_BYTES, MOST_STAGES = 24, SHARED_MOST = 226 << 10 };
 enum { PAIRS_BYTES = 8, OCTET_BYTES = CONSUMERS * PAIRS_BYTES }; // of a thread, for eight columns; of all
 enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH };     // of a warp: 16 tokens, 64 bytes of each
+enum { AGAIN = 3 };                                              // a barrier, behind those of twin_rest.cuh
 enum { BEGUN = 4 };                                              // stages of W that are asked for before the wait
 
 struct split_args {
@@ -153,7 +154,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
         for (int i = 0; i < n_begun(); i++)
             put_w(maps, i, i, policy);
     }
-    __device__ void feed(const w_maps &maps, const CUtensorMap *x_map, uint64_t policy) const {
+    /* What the rings have room for. */
+    __device__ void fill(const w_maps &maps, const CUtensorMap *x_map, uint64_t policy) const {
         uint64_t often = policy_read_often();
 #pragma unroll 1
         for (int i = 0; i < n_pieces && i < S::W_STAGES; i++) {
@@ -162,7 +164,21 @@ template <int N, int SPLIT, int SHARERS> struct block {
             if (i < S::X_STAGES)
                 put_x(x_map, i, i, i, often);
         }
+    }
+    /* x once more, whose rows have changed: when all is there that was asked for, as that would come over it. */
+    __device__ void fill_again(const CUtensorMap *x_map) const {
+        uint64_t often = policy_read_often();
+#pragma unroll 1
+        for (int i = 0; i < n_pieces && i < S::X_STAGES; i++) {
+            barrier_wait(full + i * 8, 0);
+            barrier_expect(full + i * 8, a.tile_tokens * PIECE_BYTES);
+            put_x(x_map, i, i, i, often);
+        }
+    }
+    __device__ void feed(const w_maps &maps, const CUtensorMap *x_map, uint64_t policy) const {
+        uint64_t often = policy_read_often();
         int slot = 0, parity = 0, x_slot = 0, x_full = S::X_STAGES;
+#pragma unroll 1
         for (int i = 0; i + S::X_STAGES < n_pieces; i++) { // where piece i was there is room
             barrier_wait(done + slot * 8, parity);
             if (i + S::W_STAGES < n_pieces)
@@ -190,14 +206,15 @@ template <int N, int SPLIT, int SHARERS> struct block {
             barrier_arrive_at_rank(address_at_rank(done + slot * 8, (1 - sharer) * SPLIT + rank));
     }
 
-    __device__ __forceinline__ void multiply(uint32_t (&sums)[N / 4], int group, bool tells) const {
+    /* again: the first pieces of x were asked for twice, and their slots are a time round ahead. */
+    __device__ __forceinline__ void multiply(uint32_t (&sums)[N / 4], int group, bool tells, bool again) const {
         const uint64_t first_w = operand_rows(w), first_x = operand_rows(x + group * GROUP_TOKENS * PIECE_BYTES);
         const uint64_t high = first_w & 0xffffffff00000000u;
         const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x);
         int slot = 0, x_slot = 0, parity = 0, last = -1;
         for (int i = 0; i < n_pieces; i++) {
             uint32_t at_w = of_warp(w0 + slot * (S::W_BYTES >> 4)), at_x = of_warp(x0 + x_slot * (X_BYTES >> 4));
-            barrier_wait(full + slot * 8, parity);
+            barrier_wait(full + slot * 8, parity ^ (again && slot < S::X_STAGES));
             products_begin();
 #pragma unroll
             for (int k = 0; k < PIECE_BYTES / E4M3_K; k++)
@@ -310,9 +327,18 @@ template <int N, int SPLIT, int SHARERS> struct block {
         if (SHARERS == 1)
             cluster_are_here();
     }
+    /* x is asked for before it is known whether rows of it are left, which is rare. */
     __device__ void copy(const w_maps &maps, const CUtensorMap *x_map, int lane) const {
-        if (a.rest.value.at && look(lane, row_tile == 0 && rank == 0).any())
+        if (lane == 0)
+            fill(maps, x_map, policy());
+        __syncwarp();
+        if (a.rest.value.at && look(lane, row_tile == 0 && rank == 0).any()) {
             copies_may_begin(CONSUMERS);
+            if (lane == 0)
+                fill_again(x_map);
+            __syncwarp();
+            threads_arrive(AGAIN, CONSUMERS + 32);
+        }
         if (lane == 0)
             feed(maps, x_map, policy());
         __syncwarp();
@@ -321,13 +347,19 @@ template <int N, int SPLIT, int SHARERS> struct block {
     __device__ void compute(int warp, int lane) const {
         uint32_t sums[N / 4] = {}; // a part may have no terms
         int group = warp / 4;
+        bool again = false;
         if (a.rest.value.at) {
             rest_list list = look(lane, false);
-            if (list.any())
+            again = list.any();
+            if (again) {
+                if (n_pieces > 0)
+                    barrier_wait(full, 0); // x's first stage is there, and nobody's
                 settle_rows(a.rest, list, token_tile * a.tile_tokens, x + warp * REST_TOKENS * 4, CONSUMERS,
                             {a.rest.of_tokens + token_tile, row_tile * SPLIT + rank, (int)gridDim.x / SHARERS});
+                threads_sync(AGAIN, CONSUMERS + 32);
+            }
         }
-        multiply(sums, group, threadIdx.x % WARPGROUP == 0);
+        multiply(sums, group, threadIdx.x % WARPGROUP == 0, again);
         meet_late();
         send<0>(sums);
         threads_sync(1, CONSUMERS); // nobody reads W's ring any more, which values leave through
