@@ -256,28 +256,43 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         p.twin = a.twin + (p.token * a.twin_stride + column);
         return p;
     }
-    /* The lane's octet of its two tokens. What lies beyond the tile is read too, and left. */
-    template <bool BF16> __device__ __forceinline__ void finish_octet(const end_place &p, bool is, uint32_t (&most)[2]) const {
-        uint32_t gates[2][4], ups[2][4], pairs[2][4];
+    /* The lane's octets of its two tokens in ROUNDS rounds, each four octets behind the one before: those of two, so that something hides what one waits for.
+     * What lies beyond the tile is read too, and left. */
+    template <bool BF16, int ROUNDS> __device__ __forceinline__ void finish_octets(end_place &p, int columns, uint32_t (&most)[2]) const {
+        uint32_t gates[ROUNDS][2][4], ups[ROUNDS][2][4], pairs[ROUNDS][2][4];
 #pragma unroll
-        for (int k = 0; k < 2; k++) {
-            load_words(gates[k], p.from + k * 8 * p.line);
-            load_words(ups[k], p.from + k * 8 * p.line + p.n_octets * 16);
+        for (int r = 0; r < ROUNDS; r++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                load_words(gates[r][k], p.from + k * 8 * p.line + r * 64);
+                load_words(ups[r][k], p.from + k * 8 * p.line + p.n_octets * 16 + r * 64);
+            }
+#pragma unroll
+        for (int c = 0; c < 4; c += 2)
+#pragma unroll
+            for (int r = 0; r < ROUNDS; r++) {
+                column_scales by_column = scales_at(p.scales + r * 128 + c * 8);
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+                    gated_four<BF16>(pairs[r][k] + c, gates[r][k] + c, ups[r][k] + c, by_column, p.by[k]);
+            }
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            bool is = p.octet < min(p.n_octets, columns);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const uint32_t *v = pairs[r][k];
+                store_octet<BF16>(a, is && p.there[k], p.y + k * 16 * a.y_stride, p.twin + k * 8 * a.twin_stride,
+                                  make_uint4(v[0], v[1], v[2], v[3]));
+                uint32_t larger = larger_sizes<BF16>(larger_sizes<BF16>(v[0], v[1]), larger_sizes<BF16>(v[2], v[3]));
+                most[k] = is ? larger_sizes<BF16>(most[k], larger) : most[k];
+            }
+            p.octet += 4;
+            p.y += 64;
+            p.twin += 32;
         }
-#pragma unroll
-        for (int c = 0; c < 4; c += 2) {
-            column_scales by_column = scales_at(p.scales + c * 8);
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-                gated_four<BF16>(pairs[k] + c, gates[k] + c, ups[k] + c, by_column, p.by[k]);
-        }
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            uint4 eight = make_uint4(pairs[k][0], pairs[k][1], pairs[k][2], pairs[k][3]);
-            store_octet<BF16>(a, is && p.there[k], p.y + k * 16 * a.y_stride, p.twin + k * 8 * a.twin_stride, eight);
-            uint32_t larger = larger_sizes<BF16>(larger_sizes<BF16>(eight.x, eight.y), larger_sizes<BF16>(eight.z, eight.w));
-            most[k] = is ? larger_sizes<BF16>(most[k], larger) : most[k];
-        }
+        p.from += ROUNDS * 64;
+        p.scales += ROUNDS * 128;
     }
     /* A loop of few instructions, as they come from far, whose branches are few: half of the time went for those (docs/benchmarks.md). */
     template <bool BF16> __device__ void finish(int first_octet, int first_token) const {
@@ -298,16 +313,13 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
                 p = place_in(OWN - 1, p.octet - octets_of(0), first_octet, first_token);
             }
             const int until = OWN == 1 || round >= CHANGED ? ALL_OCTETS : round >= CHANGES ? CHANGED : CHANGES;
+            const int left = columns - first_of(is_second ? OWN - 1 : 0);
 #pragma unroll 1
-            do {
-                finish_octet<BF16>(p, p.octet < p.n_octets && first_of(is_second ? OWN - 1 : 0) + p.octet < columns, most);
-                p.octet += 4;
-                p.from += 4 * 16;
-                p.scales += 4 * 32;
-                p.y += 4 * 16;
-                p.twin += 4 * 8;
-                round += 4;
-            } while (round < until);
+            for (; round + 4 < until; round += 8)
+                finish_octets<BF16, 2>(p, left, most);
+            if (round < until)
+                finish_octets<BF16, 1>(p, left, most);
+            round = until;
         }
         if (a.most)
 #pragma unroll
