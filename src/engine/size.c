@@ -166,6 +166,9 @@ static enum status find_budget(const struct cache_demand *d, const struct engine
     return o->backend->cache_room(b, m->program, bucket, table_width, o->gpu_memory_utilization, out, err);
 }
 
+/* What is wanted, in whole MiB: never 0, and never what there is of too little. */
+static long long mib_above(int64_t bytes) { return (long long)((bytes + (1 << 20) - 1) >> 20); }
+
 enum status engine_size(const struct gyre_options *o, const struct engine_model *m, struct backend *b, struct engine_sizes *out,
                         struct error *err) {
     TRY(check_options(o, m, err));
@@ -182,7 +185,7 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
                     out->cache.block_size, (long long)(budget >> 20));
     if (o->max_model_len && out->max_model_len < asked_len)
         return fail(err, ERR_MEMORY, "max_model_len: the cache of a sequence of %lld tokens takes %lld MiB, and it may have %lld",
-                    (long long)o->max_model_len, (long long)(cache_bytes(&d, asked_len, asked_len) >> 20), (long long)(budget >> 20));
+                    (long long)o->max_model_len, mib_above(cache_bytes(&d, asked_len, asked_len)), (long long)(budget >> 20));
     out->kv_cache_tokens = tokens_that_fit(&d, out->max_model_len, budget - states);
     out->kv_cache_bytes = cache_bytes(&d, out->kv_cache_tokens, out->max_model_len) + states;
     fill_blocks(&d, out->kv_cache_tokens, out->max_model_len, &out->cache);
