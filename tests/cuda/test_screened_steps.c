@@ -191,7 +191,7 @@ static void steps_of_outlying_channels_are_screened_after_some(void **state) {
     for (int i = 0; i < N_INPUTS; i++)
         with.inputs[i * IN + 7] *= 50, with.inputs[i * IN + 200] *= 50;
     without = with;
-    rig_open(&with, "60", false, false);
+    rig_open(&with, "120", false, false);
     rig_open(&without, "0", false, false);
     for (int i = 0; i < 120; i++) {
         int n = ROWS - below(10);
