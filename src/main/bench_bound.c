@@ -51,32 +51,58 @@ void bench_gpu_print(const struct gpu_report *r, int64_t n_tokens) {
         printf(" (held back: 0x%llx)", (unsigned long long)r->held_back);
 }
 
-enum status bench_bound_print(struct gyre *g, const struct bench_shape *l, double seconds, const struct gpu_report *gpu,
-                              struct error *err) {
-    struct device_limits limits;
+json_t *bench_gpu_json(const struct gpu_report *r) {
+    return json_pack("{s:f, s:i, s:i, s:f, s:f, s:i, s:I}", "sm_mhz", r->sm_mhz, "sm_mhz_least", r->sm_mhz_least, "memory_mhz",
+                     r->memory_mhz, "watts", r->watts, "joules", r->joules, "celsius", r->celsius, "held_back", (json_int_t)r->held_back);
+}
+
+enum status bench_bound_find(struct gyre *g, const struct bench_shape *l, double seconds, const struct gpu_report *gpu,
+                             struct bench_bound *out, struct error *err) {
     struct bench_floor prompts, step;
     double of_prompts, of_step;
+    *out = (struct bench_bound){.load = *l, .gpu = *gpu, .seconds = seconds};
     if (!g->ops->measure)
         return OK;
-    TRY(bench_limits(g, &limits, err));
-    bench_limits_print(g, &limits);
-    double rows = fmin(fmax(l->n * l->n_prompt, 1), g->info.max_batched_tokens), at_once = fmin(l->n_seqs, g->info.max_seqs);
-    double n_chunks = l->n * l->n_prompt / rows, n_steps = l->n * fmax(l->n_output - 1, 0) / at_once;
-    bench_floor(g, &limits, rows / l->n_prompt, 0, l->n_prompt, &prompts);
-    bench_floor(g, &limits, at_once, l->n_prompt + l->n_output / 2, 1, &step);
+    TRY(bench_limits(g, &out->limits, err));
+    double rows = fmin(fmax(l->n * l->n_prompt, 1), g->info.max_batched_tokens);
+    out->at_once = fmin(l->n_seqs, g->info.max_seqs);
+    out->n_chunks = l->n * l->n_prompt / rows;
+    out->n_steps = l->n * fmax(l->n_output - 1, 0) / out->at_once;
+    bench_floor(g, &out->limits, rows / l->n_prompt, 0, l->n_prompt, &prompts);
+    bench_floor(g, &out->limits, out->at_once, l->n_prompt + l->n_output / 2, 1, &step);
     TRY(bench_ladder(g, (int64_t)rows, (int64_t)fmax(rows / l->n_prompt, 1), &of_prompts, err));
-    TRY(bench_ladder(g, (int64_t)at_once, (int64_t)at_once, &of_step, err));
-    double floor_s = n_chunks * prompts.seconds + n_steps * step.seconds, ladder_s = n_chunks * of_prompts + n_steps * of_step;
-    if (floor_s > 0)
-        printf("floor     %.3f s: %.1f %% of that; %.1f chunks of prompts and %.0f steps of %.0f sequences\n", floor_s,
-               100 * floor_s / seconds, n_chunks, n_steps, at_once);
-    if (ladder_s > 0)
-        printf("ladder    %.3f s: %.1f %%; the library's products alone, the fastest of its algorithms\n", ladder_s,
-               100 * ladder_s / seconds);
-    if (gpu->n_samples > 0) {
-        printf("gpu     ");
-        bench_gpu_print(gpu, (int64_t)fmax(l->n * l->n_output, 1));
-        printf(" %d C\n", gpu->celsius);
-    }
+    TRY(bench_ladder(g, (int64_t)out->at_once, (int64_t)out->at_once, &of_step, err));
+    out->floor_s = out->n_chunks * prompts.seconds + out->n_steps * step.seconds;
+    out->ladder_s = out->n_chunks * of_prompts + out->n_steps * of_step;
     return OK;
+}
+
+void bench_bound_print(const struct gyre *g, const struct bench_bound *b) {
+    if (!g->ops->measure)
+        return;
+    bench_limits_print(g, &b->limits);
+    if (b->floor_s > 0)
+        printf("floor     %.3f s: %.1f %% of that; %.1f chunks of prompts and %.0f steps of %.0f sequences\n", b->floor_s,
+               100 * b->floor_s / b->seconds, b->n_chunks, b->n_steps, b->at_once);
+    if (b->ladder_s > 0)
+        printf("ladder    %.3f s: %.1f %%; the library's products alone, the fastest of its algorithms\n", b->ladder_s,
+               100 * b->ladder_s / b->seconds);
+    if (b->gpu.n_samples > 0) {
+        printf("gpu     ");
+        bench_gpu_print(&b->gpu, (int64_t)fmax(b->load.n * b->load.n_output, 1));
+        printf(" %d C\n", b->gpu.celsius);
+    }
+}
+
+void bench_bound_json(const struct bench_bound *b, json_t *into) {
+    if (b->limits.name[0])
+        json_object_set_new(into, "device", json_string(b->limits.name));
+    if (b->floor_s > 0) {
+        json_object_set_new(into, "floor_s", json_real(b->floor_s));
+        json_object_set_new(into, "share_of_floor", json_real(b->floor_s / b->seconds));
+    }
+    if (b->ladder_s > 0)
+        json_object_set_new(into, "ladder_s", json_real(b->ladder_s));
+    if (b->gpu.n_samples > 0)
+        json_object_set_new(into, "gpu", bench_gpu_json(&b->gpu));
 }

@@ -1,6 +1,7 @@
 /* bench_bound.h - what stands beside every measured time: the device's limits, a floor, the library's products alone, clocks and power. */
 #pragma once
 
+#include "base/json.h"
 #include "core/backend.h"
 #include "gyre.h"
 #include "main/gpu_watch.h"
@@ -13,6 +14,8 @@ void bench_limits_print(const struct gyre *g, const struct device_limits *limits
  * logits; 0: the backend has no library. Nothing may be in flight. */
 enum status bench_ladder(struct gyre *g, int64_t n_tokens, int64_t n_out, double *seconds, struct error *err);
 
+/* Clocks, power and energy, of which there are samples. */
+json_t *bench_gpu_json(const struct gpu_report *r);
 /* " 1950 MHz 540 W 0.046 J/token (held back: 0x4)"; nothing where the GPU was not watched. */
 void bench_gpu_print(const struct gpu_report *r, int64_t n_tokens);
 
@@ -21,7 +24,18 @@ struct bench_shape {
     double n, n_prompt, n_output, n_seqs; // lengths are means
 };
 
-/* The device's limits, lines "floor" and "ladder" with what part of `seconds` each is, and the clocks, for a load that took so long. Nothing for
- * a device without limits. */
-enum status bench_bound_print(struct gyre *g, const struct bench_shape *load, double seconds, const struct gpu_report *gpu,
-                              struct error *err);
+/* What bounds a load that took so many seconds. */
+struct bench_bound {
+    struct bench_shape load;
+    struct device_limits limits;
+    struct gpu_report gpu;
+    double seconds, floor_s, ladder_s, n_chunks, n_steps, at_once; // the steps that the load is, of at_once sequences
+};
+
+/* Measures the device's limits and the library's products. The bound of a device without limits is nothing: floor_s and ladder_s are 0. */
+enum status bench_bound_find(struct gyre *g, const struct bench_shape *load, double seconds, const struct gpu_report *gpu,
+                             struct bench_bound *out, struct error *err);
+/* The device's limits, lines "floor" and "ladder" with what part of the seconds each is, and the clocks. Nothing for a device without limits. */
+void bench_bound_print(const struct gyre *g, const struct bench_bound *b);
+/* The same as device, floor_s, share_of_floor, ladder_s and gpu: what there is of it. */
+void bench_bound_json(const struct bench_bound *b, json_t *into);

@@ -300,10 +300,7 @@ static json_t *row_json(const struct row *r, bool is_decode) {
         json_object_set_new(json, "share_of_floor", json_real(r->floor.seconds * r->tokens_per_s.median / (double)r->n));
     }
     if (r->gpu.n_samples > 0)
-        json_object_set_new(json, "gpu",
-                            json_pack("{s:f, s:i, s:i, s:f, s:f, s:i, s:I}", "sm_mhz", r->gpu.sm_mhz, "sm_mhz_least", r->gpu.sm_mhz_least,
-                                      "memory_mhz", r->gpu.memory_mhz, "watts", r->gpu.watts, "joules", r->gpu.joules, "celsius",
-                                      r->gpu.celsius, "held_back", (json_int_t)r->gpu.held_back));
+        json_object_set_new(json, "gpu", bench_gpu_json(&r->gpu));
     return json;
 }
 

@@ -67,16 +67,18 @@ static enum status time_batches(struct gyre *g, const struct bench_batch *batch,
     return st;
 }
 
-/* Beside the median batch. The energy is that of all. */
-static enum status report_bound(struct gyre *g, const double *sorted, struct gpu_report *gpu, struct error *err) {
+/* Of the median batch. The energy is that of all. */
+static enum status find_bound(struct gyre *g, const double *sorted, const struct gpu_report *gpu, struct bench_bound *out,
+                              struct error *err) {
     double n = (double)(opt.batch_size * opt.n);
     struct bench_shape load = {.n = n, .n_prompt = (double)opt.input_len, .n_output = (double)opt.output_len, .n_seqs = n};
-    gpu->joules /= (double)opt.n_iters;
-    return bench_bound_print(g, &load, sorted_percentile(sorted, (size_t)opt.n_iters, 50), gpu, err);
+    struct gpu_report of_one = *gpu;
+    of_one.joules /= (double)opt.n_iters;
+    return bench_bound_find(g, &load, sorted_percentile(sorted, (size_t)opt.n_iters, 50), &of_one, out, err);
 }
 
-/* x in the order of time, sorted in size order. */
-static enum status report(const double *x, const double *sorted, struct error *err) {
+/* x in the order of time, sorted in size order. What was timed is written, whether or not its bound can be found. */
+static enum status report(struct gyre *g, const double *x, const double *sorted, const struct gpu_report *gpu, struct error *err) {
     size_t n = (size_t)opt.n_iters;
     double mean = 0, square = 0;
     for (size_t i = 0; i < n; i++)
@@ -99,11 +101,19 @@ static enum status report(const double *x, const double *sorted, struct error *e
         snprintf(name, sizeof name, "%d", percentages[i]);
         json_object_set_new(percentiles, name, json_real(value));
     }
+    struct bench_bound bound;
+    enum status found = find_bound(g, sorted, gpu, &bound, err), written = OK;
+    if (found == OK) {
+        bench_bound_print(g, &bound);
+        bench_bound_json(&bound, json);
+    }
+    struct error unwritten;
     char *text = json_dumps(json, JSON_INDENT(4) | JSON_REAL_PRECISION(12));
-    enum status st = opt.output_json ? file_write(opt.output_json, str_of(text), err) : OK;
+    if (opt.output_json)
+        written = file_write(opt.output_json, str_of(text), found == OK ? err : &unwritten);
     free(text);
     json_decref(json);
-    return st;
+    return found == OK ? written : found;
 }
 
 static enum status measure(struct gyre *g, const struct tokenizer *tok, struct error *err) {
@@ -121,10 +131,8 @@ static enum status measure(struct gyre *g, const struct tokenizer *tok, struct e
     if (st == OK) {
         memcpy(sorted, latencies, (size_t)opt.n_iters * sizeof *sorted);
         qsort(sorted, (size_t)opt.n_iters, sizeof *sorted, by_value);
-        st = report(latencies, sorted, err);
+        st = report(g, latencies, sorted, &gpu, err);
     }
-    if (st == OK)
-        st = report_bound(g, sorted, &gpu, err);
     free(jobs);
     free(ids);
     free(latencies);

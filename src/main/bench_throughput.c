@@ -33,22 +33,37 @@ static const struct flag flags[] = {
 };
 /* clang-format on */
 
-static enum status report(double seconds, int64_t n_requests, int64_t n_prompt, int64_t n_output, struct error *err) {
-    double total = (double)(n_prompt + n_output) / seconds;
-    printf("Throughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n", (double)n_requests / seconds, total,
-           (double)n_output / seconds);
-    printf("Total num prompt tokens:  %lld\n", (long long)n_prompt);
-    printf("Total num output tokens:  %lld\n", (long long)n_output);
-    if (!opt.output_json)
-        return OK;
-    json_t *json =
-        json_pack("{s:f, s:I, s:I, s:f, s:f}", "elapsed_time", seconds, "num_requests", (json_int_t)n_requests, "total_num_tokens",
-                  (json_int_t)(n_prompt + n_output), "requests_per_second", (double)n_requests / seconds, "tokens_per_second", total);
+static enum status write_json(double seconds, int64_t n_requests, int64_t n_tokens, const struct bench_bound *bound, struct error *err) {
+    json_t *json = json_pack("{s:f, s:I, s:I, s:f, s:f}", "elapsed_time", seconds, "num_requests", (json_int_t)n_requests,
+                             "total_num_tokens", (json_int_t)n_tokens, "requests_per_second", (double)n_requests / seconds,
+                             "tokens_per_second", (double)n_tokens / seconds);
+    if (bound)
+        bench_bound_json(bound, json);
     char *text = json_dumps(json, JSON_INDENT(4) | JSON_REAL_PRECISION(12));
     enum status st = file_write(opt.output_json, str_of(text), err);
     free(text);
     json_decref(json);
     return st;
+}
+
+/* What was timed is written, whether or not its bound can be found. */
+static enum status report(struct gyre *g, double seconds, int64_t n_requests, int64_t n_prompt, int64_t n_output,
+                          const struct gpu_report *gpu, struct error *err) {
+    double total = (double)(n_prompt + n_output) / seconds;
+    printf("Throughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n", (double)n_requests / seconds, total,
+           (double)n_output / seconds);
+    printf("Total num prompt tokens:  %lld\n", (long long)n_prompt);
+    printf("Total num output tokens:  %lld\n", (long long)n_output);
+    double n = (double)(n_requests * opt.n);
+    struct bench_shape load = {.n = n, .n_prompt = (double)n_prompt / (double)n_requests, .n_output = (double)n_output / n, .n_seqs = n};
+    struct bench_bound bound;
+    struct error unwritten;
+    enum status found = bench_bound_find(g, &load, seconds, gpu, &bound, err), written = OK;
+    if (found == OK)
+        bench_bound_print(g, &bound);
+    if (opt.output_json)
+        written = write_json(seconds, n_requests, n_prompt + n_output, found == OK ? &bound : NULL, found == OK ? err : &unwritten);
+    return found == OK ? written : found;
 }
 
 static enum status measure(struct gyre *g, const struct model_text *text, const struct bench_dataset *data, struct error *err) {
@@ -77,10 +92,7 @@ static enum status measure(struct gyre *g, const struct model_text *text, const 
     progress_end(&progress);
     free(jobs);
     TRY(st);
-    TRY(report(seconds, (int64_t)data->n, n_prompt, n_output, err));
-    double n = (double)((int64_t)data->n * opt.n);
-    struct bench_shape load = {.n = n, .n_prompt = (double)n_prompt / (double)data->n, .n_output = (double)n_output / n, .n_seqs = n};
-    return bench_bound_print(g, &load, seconds, &gpu, err);
+    return report(g, seconds, (int64_t)data->n, n_prompt, n_output, &gpu, err);
 }
 
 static enum status open_text(struct model_text *text, const char *model, struct error *err) {

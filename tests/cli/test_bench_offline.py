@@ -35,6 +35,10 @@ class Offline(unittest.TestCase):
         share = float(floor.group(1)) / statistics.median(r["latencies"])  # of what others leave of the machine; printed to a millisecond
         self.assertAlmostEqual(float(floor.group(2)) / 100 / share, 1, delta=0.2)
         self.assertGreater(float(floor.group(2)), 0)
+        self.assertAlmostEqual(r["floor_s"], float(floor.group(1)), delta=0.0006)
+        self.assertAlmostEqual(r["share_of_floor"], float(floor.group(2)) / 100, delta=0.0006)
+        self.assertAlmostEqual(r["share_of_floor"], r["floor_s"] / statistics.median(r["latencies"]), 6)
+        self.assertIn(r["device"], lines[8])
         self.assertEqual(len(r["latencies"]), 7)
         self.assertAlmostEqual(r["avg_latency"], statistics.mean(r["latencies"]), 9)
         self.assertAlmostEqual(r["std_latency"], statistics.pstdev(r["latencies"]), 9)
@@ -50,6 +54,7 @@ class Offline(unittest.TestCase):
         self.assertEqual(lines[2], "Total num output tokens:  %d" % (40 * 9 * 2))
         self.assertEqual((r["num_requests"], r["total_num_tokens"]), (40, n_prompt + 720))
         self.assertAlmostEqual(r["tokens_per_second"], r["total_num_tokens"] / r["elapsed_time"], 3)
+        self.assertNotIn("floor_s", r)  # the toy has no limits
 
     def test_decode_counts_what_was_asked_for_and_what_a_step_reads(self):
         out, r = self.run_json("decode", STORY, "--batch", "1,3", "--input-len", "5", "--output-len", "7", "--num-iters", "3", "--num-iters-warmup", "1", "--prefill", "40")
