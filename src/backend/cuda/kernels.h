@@ -332,7 +332,7 @@ struct wide_cut {
     int octets;   // half of those of y's columns in a tile: 6, 7, 9 or 11
     int parts;    // of 64 tokens in a tile: 2, 3 or 4 (of 11 octets not 4)
     int n_blocks; // even where they share
-    int n_stages; // of the ring: 2 at least, and no more than there are pieces of 128 columns of x
+    int n_stages; // of the ring: 2 at least, room for a tile's sums, and no more than there are pieces of 128 columns of x
     /* What the two blocks of a cluster have in common: rows of W, with other tokens each, which make an even number of tiles; or tokens, with other
      * rows of W each. */
     enum wide_sharing shared;

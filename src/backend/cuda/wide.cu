@@ -32,7 +32,8 @@
  *
  * The end of a tile stands open, and its instructions come from far, so they are few: all sums go to the ring at once, and come back in a loop, an octet of
  * two tokens a lane, which have the columns' scales in common: times both scales, bias, activation; whole sectors are written, by predicates, as the loop
- * has no branch. With two warps on a quarter of a multiprocessor nothing hides what one waits for (docs/benchmarks.md, "The end of a tile"). */
+ * has no branch. Two rounds of it go together, as with two warps on a quarter of a multiprocessor little else hides what one waits for (docs/benchmarks.md,
+ * "The end of a tile"). */
 #include "backend/cuda/launching.cuh"
 #include "backend/cuda/wide_tile.cuh"
 
@@ -95,8 +96,8 @@ static __device__ void copy_all(const wide_args &a, const all_maps &maps, const 
     __syncwarp();
 }
 
-/* What a block begins with, and what copying warps leave to those that multiply (setmaxnreg); each warp of three on a quarter of a multiprocessor. Of up to
- * 288 sums of 128 tokens 96 will do, so that there is room for 14 warps of 56, the ADD_NORM before it, and weights are on their way while that runs. */
+/* Registers of a thread that a block begins with, what copying warps keep of them, and what those that multiply have then (setmaxnreg); three warps are on a
+ * quarter of a multiprocessor. For sums of 128 tokens by up to 288 rows 96 will do, which leave room for 14 warps of 56: the ADD_NORM before it. */
 template <int N, int PARTS> constexpr bool FEW_SUMS = PARTS == 2 && N <= 144;
 template <int N, int PARTS> constexpr int REGISTERS = FEW_SUMS<N, PARTS> ? 96 : 168;
 template <int N, int PARTS> constexpr int FEWER = FEW_SUMS<N, PARTS> ? 32 : 40;
@@ -127,8 +128,6 @@ __global__ void __maxnreg__((REGISTERS<N, PARTS>))
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-/* Of few rows a block starts beside the node before, and asks for W as far as the ring goes; of more it starts behind that, and the first tokens must
- * not stand behind 15 MB of W: one stage or two, as measured (docs/benchmarks.md). */
 enum { SHARED_MOST = 227 << 10, FEW_ROWS = 128 };
 
 int up_to(int n, int of) { return (n + of - 1) / of; }
@@ -272,6 +271,7 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     args.n_tokens = n_rows;
     args.n_pieces = pieces_of(a);
     args.n_stages = cut->n_stages;
+    // The first tokens must not stand behind all of the ring's W: as measured (docs/benchmarks.md).
     args.n_begun = token_tiles(n_rows, cut) == 1 ? 2 : 1;
     args.octets = cut->octets;
     args.parts = cut->parts;
