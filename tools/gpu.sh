@@ -6,6 +6,7 @@
 #                                ($GYRE_GPU_ROOT), runs every test in every dtype, then samples of the op tests under compute-sanitizer, and
 #                                closes with a table; logs go to OUT, of the folder that tools is in
 #   tools/gpu.sh tests [OUT], tools/gpu.sh sanitize [OUT]    one half of it
+#   tools/gpu.sh speed [OUT]     there too: tools/claims.py, every speed that is claimed beside what is wanted; $ONLY names sections of it
 #
 # $JOBS (12) programs run side by side on each GPU there is, $SANITIZER_JOBS (3) of those under compute-sanitizer, which take turns.
 # $GYRE_TEST_SEED decides what is drawn, and which case of a program is in which of its parts; it is printed.
@@ -19,7 +20,7 @@ pack() {
     tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c |
         sed 's:tests/\(.*\)\.c$:\1:')
     release=build/release root=build/gpu/root
-    make cuda cuda-tests build/racecheck/libgyre-cuda.so build/racecheck/test_tiles build/racecheck/test_wide build/racecheck/test_split build/racecheck/test_large $(for t in $tests; do echo "$release/tests/$t"; done)
+    make cuda cuda-tests build/data/tokenizers/qwen3/tokenizer.json build/data/tokenizers/qwen3/tokenizer_config.json build/racecheck/libgyre-cuda.so build/racecheck/test_tiles build/racecheck/test_wide build/racecheck/test_split build/racecheck/test_large $(for t in $tests; do echo "$release/tests/$t"; done)
     rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
     cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive $release/src/main/backends.o \
         $release/tests/op_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lpthread -lm
@@ -32,6 +33,10 @@ pack() {
     strip $(find $root -type f)
     mkdir -p $root/tests
     cp -r models $root
+    mkdir -p $root/claims/qwen2.5-7b $root/claims/llama-3.1-8b $root/claims/gemma-4-31b
+    cp tests/data/configs/Qwen--Qwen2.5-7B/config.json build/data/tokenizers/qwen3/* $root/claims/qwen2.5-7b
+    cp tests/data/configs/meta-llama--Meta-Llama-3.1-8B/config.json $root/claims/llama-3.1-8b
+    xz -dc tests/data/configs/nvidia--Gemma-4-31B-IT-NVFP4/config.json.xz >$root/claims/gemma-4-31b/config.json
     cp -r tests/models tests/models_random $root/tests
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
     ldd $release/gyre $release/tests/test_ops | awk '/=> \// {print $3}' | sort -u |
@@ -163,8 +168,8 @@ side_by_side() {
     tr '\n' '\0' | xargs -0 --process-slot-var=slot -P $(($1 * $(echo "$gpus" | wc -w))) -I{} sh -c "set -f; exec \"\$self\" --one {}"
 }
 
-# Lists of programs, and the table.
-all() {
+# What was packed, where it is run, and what programs need in their environment.
+unpack() {
     mkdir -p "$out" "$there"
     out=$(cd "$out" && pwd) there=$(cd "$there" && pwd) # programs run there
     [ ! -e build/gpu/gyre.tar.xz ] || tar xJf build/gpu/gyre.tar.xz -C "$there"
@@ -173,6 +178,11 @@ all() {
     GYRE_PLUGINS=$(cd "${GYRE_PLUGINS:-$there}" && pwd)
     export out self GYRE_PLUGINS GYRE_GPU_ROOT="$there" GYRE_TEST_BACKEND=cuda
     export LD_LIBRARY_PATH="$there/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
+}
+
+# Lists of programs, and the table.
+all() {
+    unpack
     rm -f "$out"/*.line
     begin=$(date +%s)
     for list; do
@@ -195,6 +205,7 @@ pack) pack ;;
 run) out=${2:-build/gpu/logs} && all tests alone samples ;;
 tests) out=${2:-build/gpu/logs} && all tests alone ;;
 sanitize) out=${2:-build/gpu/logs} && all samples ;;
+speed) out=${2:-build/gpu/logs} && unpack && tools/claims.py --gyre "$there/gyre" --models "$there/claims" --out "$out" ${ONLY:+--only "$ONLY"} ;;
 --one) shift && one "$@" ;;
-*) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+*) sed -n '2,13s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
 esac
