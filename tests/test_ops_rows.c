@@ -662,6 +662,43 @@ static void gated_pair_case(enum rig_format format, int width, int in, int n_row
     rig_free(rig);
 }
 
+/* Half precision ends at 65504. Every other row makes gates and ups of some thousands, whose products it cuts to that: these rows are counted where the
+ * LINEAR behind reads them, in the first step that is looked at, and no others. */
+static void rows_that_half_precision_cuts_are_counted_case(enum rig_format format, int n_rows, const char *quantization) {
+    enum { WIDTH = 96, IN = 64 };
+    if (!rig_takes_case())
+        return;
+    struct rig *rig = rig_new((struct rig_options){
+        .n_seqs = 2, .lens = {n_rows, n_rows + 1}, .widths = {IN}, .kernels = "float16", .quantization = quantization});
+    int n_cut = 0;
+    for (int i = 0; i < rig->n_rows; i += 2, n_cut++)
+        for (int k = 0; k < rig->width; k++)
+            rig->table[(int64_t)i * rig->width + k] *= 400;
+    struct linear l;
+    val acted = op_glu(rig->p, record_linear(rig, &l, format, 2 * WIDTH, IN, false), (struct act_args){ACT_SILU, 0});
+    rig_result(rig, op_linear(rig->p, acted, rig_weight(rig, format, 32, WIDTH, NULL), NULL));
+    rig_run(rig, SCHEDULE_WHOLE);
+    struct device_counts c;
+    rig->ops->counts(rig->backend, &c);
+    EXPECT_EQ(c.n_watched, 1);
+    if (c.n_rows_cut != n_cut)
+        fail_msg("%s%s, %d rows: %lld were cut, %d are told", rig_format_name(format), quantization ? " quantised" : "", rig->n_rows,
+                 (long long)c.n_rows_cut, n_cut);
+    rig_free(rig);
+}
+
+static void rows_that_half_precision_cuts_are_counted(void **state) {
+    (void)state;
+    static const int sizes[] = {2, 9, 70, 300};
+    if (rig_backend() == &backend_cpu)
+        skip(); // which has float32
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        rows_that_half_precision_cuts_are_counted_case(FORMAT_BF16, sizes[i], NULL);
+        rows_that_half_precision_cuts_are_counted_case(FORMAT_BF16, sizes[i], "fp8");
+        rows_that_half_precision_cuts_are_counted_case(FORMAT_F8_CHANNEL, sizes[i], NULL);
+    }
+}
+
 static void a_gated_projection_is_its_two_halves(void **state) {
     (void)state;
     static const enum rig_format formats[] = {FORMAT_BF16, FORMAT_BF16_SPLIT, FORMAT_F8_CHANNEL};
@@ -694,6 +731,7 @@ int main(void) {
         cmocka_unit_test(linear_is_right_in_steps_of_every_size),
         cmocka_unit_test(linear_takes_random_shapes),
         cmocka_unit_test(linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled),
+        cmocka_unit_test(rows_that_half_precision_cuts_are_counted),
         cmocka_unit_test(a_gated_projection_is_its_two_halves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

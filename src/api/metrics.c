@@ -77,6 +77,11 @@ static void append_device(struct buf *b, const struct api *api, const struct ser
                   "Of those, steps that read all of the head at once, as many were left.", (double)s->n_screened_paused);
     engine_metric(b, api, "gyre:rescaled_rows_total", "counter", "Rows of layers whose foreseen FP8 scale did not fit, quantised anew.",
                   (double)s->n_rows_rescaled);
+    engine_metric(b, api, "gyre:watched_steps_total", "counter", "Steps in which what products read in float16 was looked at.",
+                  (double)s->n_watched);
+    engine_metric(b, api, "gyre:cut_rows_total", "counter",
+                  "Of what they read, rows with values beyond 65504, which float16 cut to that: --dtype bfloat16 has the range.",
+                  (double)s->n_rows_cut);
     engine_metric(b, api, "gyre:host_list_steps_total", "counter",
                   "Steps that read penalties and biases from the host's memory, as the device's is full.", (double)s->n_lists_left);
 }

@@ -59,6 +59,8 @@ struct device_counts {
     int64_t n_screened_left;   // ... of those, steps in which too many tokens could have won: they read all of it as well ...
     int64_t n_screened_paused; // ... and steps that read all of it at once, as that had happened often
     int64_t n_rows_rescaled;   // rows of a layer that were far from the size for which their scale was made beforehand, and got their own
+    int64_t n_watched;         // steps in which products' inputs were looked at, if they could be cut ...
+    int64_t n_rows_cut;        // ... and of these inputs the rows in which some were: they are larger than the element can hold
     int64_t n_lists_left;      // steps whose histories, biases and bans were read where the host has them, as the device's memory is full
 };
 

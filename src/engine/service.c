@@ -335,6 +335,8 @@ static void note_device(const struct gyre *g, struct service_state *st) {
     st->n_screened_left = c.n_screened_left;
     st->n_screened_paused = c.n_screened_paused;
     st->n_rows_rescaled = c.n_rows_rescaled;
+    st->n_watched = c.n_watched;
+    st->n_rows_cut = c.n_rows_cut;
     st->n_lists_left = c.n_lists_left;
 }
 

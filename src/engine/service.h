@@ -95,7 +95,7 @@ struct service_state {
     int64_t n_prompt_tokens, n_generated_tokens, n_reused_tokens;
     double kv_usage;    // 0 .. 1: the fullest group of blocks
     bool device_counts; // whether the device has those of the next line, which are as in core/backend.h
-    int64_t n_screened, n_screened_left, n_screened_paused, n_rows_rescaled, n_lists_left;
+    int64_t n_screened, n_screened_left, n_screened_paused, n_rows_rescaled, n_watched, n_rows_cut, n_lists_left;
     int queue_reason;                      // see queue_reason_name: what the first in the queue waits for
     int64_t last_step_us, step_started_us; // clock_us(); step_started_us 0: none is running
     bool failed, draining;

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "main/answer.h"
+#include "main/cut_values.h"
 #include "main/engine_batch.h"
 #include "main/engine_chat.h"
 #include "main/engine_flags.h"
@@ -315,6 +316,7 @@ static int run(const struct verb_args *args) {
         rc = engine_batch(r.g, &batch, &r);
     else
         rc = is_conversation() ? converse(&r) : run_once(&r);
+    cut_values_tell_of(r.g);
     gyre_close(r.g);
     model_text_release(&r.text);
     return rc;

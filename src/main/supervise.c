@@ -1,6 +1,8 @@
 /* supervise.c - see supervise.h. */
 #include "main/supervise.h"
 
+#include "main/cut_values.h"
+
 #include <signal.h>
 #include <stdio.h>
 
@@ -50,17 +52,25 @@ static void reload_keys(struct api *api, const char *path) {
         fprintf(stderr, "%s; the keys stay as they were\n", err.text);
 }
 
-/* Tells of a step that hangs, and of its end. True: the device has failed. */
-static bool look_at_engine(struct api *api, bool *hung) {
+/* What was told of an engine. */
+struct told {
+    bool hung, cut;
+};
+
+/* Tells of a step that hangs, and of its end; once, of values that were cut. True: the device has failed. */
+static bool look_at_engine(struct api *api, struct told *told) {
     struct service_state state;
     service_state(api->service, &state);
     bool hangs = api_step_hangs(api, &state);
-    if (hangs && !*hung)
+    if (hangs && !told->hung)
         fprintf(stderr, "the engine has been in one step for more than %lld s: /health/ready is 503 until it ends\n",
                 (long long)(api->options.step_timeout_us / 1000000));
-    if (!hangs && *hung)
+    if (!hangs && told->hung)
         fprintf(stderr, "the step that hung has ended\n");
-    *hung = hangs;
+    told->hung = hangs;
+    if (!told->cut)
+        cut_values_tell(state.n_rows_cut, state.n_watched, stderr);
+    told->cut |= state.n_rows_cut > 0;
     if (state.failed)
         fprintf(stderr, "%s\n", state.error);
     return state.failed;
@@ -68,10 +78,10 @@ static bool look_at_engine(struct api *api, bool *hung) {
 
 int supervise(struct api *api, const char *key_file, int64_t drain_seconds) {
     sigset_t set = watched_signals();
-    bool hung = false;
+    struct told told = {0};
     for (;;) {
         int signo = sigtimedwait(&set, NULL, &tick);
-        bool failed = look_at_engine(api, &hung);
+        bool failed = look_at_engine(api, &told);
         if (signo == SIGHUP)
             reload_keys(api, key_file);
         if (!failed && signo != SIGTERM && signo != SIGINT)

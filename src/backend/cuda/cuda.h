@@ -23,6 +23,7 @@
  *     step.c      a step: launches or a graph, and its results
  *     graphs.c    the graphs, captured when a program is compiled
  *     trace.c     how long each op takes
+ *     watch.c     whether values were too large for half precision
  *     measure.c   what the card can do at best
  *     ladder.c    what the library's products of a step take alone
  *     kernels.h   the launchers
@@ -106,6 +107,8 @@ struct backend {
     struct dcounts *counts; // pinned
     int64_t n_screened;     // steps: device_counts.n_screened
     int64_t n_lists_left;   // likewise
+    int64_t n_not_captured; // steps that were no graphs, if products are made in float16 ...
+    int64_t n_watched;      // ... and of those device_counts.n_watched
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
     bool settles;       // its products may (gemm_settles): those of one backend of the process
@@ -217,6 +220,12 @@ struct twin {
     // In the step that is being put on the stream: q, with a scale a row; q by q.static_scale; most.
     bool written, foreseen, folded;
 };
+
+/* ---- watch.c ---- */
+bool watch_begins(struct backend *b); // whether the step that is about to be launched, no graph, is looked at
+/* The rows of x, which the op reads; t: its twin, read in its place, or NULL. */
+void watch_input(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x,
+                 const struct twin *t);
 
 /* ---- fold.c ---- */
 enum fold {

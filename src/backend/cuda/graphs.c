@@ -113,7 +113,7 @@ static enum status load_prompts(struct executable *exe, struct error *err) {
     int last = padded_index(exe->bucket.max_tokens);
     for (int i = exe->n_graphs; i <= last; i++) {
         int rows = MIN(padded_rows_at(i), exe->bucket.max_tokens);
-        struct launch l = {exe->backend->stream, rows, 1, 1, exe->plan_view, exe->backend->block_size, false};
+        struct launch l = {exe->backend->stream, rows, 1, 1, exe->plan_view, exe->backend->block_size, .watches = true};
         cudaGraph_t graph;
         TRY(record(exe, &l, cudaStreamCaptureModeRelaxed, &graph, err));
         cudaGraphDestroy(graph);

@@ -124,6 +124,7 @@ struct launch {
     struct device_plan plan;
     int block_size; // of the cache, a power of two
     bool in_order;  // output row r is token row r
+    bool watches;   // watch.c looks at this step
 };
 
 /* A layer's cache: blocks one after another.
@@ -208,8 +209,9 @@ void launch_gated_sizes(cudaStream_t stream, const struct dgated_sizes *g, float
 struct dcounts {
     unsigned long long rows_outside; // of a layer each: by dtally
     unsigned long long left, paused; // steps: by dscreen
+    unsigned long long rows_cut;     // of what is read by an op each: by launch_watch
 };
-/* Where rows are counted that their static scale does not fit; not those behind the step's own. at NULL: nobody counts. */
+/* Where rows are counted; not those behind the step's own. at NULL: nobody counts. */
 struct dtally {
     unsigned long long *at;
     const int32_t *n_rows; // of the step, on the device
@@ -259,6 +261,16 @@ struct dending {
     int act; // core/ops.h activation, of GATED
     float limit;
 };
+
+/* ---- watch.cu: in some of the steps that are no graphs ---- */
+/* Counts rows with values at the end of half precision, 65504: what is larger is cut to that where it is stored (to_half). Of x in float16; or, where sizes
+ * [rows] say what is to be known of each, rows of which that is from `least` to `most`: then x is not read. */
+struct dwatch {
+    struct dmat x;
+    const float *sizes; // or NULL
+    float least, most;
+};
+void launch_watch(const struct launch *l, int n_rows, const struct dwatch *w, struct dtally cut);
 
 /* ---- stream.cu: LINEAR of a few rows, bound by reading its weight once ---- */
 enum { STREAM_MAX_ROWS = 8, STREAM_MAX_M_TILES = 3 };

@@ -82,6 +82,7 @@ static enum status run_linear(const struct executable *exe, const struct compile
     enum linear_path path = linear_path(c, n_rows);
     struct linear_values v = {0};
     if (reads_twin(path)) {
+        watch_input(exe, c, l, n_rows, x, c->in_twin);
         read_twin(exe, c, l, n_rows, x, &v);
         v.y = c->raw;
         if (is_ours(path))
@@ -95,6 +96,7 @@ static enum status run_linear(const struct executable *exe, const struct compile
         launch_convert(l, n_rows, x, c->convert);
         x = c->convert;
     }
+    watch_input(exe, c, l, n_rows, x, NULL);
     if (path == PATH_HEAD)
         return head_run(exe, c, l, x, err);
     if (path != PATH_STREAM)
@@ -166,6 +168,8 @@ static void run_gated_act(const struct executable *exe, const struct compiled_op
     struct made m = {.y = c->out[0]};
     if (c->pair && does_its_pair(c->pair, n_rows))
         return; // its LINEAR did it
+    for (int k = 0; k < 2 && !gate.col_scale; k++)
+        watch_input(exe, c, l, n_rows, k ? up : gate, NULL);
     if (gated_act_takes_twin((int)a->act, gate, up, c->out[0]))
         m = made_for(exe, c, 0, n_rows);
     launch_gated_act(l, n_rows, (int)a->act, a->limit, gate, up, m.y, m.twin);
@@ -288,6 +292,7 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, stru
     TRY(screen_again(exe, err));
     TRY(plan_send(exe, slot, plan, err));
     struct launch l = launch_for(exe, plan);
+    l.watches = !graphs_have(exe, plan) && watch_begins(b);
     TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
     DEVICE_TRY(b, err, cudaEventRecord(slot->done, b->stream), "a step of %d tokens", plan->n_tokens);
     b->n_screened += plan->n_rows > 0 && slot->n_not_plain == 0 && screen_done(exe, l.n_rows);
@@ -301,6 +306,8 @@ void cuda_counts(const struct backend *b, struct device_counts *out) {
                                   .n_screened_left = (int64_t)c->left,
                                   .n_screened_paused = (int64_t)c->paused,
                                   .n_rows_rescaled = (int64_t)c->rows_outside,
+                                  .n_watched = b->n_watched,
+                                  .n_rows_cut = (int64_t)c->rows_cut,
                                   .n_lists_left = b->n_lists_left};
 }
 
