@@ -9,6 +9,7 @@ install -d "$root/bin" "$root/lib/pkgconfig" "$root/include" "$root/share/man/ma
     "$root/share/zsh/site-functions" "$root/share/fish/vendor_completions.d"
 install -m 755 "$build/gyre" "$root/bin/gyre"
 install -m 644 include/gyre.h "$root/include/gyre.h"
+[ ! -e "$build/libgyre-cuda.so" ] || install -D -m 755 "$build/libgyre-cuda.so" "$root/lib/gyre/libgyre-cuda.so" # the command looks there
 install -m 644 "$build/install/libgyre.a" "$root/lib/libgyre.a"
 install -m 644 "$build/libgyre.so" "$root/lib/libgyre.so.$version"
 ln -sfn "libgyre.so.$version" "$root/lib/libgyre.so.$major"

@@ -241,7 +241,7 @@ static enum status check_logprobs(const struct generation *g, const json_t *body
     return OK;
 }
 
-/* With echo: what the last message says, if the answer continues it; kept in g->own. */
+/* With echo: what the last message says, if it is the assistant's; kept in g->own. */
 static void keep_echo(struct generation *g, const json_t *body) {
     const json_t *messages = json_object_get(body, "messages"), *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role")), *content = json_string_value(json_object_get(last, "content"));

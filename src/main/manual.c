@@ -77,6 +77,8 @@ void manual_page(FILE *out) {
           "field), 2 on misuse of the command line.\n"
           ".SH ENVIRONMENT\n"
           "Every flag can be set by a variable: \\-\\-some\\-flag by GYRE_SOME_FLAG. The command line wins. Colours are\n"
-          "not used when NO_COLOR is set.\n",
+          "not used when NO_COLOR is set. GYRE_PLUGINS is the folder of libgyre\\-cuda.so, which is otherwise looked for beside the command\n"
+          "and in ../lib/gyre from there. GYRE_HISTORY is the file that conversations remember lines in, otherwise ~/.gyre_history; set\n"
+          "empty, none is. Timed plans for a GPU are kept in $XDG_CACHE_HOME/gyre, otherwise ~/.cache/gyre.\n",
           out);
 }

@@ -113,7 +113,7 @@ static const struct vllm_flag table[] = {
     {"num-gpu-blocks-override", NULL, VALUE, NOTE, NULL, "--kv-cache-memory sets the size of the cache"},
     {"cpu-offload-gb", NULL, VALUE, NOTE, NULL, "a device holds all weights; a model that is too large for it is refused"},
     {"kv-offloading-size", NULL, VALUE, NOTE, NULL, "see --swap-space"},
-    {"calculate-kv-scales", NULL, SWITCH, NOTE, NULL, "the cache is not quantised"},
+    {"calculate-kv-scales", NULL, SWITCH, NOTE, NULL, "a cache of 8 bits has a scale for each key and value, made as it is written"},
     {"prefix-caching-hash-algo", NULL, VALUE, NOTE, NULL, "hashes are keyed, and what they find is compared"},
     {"kv-transfer-config", NULL, VALUE, REFUSED, NULL, "moving caches between servers"},
     {"kv-events-config", NULL, VALUE, REFUSED, NULL, "events of the cache"},

@@ -1,4 +1,4 @@
-/* gemm.c - LINEAR by cuBLASLt, or by tiles.cu or wide.cu where paths.c has chosen one of them.
+/* gemm.c - LINEAR by cuBLASLt, or by tiles.cu, wide.cu, split.cu or large.cu where paths.c has chosen one of them.
  *
  *     y [M, out] = x [M, in] W^T + b        as cuBLAS sees it: Y^T [out, M] = W x^T, columns one after another
  *

@@ -5,7 +5,7 @@
  * kernel reads how many there are from the plan on the device, so that a captured graph serves any step that fits.
  *
  * Most are plain kernels: the mathematics of core/ops.def with coalesced reads, and the oracle on the device of faster ones. Sums
- * are in float32. */
+ * are in float32, but for those of e4m3 by wide.cu, split.cu and large.cu (below). */
 #pragma once
 
 #include <cuda_runtime_api.h>
