@@ -19,12 +19,11 @@ static struct dattention shape_of(const struct op *op) {
                                a->softcap, a->window,     a->chunk,    a->paired_values, a->k_turned};
 }
 
-/* Before the caches are there, when a step is only sized, blocks count as large enough. */
 static bool is_fast(const struct backend *b, const struct op *op) {
     if (op->code != OP_ATTENTION)
         return false;
     struct dattention a = shape_of(op);
-    return attention_decode_takes(&a, kv_element(b), b->block_size ? b->block_size : 64);
+    return attention_decode_takes(&a, kv_element(b), b->block_size);
 }
 
 int attention_n_plain(const struct executable *exe, const struct op **first) {

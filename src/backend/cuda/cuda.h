@@ -369,8 +369,8 @@ enum status pinned_take(struct backend *b, void *out, int64_t n_bytes, const cha
 /* *(void **)out becomes memory of the device, unless the executable is only sized; either way it is counted. Whatever a step needs is
  * asked for here, before graphs are captured. */
 enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, const char *what, struct error *err);
-enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,
-                            int64_t *out, struct error *err);
+enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, int block_size, const int *table_width,
+                            double share, int64_t *out, struct error *err);
 int64_t memory_left(const struct backend *b); // that may still be taken, of what is free; 0: none, or the device does not say
 void cuda_memory(const struct executable *exe, struct device_memory *out);
 

@@ -37,16 +37,17 @@ enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, con
     return exe->only_sized ? OK : memory_take(exe->backend, out, n_bytes, what, err);
 }
 
-enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, const int *table_width, double share,
-                            int64_t *out, struct error *err) {
+enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, int block_size, const int *table_width,
+                            double share, int64_t *out, struct error *err) {
     size_t free_bytes, total;
     int64_t step;
+    b->block_size = block_size;
     memcpy(b->table_width, table_width, sizeof b->table_width);
     TRY(step_sized(b, p, bucket, &step, err));
     DEVICE_TRY(b, err, cudaMemGetInfo(&free_bytes, &total), "asking for its memory");
     int64_t may = that_may_be_taken(total, share), held = (int64_t)(total - free_bytes);
     *out = may - held - step - LIBRARIES;
-    *out -= MIN(cache_waste(b, p, b->block_size ? b->block_size : 64, MAX(*out, 0)), MAX(*out, 0) / 2);
+    *out -= MIN(cache_waste(b, p, block_size, MAX(*out, 0)), MAX(*out, 0) / 2);
     if (*out > 0)
         return OK;
     return fail(

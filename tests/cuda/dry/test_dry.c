@@ -236,6 +236,27 @@ static void a_step_is_as_large_as_it_was_sized(void **state) {
     expect_clean("sizing");
 }
 
+/* Blocks that fast attention does not take make another step, which is to be sized before there is any block. */
+static void a_step_is_sized_for_the_blocks_that_it_will_have(void **state) {
+    (void)state;
+    struct error err;
+    int64_t room, n_bytes[2];
+    struct gyre_options options = options_for("tests/models/llama");
+    options.block_size = 8;
+    struct gyre *g = open_dry(&options);
+    int table_width[MAX_CACHE_GROUPS];
+    memcpy(table_width, g->backend->table_width, sizeof table_width);
+    for (int i = 0; i < 2; i++) {
+        g->backend->block_size = 0; // as before the cache is there
+        EXPECT_OK(g->ops->cache_room(g->backend, g->program, g->exe->bucket, i ? 8 : 64, table_width, 0, &room, &err), err);
+        EXPECT_OK(step_sized(g->backend, g->program, g->exe->bucket, &n_bytes[i], &err), err);
+    }
+    EXPECT(n_bytes[0] != n_bytes[1]);
+    EXPECT_EQ(n_bytes[1], g->exe->step_bytes);
+    gyre_close(g);
+    expect_clean("sizing blocks");
+}
+
 /* Two sequences for whom the cache is too small: one gives way to the other, to the host's memory. */
 static void give_way(int most_pitch) {
     struct gyre_options options = options_for("tests/models/llama");
@@ -403,6 +424,7 @@ int main(void) {
         cmocka_unit_test(the_largest_steps_are_launched_or_refused_when_a_model_is_opened),
         cmocka_unit_test(a_step_takes_what_its_ops_want),
         cmocka_unit_test(a_step_is_as_large_as_it_was_sized),
+        cmocka_unit_test(a_step_is_sized_for_the_blocks_that_it_will_have),
         cmocka_unit_test(a_step_of_a_model_of_7_billion_is_told),
         cmocka_unit_test(layers_that_lie_far_apart_are_copied_one_by_one),
         cmocka_unit_test(of_two_engines_one_has_products_that_settle),
