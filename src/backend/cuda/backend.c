@@ -411,14 +411,15 @@ static enum status send_frequencies(const struct executable *exe, const struct r
     return OK;
 }
 
+/* Angles of padding rows are read too, with their rows. */
 static enum status place_ropes(struct executable *exe, struct error *err) {
     const struct program *p = exe->program;
-    int64_t floats = 0, at = 0;
+    int64_t floats = 0, at = 0, rows = 1 + (int64_t)padded_rows(exe->bucket.max_tokens); // the first is the frequencies'
     if (p->n_ropes > CUDA_MAX_ROPES)
         return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does up to %d rotations, this has %d", p->name, CUDA_MAX_ROPES, p->n_ropes);
     BUG_IF(p->ops[0].code != OP_EMBED); // which makes the angles
     for (int i = 0; i < p->n_ropes; i++)
-        floats += p->ropes[i]->dim * (1 + (int64_t)exe->bucket.max_tokens);
+        floats += p->ropes[i]->dim * rows;
     exe->ropes = xcalloc((size_t)p->n_ropes + 1, sizeof *exe->ropes);
     TRY(device_alloc(exe, &exe->rope_memory, floats * (int64_t)sizeof(float), "angles", err));
     if (exe->only_sized)
@@ -432,7 +433,7 @@ static enum status place_ropes(struct executable *exe, struct error *err) {
         TRY(send_frequencies(exe, r, r->inv_freq, freq, err));
         if (r->inv_freq_long)
             TRY(send_frequencies(exe, r, r->inv_freq_long, freq_long, err));
-        at += r->dim * (1 + (int64_t)exe->bucket.max_tokens);
+        at += r->dim * rows;
     }
     return OK;
 }
