@@ -153,11 +153,7 @@ static enum status allocate(struct backend *b, const struct program *p, int g, s
 static enum status allocate_host(struct backend *b, const struct program *p, int g, struct error *err) {
     struct group_cache *c = &b->caches[g];
     int64_t n_bytes = c->block_elements * p->groups[g].n_layers * element_bytes(c->element) * c->n_host;
-    if (n_bytes > 0 && cudaMallocHost(&c->host, (size_t)n_bytes) != cudaSuccess) {
-        cudaGetLastError();
-        return fail(err, ERR_MEMORY, "%s: no pinned memory for %lld bytes of swap space", p->name, (long long)n_bytes);
-    }
-    return OK;
+    return n_bytes > 0 ? pinned_take(b, &c->host, n_bytes, "swap space", err) : OK;
 }
 
 static int usable_blocks(const struct group_cache *c) { return (int)MIN((int64_t)c->map.n_mapped * c->piece_blocks, c->n_blocks); }

@@ -45,6 +45,7 @@
 /* A weight on the device. */
 struct placed {
     const struct weight *weight;
+    int number;                            // of weights, as ops come to them
     bool is_multiplied;                    // or added: more than EMBED reads it
     struct dweight matrix;                 // of matrices; at NULL: the weight is read whole
     struct dweight floats;                 // of vectors and convolutions
@@ -84,7 +85,7 @@ struct backend {
     enum element kv; // of KV caches, if kv_is_set: by backend_options.kv_dtype; else that of the products
     bool kv_is_set;
     struct placed *placed; // [n_slots], open addressing by the weight's address
-    int n_slots;
+    int n_slots, n_placed;
     void *weights; // one allocation
     int64_t weight_bytes;
     struct {
@@ -363,7 +364,7 @@ enum status step_sized(struct backend *b, const struct program *p, struct bucket
 
 /* ---- memory.c ---- */
 /* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much there is. */
-enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err);
+enum status memory_take(struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err);
 /* Likewise of the host's, for copies and for kernels that read or write it. */
 enum status pinned_take(struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err);
 /* *(void **)out becomes memory of the device, unless the executable is only sized; either way it is counted. Whatever a step needs is

@@ -38,32 +38,31 @@ static enum status place_bias(struct gemm *g, const struct weight *bias, enum el
     return code == cudaSuccess ? OK : device_fault(g->backend, err, code, "%s: placing a bias of %lld", bias->name, (long long)bias->out);
 }
 
-#define SET(description, attribute, value) \
-    cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value))
+/* code stays what went wrong before it. */
+#define SET(code, attribute, value)  \
+    ((code) != CUBLAS_STATUS_SUCCESS \
+         ? (code)                    \
+         : cublasLtMatmulDescSetAttribute(g->description, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
 
 /* Of e4m3, y is left without scales and bias (raw products, kernels.h). Sums of partial products are kept in the tensor core's own
  * precision (fast accumulation): some 14 bits, against 4 of the factors. */
 static enum status describe(struct gemm *g, struct error *err) {
     const struct weight *bias = g->op->weights[1];
     cublasOperation_t transposed = CUBLAS_OP_T;
-    cublasStatus_t code = cublasLtMatmulDescCreate(&g->description, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    if (code != CUBLAS_STATUS_SUCCESS)
-        return gemm_refused(g->op, 0, code, err);
-    SET(g->description, TRANSA, transposed);
-    if (g->weight.element == ELEMENT_E4M3) {
-        int8_t fast = 1;
-        SET(g->description, FAST_ACCUM, fast);
-        return OK;
-    }
-    if (!bias)
-        return OK;
-    TRY(place_bias(g, bias, g->y.element, err));
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     cudaDataType_t type = type_of(g->y.element);
-    SET(g->description, EPILOGUE, epilogue);
-    SET(g->description, BIAS_POINTER, g->bias);
-    SET(g->description, BIAS_DATA_TYPE, type);
-    return OK;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    int8_t fast = 1;
+    cublasStatus_t code = cublasLtMatmulDescCreate(&g->description, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    code = SET(code, TRANSA, transposed);
+    if (g->weight.element == ELEMENT_E4M3) {
+        code = SET(code, FAST_ACCUM, fast);
+    } else if (bias) {
+        TRY(place_bias(g, bias, g->y.element, err));
+        code = SET(code, EPILOGUE, epilogue);
+        code = SET(code, BIAS_POINTER, g->bias);
+        code = SET(code, BIAS_DATA_TYPE, type);
+    }
+    return code == CUBLAS_STATUS_SUCCESS ? OK : gemm_refused(g->op, 0, code, err);
 }
 
 static const float *bias_of(const struct gemm *g) {

@@ -64,9 +64,10 @@ struct likes {
     int n;
 };
 /* Microseconds of a node of each in a graph of n of them, with the weights by turns; negative: the library cannot, or it is much slower than
- * another. Medians of replays by turns, of all rounds but the first, so that all are timed at the same clock. Counters are zeroed as in a step's graph, by one node for all. */
-void gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals, const struct likes *likes, int n,
-               int rounds, double *us);
+ * another. Medians of replays by turns, of all rounds but the first, so that all are timed at the same clock. Counters are zeroed as in a step's graph, by one node for all.
+ * Returns what a call of the device's failed with, where that left none that was timed. */
+cudaError_t gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals, const struct likes *likes,
+                      int n, int rounds, double *us);
 
 /* ---- gemm_plan.c ---- */
 /* Chooses an algorithm for each of g->plans, whose layouts are there. */

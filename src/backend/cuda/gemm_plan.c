@@ -16,7 +16,8 @@ _Static_assert(sizeof(cublasLtMatmulAlgo_t) == PLAN_WORDS * sizeof(uint64_t), "a
 static struct plan_key key_of(const struct gemm *g, int rows) {
     struct plan_key key = gemm_shape(g);
     key.rows = rows;
-    key.align_x = gemm_alignment(g->x.at);
+    key.align_x =
+        MIN(gemm_alignment(g->x.at), gemm_alignment((void *)(uintptr_t)(g->x.stride * element_bytes(g->x.element)))); // of all rows
     key.align_y = gemm_alignment(g->y.at);
     return key;
 }
@@ -80,7 +81,8 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
         gemm_add_proposals(g, p, MANY, &proposals);
     fill_input(g, p->rows);
     DEVICE_TRY(g->backend, err, cudaGetLastError(), "%s: filling an input of %d rows", g->op->weights[0]->name, p->rows);
-    gemm_race(g, p, &proposals, &likes, repetitions(g, p->rows), few ? FEW_ROUNDS : MANY_ROUNDS, us);
+    cudaError_t code = gemm_race(g, p, &proposals, &likes, repetitions(g, p->rows), few ? FEW_ROUNDS : MANY_ROUNDS, us);
+    DEVICE_TRY(g->backend, err, code, "%s: timing products of %d rows", g->op->weights[0]->name, p->rows);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] >= 0 && (best < 0 || us[i] < us[best]))
             best = i;

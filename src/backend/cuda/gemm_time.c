@@ -10,12 +10,21 @@ enum { MOST_ROUNDS = 8 };
 
 int gemm_alignment(const void *at) { return (int)MIN((uintptr_t)at & -(uintptr_t)at, 256); }
 
-/* A value may be a run of columns of another, so that it lies less well than the library takes for granted. */
-static void tell_alignment(cublasLtMatmulPreference_t wish, const struct gemm *g) {
+/* What an algorithm may take, and how operands lie: a value may be a run of columns of another, less well than the library takes for granted. */
+static cublasStatus_t describe(cublasLtMatmulPreference_t wish, const struct gemm *g, uint64_t workspace_bytes) {
     uint32_t of_x = (uint32_t)gemm_alignment(g->x.at), of_y = (uint32_t)gemm_alignment(g->y.at);
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &of_x, sizeof of_x);
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &of_y, sizeof of_y);
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &of_y, sizeof of_y);
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        const void *value;
+        size_t n_bytes;
+    } all[] = {{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &of_x, sizeof of_x},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &of_y, sizeof of_y},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &of_y, sizeof of_y}};
+    cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; code == CUBLAS_STATUS_SUCCESS && i < ARRAY_LEN(all); i++)
+        code = cublasLtMatmulPreferenceSetAttribute(wish, all[i].what, all[i].value, all[i].n_bytes);
+    return code;
 }
 
 static bool has(const struct proposals *p, const cublasLtMatmulAlgo_t *words) {
@@ -31,10 +40,10 @@ static cublasStatus_t ask(const struct gemm *g, const struct plan_of_rows *p, si
     int n = 0;
     if (cublasLtMatmulPreferenceCreate(&wish) != CUBLAS_STATUS_SUCCESS)
         return CUBLAS_STATUS_ALLOC_FAILED;
-    cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
-    tell_alignment(wish, g);
-    cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(g->backend->blas, g->description, g->w, p->x, p->y, p->y, wish,
-                                                         MIN(most, MOST_PROPOSALS / 2), found, &n);
+    cublasStatus_t code = describe(wish, g, workspace_bytes);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = cublasLtMatmulAlgoGetHeuristic(g->backend->blas, g->description, g->w, p->x, p->y, p->y, wish, MIN(most, MOST_PROPOSALS / 2),
+                                              found, &n);
     cublasLtMatmulPreferenceDestroy(wish);
     for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < n; i++)
         if (!has(out, &found[i].algo))
@@ -68,22 +77,27 @@ static bool put_nodes(const struct gemm *g, const struct plan_of_rows *p, const 
     return true;
 }
 
-static cudaGraphExec_t capture(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, const struct likes *likes,
-                               int n) {
+/* *exec stays NULL where the library cannot, which is no fault. */
+static cudaError_t capture(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, const struct likes *likes, int n,
+                           cudaGraphExec_t *exec) {
     struct backend *b = g->backend;
     cudaGraph_t graph;
-    cudaGraphExec_t exec = NULL;
-    if (cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
-        return NULL;
+    *exec = NULL;
+    cudaError_t code = cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal);
+    if (code != cudaSuccess)
+        return code;
     bool works = put_nodes(g, p, a, likes, n);
-    if (cudaStreamEndCapture(b->stream, &graph) != cudaSuccess)
-        return NULL;
+    code = cudaStreamEndCapture(b->stream, &graph);
+    if (code != cudaSuccess)
+        return works ? code : cudaSuccess;
     if (works && a->workspace_bytes <= COUNTER_BYTES)
-        works = graph_gather_fills(graph, b->workspace, (size_t)n * COUNTER_BYTES) == cudaSuccess;
-    if (!works || cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess)
-        exec = NULL;
+        code = graph_gather_fills(graph, b->workspace, (size_t)n * COUNTER_BYTES);
+    if (works && code == cudaSuccess)
+        code = cudaGraphInstantiate(exec, graph, 0);
+    if (code != cudaSuccess)
+        *exec = NULL;
     cudaGraphDestroy(graph);
-    return exec;
+    return code;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -108,11 +122,14 @@ struct runner {
     float ms[MOST_ROUNDS];
 };
 
-/* One replay of each. Those that are slow do not go on, so that the rest meet each other at the clock that they would run at. */
-static void run_round(struct backend *b, struct runner *runners, int n, int round) {
+/* One replay of each. Those that are slow do not go on, so that the rest meet each other at the clock that they would run at. Returns the last fault. */
+static cudaError_t run_round(struct backend *b, struct runner *runners, int n, int round) {
+    cudaError_t fault = cudaSuccess;
     float best = 0;
     for (int i = 0; i < n; i++) {
-        if (runners[i].exec && replay(b, runners[i].exec, &runners[i].ms[round]) != cudaSuccess) {
+        cudaError_t code = runners[i].exec ? replay(b, runners[i].exec, &runners[i].ms[round]) : cudaSuccess;
+        if (code != cudaSuccess) {
+            fault = code;
             cudaGraphExecDestroy(runners[i].exec);
             runners[i].exec = NULL;
         }
@@ -124,24 +141,33 @@ static void run_round(struct backend *b, struct runner *runners, int n, int roun
             cudaGraphExecDestroy(runners[i].exec);
             runners[i].exec = NULL;
         }
+    return fault;
 }
 
-void gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals, const struct likes *likes, int n,
-               int rounds, double *us) {
+cudaError_t gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals, const struct likes *likes,
+                      int n, int rounds, double *us) {
     struct runner *runners = xcalloc((size_t)proposals->n, sizeof *runners);
     BUG_IF(n > WORKSPACE_BYTES / COUNTER_BYTES || rounds < 2 || rounds > MOST_ROUNDS);
-    for (int i = 0; i < proposals->n; i++)
-        runners[i].exec = capture(g, p, &proposals->at[i], likes, n);
-    for (int round = 0; round < rounds; round++)
-        run_round(g->backend, runners, proposals->n, round);
+    cudaError_t fault = cudaSuccess;
+    int n_timed = 0;
+    for (int i = 0; i < proposals->n; i++) {
+        cudaError_t code = capture(g, p, &proposals->at[i], likes, n, &runners[i].exec);
+        fault = code == cudaSuccess ? fault : code;
+    }
+    for (int round = 0; round < rounds; round++) {
+        cudaError_t code = run_round(g->backend, runners, proposals->n, round);
+        fault = code == cudaSuccess ? fault : code;
+    }
     for (int i = 0; i < proposals->n; i++) {
         us[i] = -1;
         if (!runners[i].exec)
             continue;
+        n_timed++;
         cudaGraphExecDestroy(runners[i].exec);
         qsort(runners[i].ms + 1, (size_t)rounds - 1, sizeof *runners[i].ms, by_value);
         us[i] = (double)runners[i].ms[1 + (rounds - 2) / 2] * 1e3 / n;
     }
     free(runners);
     cudaGetLastError(); // of what the library could not do
+    return n_timed > 0 ? cudaSuccess : fault;
 }

@@ -27,7 +27,8 @@ static enum status time_rung(struct rung *r, struct error *err) {
     double us[MOST_PROPOSALS];
     TRY(gemm_proposals(g, p, ALGORITHMS, &proposals, err));
     gemm_add_proposals(g, p, ALGORITHMS, &proposals);
-    gemm_race(g, p, &proposals, &r->likes, MAX(r->likes.n, LEAST_NODES), ROUNDS, us);
+    cudaError_t code = gemm_race(g, p, &proposals, &r->likes, MAX(r->likes.n, LEAST_NODES), ROUNDS, us);
+    DEVICE_TRY(g->backend, err, code, "%s: timing the library's products of %d rows", g->op->weights[0]->name, r->rows);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] > 0 && (r->us == 0 || us[i] < r->us))
             r->us = us[i];

@@ -10,10 +10,13 @@ static const double SHARE = 0.92; // of the device, unless somebody says another
 
 static int64_t that_may_be_taken(size_t total, double share) { return (int64_t)((double)total * (share > 0 ? share : SHARE)); }
 
-enum status memory_take(const struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err) {
+enum status memory_take(struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err) {
     size_t free_bytes = 0, total = 0;
-    if (cudaMalloc((void **)out, (size_t)MAX(n_bytes, 1)) == cudaSuccess)
+    cudaError_t code = cudaMalloc((void **)out, (size_t)MAX(n_bytes, 1));
+    if (code != cudaErrorMemoryAllocation) {
+        DEVICE_TRY(b, err, code, "memory for %lld MiB of %s", (long long)((n_bytes + (1 << 20) - 1) >> 20), what);
         return OK;
+    }
     cudaMemGetInfo(&free_bytes, &total);
     cudaGetLastError(); // of either
     return fail(err, ERR_MEMORY, "CUDA device %d has no room for %lld MiB of %s: %zu of its %zu MiB are free", b->device,

@@ -106,7 +106,8 @@ static bool is_worth_it(struct dweight w, bool gated) {
 static void add(struct backend *b, const struct program *p, int op) {
     struct near *all = b->near.all;
     bool gated = gated_act_follows(p, op);
-    if (p->ops[op].code != OP_LINEAR)
+    int act = gated ? (int)p->ops[op + 1].args.gated_act.act : -1;
+    if (p->ops[op].code != OP_LINEAR || act > 1) // wide.cu has SiLU and GELU by tanh
         return;
     struct placed *of = placed_on_device(b, p->ops[op].weights[0]);
     if (!is_worth_it(of->matrix, gated))
@@ -114,7 +115,7 @@ static void add(struct backend *b, const struct program *p, int op) {
     for (int i = 0; i < all->n; i++)
         if (all->copies[i].of == of) // of two ops
             return;
-    struct kind *k = kind_of(all, of->matrix, gated ? (int)p->ops[op + 1].args.gated_act.act : -1);
+    struct kind *k = kind_of(all, of->matrix, act);
     if (!k || k->n_shapes == 0)
         return;
     all->copies[all->n++] = (struct near_copy){.of = of, .kind = k};

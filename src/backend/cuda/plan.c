@@ -124,17 +124,17 @@ static size_t n_list_entries(const struct sample_params *p) {
 
 /* The lists of a step may be any length, but most steps have none: memory grows when a longer one comes, and stays. A step in flight
  * may read the old lists on the device, which freeing waits for. Where the device has no more memory, the sampler reads them from the host's
- * (lists_fit): slower, and right. */
+ * (lists_fit): slower, and right; shorter ones are tried again. */
 static enum status make_room(struct executable *exe, struct step_slot *slot, size_t n, struct error *err) {
     struct backend *b = exe->backend;
-    size_t capacity = MAX(slot->n_lists, 1u << 14);
+    size_t capacity = 1u << 14;
     while (capacity < n)
         capacity *= 2;
     if (slot->n_lists < n) {
+        int32_t *lists;
+        TRY(pinned_take(b, &lists, (int64_t)(capacity * sizeof *lists), "a step's histories, biases and bans", err));
         cudaFreeHost(slot->lists);
-        slot->lists = NULL;
-        slot->n_lists = 0;
-        TRY(pinned_take(b, &slot->lists, (int64_t)(capacity * sizeof *slot->lists), "a step's histories, biases and bans", err));
+        slot->lists = lists;
         slot->n_lists = capacity;
     }
     if (exe->n_lists < n) {

@@ -446,10 +446,10 @@ int split_near_rows(struct dweight w, int i) {
     return i > 1 || cut < 0 || same || !reads_once(&INSTANCES[cut], (i + 1) * TOKENS) ? 0 : INSTANCES[cut].cut.rows;
 }
 
-/* The copy that a product reads; NULL: none. */
+/* The copy that a product reads, not one whose tiles have gates beside ups; NULL: none. */
 static const dnear *near_for(const dnear *const *near, const instance *i, int n_rows) {
     for (int k = 0; near && k < NEAR_SHAPES; k++)
-        if (near[k] && near[k]->shape.rows == i->cut.rows && reads_once(i, n_rows))
+        if (near[k] && near[k]->shape.halves == 1 && near[k]->shape.rows == i->cut.rows && reads_once(i, n_rows))
             return near[k];
     return nullptr;
 }

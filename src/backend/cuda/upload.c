@@ -175,8 +175,7 @@ static cudaError_t send_to_kernel(const struct worker *w, const struct slot *s, 
             return code;
     } else {
         bool vector = p->placed->weight->in == 1;
-        uint64_t key = 1 + (uint64_t)(p->placed - w->u->b->placed);
-        struct ddummy d = {key, 1 / sqrtf((float)p->placed->weight->in), vector};
+        struct ddummy d = {1 + (uint64_t)p->placed->number, 1 / sqrtf((float)p->placed->weight->in), vector};
         launch_fill_dummy(w->stream, &d, p->row * p->to->in, p->n_rows * p->to->in, s->staged, e);
     }
     const float *scale = n_scales > 0 ? (const float *)(const void *)(s->staged + scales_offset(p)) : NULL;

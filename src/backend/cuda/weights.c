@@ -152,6 +152,8 @@ static enum status reserve(struct backend *b, const struct program *p, const str
     if (__builtin_mul_overflow(w->out, w->in, &n) || n > INT64_MAX / 16)
         return fail(err, ERR_MEMORY, "%s: a weight of %lld x %lld does not fit", w->name, (long long)w->out, (long long)w->in);
     struct placed *placed = &b->placed[slot_of(b, w)];
+    if (!placed->weight)
+        placed->number = b->n_placed++;
     placed->weight = w;
     placed->is_multiplied |= op->code != OP_EMBED;
     bool matrix = op_multiplies_by(op->code, slot);
