@@ -563,7 +563,7 @@ double *rig_run(struct rig *rig, enum rig_schedule schedule) {
     struct batch_plan home;
     make_plan(rig, &home);
     struct piece piece = {0};
-    if (!rig->o.like && !rig_is_brief()) // initcheck finds what was never written
+    if (!rig->o.like && !rig->o.begins_clean && !rig_is_brief()) // initcheck finds what was never written
         poison_all(rig, &home);
     if (schedule == SCHEDULE_SIZES)
         shuffle(rig, rig->sizes_left, rig->n_sizes_left = N_SIZES);

@@ -55,6 +55,7 @@ struct rig_options {
     const char *quantization; // as in backend_options
     bool dummy_weights;       // likewise
     const char *kv_dtype;     // likewise
+    bool begins_clean;        // no step of NaNs, which each run has otherwise, comes before
     const struct rig *like;   // on the CPU, with the numbers that this one drew: an oracle
 };
 

@@ -668,8 +668,12 @@ static void rows_that_half_precision_cuts_are_counted_case(enum rig_format forma
     enum { WIDTH = 96, IN = 64 };
     if (!rig_takes_case())
         return;
-    struct rig *rig = rig_new((struct rig_options){
-        .n_seqs = 2, .lens = {n_rows, n_rows + 1}, .widths = {IN}, .kernels = "float16", .quantization = quantization});
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2,
+                                                   .lens = {n_rows, n_rows + 1},
+                                                   .widths = {IN},
+                                                   .kernels = "float16",
+                                                   .quantization = quantization,
+                                                   .begins_clean = true});
     int n_cut = 0;
     for (int i = 0; i < rig->n_rows; i += 2, n_cut++)
         for (int k = 0; k < rig->width; k++)
