@@ -113,7 +113,8 @@ samples() {
     for k in 1 2; do
         echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/2)"
     done
-    for path in split large wide tiles; do echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_$path)"; done
+    for k in 1 2 3; do echo "racecheck_split_$k GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$k/3 $(under racecheck $there/racecheck/test_split)"; done
+    for path in large wide tiles; do echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_$path)"; done
     for sample in ops_rows:60 ops_layer:40 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
         echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
     done

@@ -145,6 +145,12 @@ static void refuse() {
 
 /* Few cases, none of them large: for sanitizers, to which each launch costs some hundredths of a second. */
 static inline bool is_brief() { return getenv("GYRE_TEST_BRIEF") != nullptr; }
+/* With GYRE_TEST_PART=k/n n processes with k from 1 to n have all cases. */
+static inline bool is_of_this_part(int i) {
+    int k = 1, n = 1;
+    const char *part = getenv("GYRE_TEST_PART");
+    return !part || sscanf(part, "%d/%d", &k, &n) != 2 || n < 1 || i % n == k % n;
+}
 
 /* put(y, twin): launches the product into y and, of pairs, its twin. Once, where y may be without what the twin tells, and three times more whole where it is
  * compared, with and without the twin; in brief once more, without. */
