@@ -130,7 +130,8 @@ bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in,
         return false;
     struct quant_storage q = quant_of(b->spec->quant, module);
     if (b->load == LOAD_DUMMY && q.scheme != QUANT_NONE) {
-        bind_failed(b, fail(b->err, ERR_UNSUPPORTED, "%s: dummy weights are plain; remove quantization_config to use them", b->spec->path));
+        bind_failed(b, fail(b->err, ERR_UNSUPPORTED,
+                            "%s: on this device dummy weights are not quantised; remove quantization_config to use them", b->spec->path));
         return false;
     }
     b->n_parameters += rows * in;

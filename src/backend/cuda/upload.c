@@ -58,7 +58,12 @@ static bool goes_as_stored(const struct weight_part *part) {
     return part->col_stride == 1 && e != ELEMENT_I32 && (scaled ? e == ELEMENT_E4M3 : part_is_plain(part) && e != ELEMENT_E4M3);
 }
 
-static enum element sent_as(const struct weight_part *part) { return goes_as_stored(part) ? upload_element(part->dtype) : ELEMENT_F32; }
+/* A dummy is made of numbers: one that would be stored in fewer bits is as if it were stored in bfloat16. */
+static enum element sent_as(const struct weight_part *part) {
+    if (!part->data && !part_is_plain(part))
+        return ELEMENT_BF16;
+    return goes_as_stored(part) ? upload_element(part->dtype) : ELEMENT_F32;
+}
 
 static int64_t scales_a_row(const struct weight_part *part, int64_t in) {
     if (sent_as(part) != ELEMENT_E4M3)

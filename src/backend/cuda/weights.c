@@ -130,11 +130,8 @@ static enum status check_part(const struct backend *b, const struct program *p, 
         return OK;
     if (!b->dummies)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: %s has no data", p->name, op_name(op->code), w->name);
-    if (!plain || upload_element(part->dtype) == ELEMENT_I32)
-        return fail(
-            err, ERR_UNSUPPORTED,
-            "%s: dummy weights are float32, float16 or bfloat16 (--quantization makes them e4m3); remove quantization_config to use them",
-            w->name);
+    if (plain && upload_element(part->dtype) == ELEMENT_I32)
+        return fail(err, ERR_UNSUPPORTED, "%s: dummy weights are not made in %s", w->name, dtype_name(part->dtype));
     return OK;
 }
 
