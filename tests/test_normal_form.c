@@ -6,6 +6,7 @@
 #include "text/normal_form.h"
 #include "text/unicode.h"
 
+#include <time.h>
 #include <utf8proc.h>
 
 static const utf8proc_option_t options[] = {
@@ -92,11 +93,36 @@ static void any_text_is_normalised_as_a_whole_would_be(void **state) {
     buf_release(&out);
 }
 
+/* By exchanging neighbours these would take some ten minutes. */
+static void marks_in_any_number_are_ordered_in_no_time(void **state) {
+    (void)state;
+    enum { PAIRS = 300000 };
+    struct normal_memory m = {0};
+    struct buf text = {0}, out = {0}, wanted = {0};
+    buf_push(&text, 'a');
+    for (int i = 0; i < PAIRS; i++) {
+        buf_push_code_point(&text, 0x301); // above, and below, which comes first
+        buf_push_code_point(&text, 0x316);
+    }
+    buf_push_code_point(&wanted, 0xE1); // a with the first that is above
+    for (int i = 0; i < 2 * PAIRS - 1; i++)
+        buf_push_code_point(&wanted, i < PAIRS ? 0x316 : 0x301);
+    clock_t begin = clock();
+    EXPECT(!normal_form_apply(FORM_NFC, &m, buf_view(&text), &out));
+    EXPECT((double)(clock() - begin) < 5.0 * CLOCKS_PER_SEC);
+    EXPECT(str_eq(buf_view(&out), buf_view(&wanted)));
+    normal_memory_release(&m);
+    buf_release(&text);
+    buf_release(&out);
+    buf_release(&wanted);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_inert_character_stays_and_takes_no_part),
         cmocka_unit_test(nothing_inert_composes_with_what_is_before_it),
         cmocka_unit_test(any_text_is_normalised_as_a_whole_would_be),
+        cmocka_unit_test(marks_in_any_number_are_ordered_in_no_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,8 @@
 
 #include <utf8proc.h>
 
+enum { MOST_PARTS = 32 }; // of a code point: 18 are the most that any has
+
 /* Starters that compose with the character before them (NFC_Quick_Check = Maybe, combining class 0); no API of
  * utf8proc tells them. test_normal_form.c derives the list anew. */
 static bool composes_backward(uint32_t cp) {
@@ -42,17 +44,63 @@ static utf8proc_option_t options_of(enum normal_form form) {
     return UTF8PROC_STABLE | (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0);
 }
 
-static void normalise(enum normal_form form, struct normal_memory *m, struct str stretch, struct buf *out) {
-    utf8proc_option_t options = options_of(form);
-    const utf8proc_uint8_t *bytes = (const utf8proc_uint8_t *)stretch.ptr;
-    utf8proc_ssize_t n = utf8proc_decompose(bytes, (utf8proc_ssize_t)stretch.len, m->cps, (utf8proc_ssize_t)m->cap, options);
-    if (n > (utf8proc_ssize_t)m->cap) {
-        m->cap = (size_t)n * 2;
-        m->cps = xrealloc(m->cps, m->cap, sizeof *m->cps);
-        n = utf8proc_decompose(bytes, (utf8proc_ssize_t)stretch.len, m->cps, (utf8proc_ssize_t)m->cap, options);
+static int32_t *reserved(int32_t **cps, size_t *cap, size_t n) {
+    if (n > *cap) {
+        *cap = n * 2;
+        *cps = xrealloc(*cps, *cap, sizeof **cps);
     }
-    BUG_IF(n < 0); // the text is valid UTF-8
-    n = utf8proc_normalize_utf32(m->cps, n, options);
+    return *cps;
+}
+
+/* What the stretch decomposes to, in its order; returns how many code points. utf8proc_decompose would order marks as well, by exchanging neighbours: a
+ * quarter of a megabyte of them takes it half a minute. */
+static size_t decompose(enum normal_form form, struct normal_memory *m, struct str stretch) {
+    utf8proc_option_t options = options_of(form);
+    size_t n = 0;
+    for (size_t at = 0; at < stretch.len;) {
+        uint32_t cp;
+        int ignored = 0;
+        at += (size_t)utf8_step(stretch.ptr + at, &cp);
+        int32_t *to = reserved(&m->cps, &m->cap, n + MOST_PARTS) + n;
+        utf8proc_ssize_t parts = utf8proc_decompose_char((utf8proc_int32_t)cp, to, MOST_PARTS, options, &ignored);
+        BUG_IF(parts < 0 || parts > MOST_PARTS); // the text is valid UTF-8
+        n += (size_t)parts;
+    }
+    return n;
+}
+
+static uint8_t class_of(int32_t cp) { return (uint8_t)utf8proc_get_property(cp)->combining_class; }
+
+/* Marks by their class, those of one class as they were. */
+static void order_marks(struct normal_memory *m, int32_t *marks, size_t n) {
+    size_t place[257] = {0};
+    int32_t *spare = reserved(&m->spare, &m->spare_cap, n);
+    for (size_t i = 0; i < n; i++)
+        place[class_of(marks[i]) + 1]++;
+    for (size_t c = 1; c < ARRAY_LEN(place); c++)
+        place[c] += place[c - 1];
+    for (size_t i = 0; i < n; i++)
+        spare[place[class_of(marks[i])]++] = marks[i];
+    memcpy(marks, spare, n * sizeof *marks);
+}
+
+/* Each run of marks between starters, if it is not in order. */
+static void order(struct normal_memory *m, size_t n) {
+    for (size_t at = 0; at < n;) {
+        size_t end = at;
+        bool ordered = true;
+        for (uint8_t before = 0, class; end < n && (class = class_of(m->cps[end])) != 0; end++, before = class)
+            ordered = ordered && class >= before;
+        if (!ordered)
+            order_marks(m, m->cps + at, end - at);
+        at = end + 1;
+    }
+}
+
+static void normalise(enum normal_form form, struct normal_memory *m, struct str stretch, struct buf *out) {
+    size_t n_decomposed = decompose(form, m, stretch);
+    order(m, n_decomposed);
+    utf8proc_ssize_t n = utf8proc_normalize_utf32(m->cps, (utf8proc_ssize_t)n_decomposed, options_of(form));
     for (utf8proc_ssize_t i = 0; i < n; i++)
         buf_push_code_point(out, (uint32_t)m->cps[i]);
 }

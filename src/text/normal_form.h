@@ -7,12 +7,15 @@
 
 enum normal_form { FORM_NFC, FORM_NFD, FORM_NFKC, FORM_NFKD };
 
-/* Code points of the stretch at hand. `(struct normal_memory){0}` is empty and valid. */
+/* Code points of the stretch at hand, and of marks that are put in order. `(struct normal_memory){0}` is empty and valid. */
 struct normal_memory {
-    int32_t *cps;
-    size_t cap;
+    int32_t *cps, *spare;
+    size_t cap, spare_cap;
 };
-static inline void normal_memory_release(struct normal_memory *m) { free(m->cps); }
+static inline void normal_memory_release(struct normal_memory *m) {
+    free(m->cps);
+    free(m->spare);
+}
 
 /* When text (valid UTF-8) is in the form already, returns true and leaves out alone; else appends the normalised
  * text to out. */
