@@ -7,11 +7,15 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { LONG_TEXT = 1 << 20 };
+
 static struct api_limits limits_or_defaults(struct api_limits l) {
     if (l.max_choices <= 0)
         l.max_choices = 128;
     if (l.max_stops == 0)
         l.max_stops = 64;
+    if (l.max_stop_bytes == 0)
+        l.max_stop_bytes = 16 << 10;
     if (l.max_logit_bias == 0)
         l.max_logit_bias = 1024;
     return l;
@@ -104,6 +108,9 @@ static void give_encoder_back(struct api *api, struct encoder *enc) {
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err) {
     struct encoder *enc = take_encoder(api);
     enum status st = tokenizer_encode(enc, text, flags, out, err);
-    give_encoder_back(api, enc);
+    if (text.len > LONG_TEXT) // what it took, some forty bytes for one, is nobody's then
+        encoder_free(enc);
+    else
+        give_encoder_back(api, enc);
     return st;
 }

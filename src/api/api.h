@@ -20,6 +20,7 @@
 struct api_limits {
     int64_t max_choices;   // n of a request, and prompts of one, together
     size_t max_stops;      // strings
+    size_t max_stop_bytes; // of them together: each answer keeps them, and five bytes for one of theirs
     size_t max_logit_bias; // entries; also of bad_words and stop_token_ids
 };
 

@@ -97,6 +97,14 @@ static enum status cut_at(const char *mark, struct buf *prompt, struct error *er
     return OK;
 }
 
+/* "FOLDER/chat_template.jinja:2: ..." as who asked may read it. */
+static void without_folder(char *sentence) {
+    size_t file = strcspn(sentence, ":");
+    const char *slash = memrchr(sentence, '/', file);
+    if (slash)
+        memmove(sentence, slash + 1, strlen(slash + 1) + 1);
+}
+
 static enum status render(struct generation *g, json_t *context, enum chat_end end, struct buf *prompt, struct error *err) {
     char mark[64];
     if (!g->api->options.chat)
@@ -108,7 +116,11 @@ static enum status render(struct generation *g, json_t *context, enum chat_end e
     api_new_id("continue", mark);
     if (end == CHAT_CONTINUES)
         TRY(mark_last(context, mark, err));
-    TRY(chat_template_render(g->api->options.chat, context, &(struct template_options){0}, prompt, err));
+    enum status st = chat_template_render(g->api->options.chat, context, &(struct template_options){0}, prompt, err);
+    if (st != OK) {
+        without_folder(err->text);
+        return st;
+    }
     return end == CHAT_CONTINUES ? cut_at(mark, prompt, err) : OK;
 }
 

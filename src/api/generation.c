@@ -98,8 +98,11 @@ static void read_token(struct choice *c, int32_t i, struct buf *piece, struct bu
 static void read_tokens(struct choice *c) {
     struct api_thread *t = &c->generation->api->threads[c->generation->thread];
     int32_t n = atomic_load_explicit(&c->answer->n_tokens, memory_order_acquire);
-    for (; c->n_seen < n && !c->stopped && c->generation->failed.status == OK; c->n_seen++)
+    for (; c->n_seen < n && !c->stopped && c->generation->failed.status == OK; c->n_seen++) {
         read_token(c, c->n_seen, &t->piece, &t->shown);
+        if (c->think.state == THINK_OPEN || c->think.state == THINK_CLOSING)
+            c->n_before_text = c->n_seen + 1;
+    }
 }
 
 static void read_rest(struct choice *c) {
@@ -186,7 +189,7 @@ static int64_t n_cached_tokens(const struct generation *g) {
 }
 
 void generation_usage(const struct generation *g, struct buf *out) {
-    int64_t n = generation_n_tokens(g), n_reasoning = 0, n_cached = n_cached_tokens(g);
+    int64_t n = generation_n_tokens(g), n_reasoning = 0, n_cached = g->is_picked ? g->n_cached : n_cached_tokens(g);
     for (int i = 0; i < g->n_choices; i++)
         n_reasoning += g->choices[i].n_reasoning;
     buf_printf(out,
@@ -279,8 +282,11 @@ static void reply_whole(struct generation *g) {
         api_reply_fault(g->x, &g->failed);
         return;
     }
-    if (g->n_best > 0)
+    if (g->n_best > 0) {
+        g->n_cached = n_cached_tokens(g); // while a prompt's choices lie side by side
+        g->is_picked = true;
         pick_best(g);
+    }
     struct buf out = {0};
     g->dialect->body(g, &out);
     api_reply_json(g->x, 200, buf_view(&out));

@@ -29,6 +29,7 @@ struct choice {
     int32_t n_seen;                // tokens that were looked at
     int32_t n_written;             // tokens that a chunk was written for; log-probabilities of the others are due
     int32_t n_reasoning;           // tokens while the reasoning was open
+    int32_t n_before_text;         // tokens of the reasoning, its tags and the blanks behind
     size_t text_offset;            // of the next token, for completions' log-probabilities
     bool started;                  // its first chunk was written
     bool stopped;                  // a stop string was met; what comes after is dropped
@@ -75,6 +76,8 @@ struct generation {
     struct choice *choices; // [n_choices]
     int n_choices, n_ended;
     struct beam_search *search; // NULL: the service runs the choices' answers
+    bool is_picked;             // the best are, and
+    int64_t n_cached;           // ... what was cached before they were
     int n_best;                 // of the choices of a prompt so many are shown, the most probable by token; 0: all, in their order
     int n_shown;                // choices that a body has: the first ones, once all have ended
     bool begun;                 // dialect->begin was called

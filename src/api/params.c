@@ -172,6 +172,11 @@ static enum status read_seed(const json_t *body, struct gyre_request *r) {
 static enum status check_limits(const struct api_limits *limits, const struct params *p, struct error *err) {
     if (p->fields.n_stop > limits->max_stops)
         return fail(err, ERR_ARG, "stop: %zu strings, at most %zu are allowed", p->fields.n_stop, limits->max_stops);
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < p->fields.n_stop; i++)
+        n_bytes += strlen(p->fields.stop[i]);
+    if (n_bytes > limits->max_stop_bytes)
+        return fail(err, ERR_ARG, "stop: the strings have %zu bytes together, at most %zu are allowed", n_bytes, limits->max_stop_bytes);
     if (p->fields.request.n_logit_bias > limits->max_logit_bias)
         return fail(err, ERR_ARG, "logit_bias: %zu entries, at most %zu are allowed", p->fields.request.n_logit_bias,
                     limits->max_logit_bias);

@@ -31,7 +31,7 @@ static const char *item_status(const struct choice *c, enum response_item kind) 
 /* Log-probabilities of the text's tokens among [from, to): those before were reasoning. */
 static void write_logprobs(const struct choice *c, int32_t from, int32_t to, struct buf *out) {
     buf_str(out, STR("\"logprobs\":"));
-    from = MAX(from, c->n_reasoning);
+    from = MAX(from, c->n_before_text);
     if (c->generation->logprobs && from < to)
         logprobs_write_tokens(c, from, to, out);
     else

@@ -251,7 +251,8 @@ static void check_body(struct exchange *x, const struct head *h) {
         return;
     } else if (!h->has_length && !h->chunked) {
         answer_error(x, 411, "a request with a body says how long it is", NULL, 0);
-    } else if (type.ptr && !is_json_type(type)) {
+    } else if (type.ptr ? !is_json_type(type) : http_field(&x->pub, "Origin").ptr != NULL) {
+        // Without a type a page of any origin could send it, and no browser would ask first.
         answer_error(x, 415, "the body must be of type application/json", NULL, 0);
     } else if (coding.ptr && !name_equal(coding, STR("identity"))) {
         answer_error(x, 415, "the body must not be compressed", NULL, 0);

@@ -207,6 +207,32 @@ class Content(unittest.TestCase):
             c.close()
 
 
+    def test_a_page_that_names_no_type_is_not_heard(self):
+        import http.client
+        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        for origin, status in ((None, 200), ("https://evil.example", 415)):  # a browser asks nobody before it sends a body without a type
+            c.request("POST", "/tokenize", b'{"prompt": "x"}', {"Origin": origin} if origin else {})
+            r = c.getresponse()
+            r.read()
+            self.assertEqual(r.status, status, origin)
+        c.close()
+
+    def test_marks_by_the_thousand_hold_nobody_up(self):
+        before = time.monotonic()
+        self.send("/tokenize", {"prompt": "a" + "\u0301\u0316" * 100000})
+        self.assertLess(time.monotonic() - before, 20)  # a minute, where they were exchanged one by one
+
+    def test_stop_strings_are_short(self):
+        self.send("/v1/completions", {"prompt": "a", "max_tokens": 1, "n": 128, "stop": ["x" * (1 << 20)]}, refused=True)
+        self.assertEqual(server.post("/v1/completions", prompt="a", max_tokens=1, stop=["x" * 8000, "y" * 8000])[0], 200)
+        self.assertIn("16384", server.post("/v1/completions", prompt="a", max_tokens=1, stop=["x" * 8000, "y" * 8000, "z" * 400])[1]["error"]["message"])
+
+    def test_a_template_does_not_tell_where_it_lies(self):
+        status, r = server.post("/v1/chat/completions", messages=[{"role": "user"}])
+        self.assertEqual(status, 400)
+        self.assertNotIn("/", r["error"]["message"].split(":")[0])
+
+
 class Memory(unittest.TestCase):
     def test_it_returns_to_its_level(self):
         def harm():

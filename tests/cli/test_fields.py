@@ -286,6 +286,12 @@ class BestOf(Case):
             self.assertEqual([c["text"] for c in best["choices"][2 * prompt:2 * prompt + 2]], sorted(texts, key=lambda t: -mean[t])[:2])
         self.assertEqual(best["usage"], dict(all_["usage"], prompt_tokens_details=best["usage"]["prompt_tokens_details"]))
 
+    def test_what_was_cached_is_that_of_the_prompts(self):
+        prompts = [" ".join(["%s went to the %s number %d." % (who, where, i) for i in range(12)]) for who, where in (("Zoe", "shop"), ("Max", "lake"))]
+        cached = [server.post("/v1/completions", prompt=prompts, max_tokens=2, temperature=0, cache_salt=salt, **extra)[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+                  for salt, extra in (("p", {"n": 2}), ("q", {"n": 1, "best_of": 2}))]
+        self.assertEqual(cached, [0, 0])
+
     def test_log_probabilities_are_shown_only_if_asked(self):
         c = self.complete(best_of=4, temperature=1)
         self.assertIsNone(c["logprobs"])
