@@ -528,6 +528,20 @@ static void a_broken_device_ends_everything_once(void **state) {
     }
 }
 
+/* As a server's thread hands on what came while a step was failing. */
+static void who_comes_while_the_device_breaks_is_told_too(void **state) {
+    (void)state;
+    struct world w = world_open(PLAIN, (struct gyre_options){.max_seqs = 2});
+    struct record r = {0};
+    submit(w.g, ask(&w, 3, 30), &r);
+    fail(&w.g->failed, ERR_DEVICE, "the toy broke");
+    for (int i = 0; i < 100 && r.n_done == 0; i++)
+        poll_once(w.g);
+    EXPECT(r.n_done == 1 && r.finish == GYRE_FAILED && strstr(r.error, "the toy broke"));
+    EXPECT(!gyre_busy(w.g));
+    world_close(w);
+}
+
 static int commits_left;
 static enum status commit_until_it_breaks(struct backend *b, int group, int *n, struct error *err) {
     (void)b, (void)group;
@@ -1065,6 +1079,7 @@ int main(void) {
         cmocka_unit_test(a_fault_of_one_request_leaves_the_others),
         cmocka_unit_test(a_request_that_leaves_no_token_fails_by_its_own_fault),
         cmocka_unit_test(a_broken_device_ends_everything_once),
+        cmocka_unit_test(who_comes_while_the_device_breaks_is_told_too),
         cmocka_unit_test(a_device_that_breaks_when_asked_for_memory_is_told_as_broken),
         cmocka_unit_test(a_device_that_breaks_while_logits_are_fetched_hands_out_none),
         cmocka_unit_test(cancelling_voids_what_was_not_handed_out),

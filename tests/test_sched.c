@@ -290,8 +290,58 @@ static void the_last_slot_comes_with_the_checkpoint_that_it_holds(void **state) 
     arena_release(&arena);
 }
 
+static int three_blocks(void *context, int group, int n) {
+    (void)context, (void)group;
+    return MIN(n, 3);
+}
+
+/* A sequence for which there is no memory begins its way to the host, and is ended; then the memory is given back from which it would have been copied. */
+static void memory_that_was_given_back_is_not_copied_from(void **state) {
+    (void)state;
+    struct cache_group group = {.kind = CACHE_KV, .n_layers = 1};
+    struct kv_pool_options o = {.groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 64, .max_copies = 64, .remember_tokens = 32, .commit = three_blocks};
+    o.n_blocks[0] = o.n_host_blocks[0] = 8;
+    o.block_bytes[0] = 4;
+    struct kv_pool pool;
+    struct scheduler s;
+    struct arena a = {0};
+    struct cache_copy copies[64];
+    struct sequence gone, next;
+    kv_pool_init(&pool, &o);
+    scheduler_init(&s, &pool, (struct step_limits){64, 4, 64, 0});
+    s.always_swap = true;
+    sequence_init(&gone, &a, 32, 1, 4);
+    for (int i = 0; i < 8; i++)
+        sequence_append(&gone, i + 1);
+    scheduler_add(&s, &gone);
+    while (scheduler_plan(&s)) {
+        kv_pool_take_copies(&pool, copies);
+        scheduler_start(&s);
+        scheduler_collect(&s, 0);
+        sequence_append(&gone, 9);
+    }
+    EXPECT(s.starved == &gone);
+    scheduler_remove(&s, &gone);
+    kv_pool_uncommit(&pool);
+    int n_usable = pool.groups[0].blocks.n_usable;
+    sequence_init(&next, &a, 32, 1, 4);
+    sequence_append(&next, 5);
+    scheduler_add(&s, &next);
+    EXPECT(scheduler_plan(&s));
+    for (int i = 0, n = kv_pool_take_copies(&pool, copies); i < n; i++)
+        if (copies[i].from >= n_usable && copies[i].from < 8)
+            fail_msg("a step begins with a copy of block %d, of %d that have memory", copies[i].from, n_usable);
+    scheduler_start(&s);
+    scheduler_collect(&s, 0);
+    scheduler_remove(&s, &next);
+    scheduler_release(&s);
+    kv_pool_release(&pool);
+    arena_release(&a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_that_was_given_back_is_not_copied_from),
         cmocka_unit_test(the_cost_of_a_step_is_learned),
         cmocka_unit_test(a_slower_machine_is_noticed),
         cmocka_unit_test(a_long_calm_does_not_spoil_the_fit),

@@ -26,7 +26,7 @@ void arena_release(struct arena *a) {
 
 static struct arena_chunk *add_chunk(struct arena *a, size_t at_least) {
     size_t size = at_least > CHUNK_BYTES ? at_least : CHUNK_BYTES;
-    struct arena_chunk *c = xmalloc(sizeof *c + size);
+    struct arena_chunk *c = xcalloc(1, sizeof *c + size);
     c->used = 0;
     c->size = size;
     // A large allocation gets a chunk of its own behind the current one, which keeps its free space.
@@ -49,7 +49,7 @@ void *arena_alloc(struct arena *a, size_t n_bytes) {
     void *p = c->bytes + c->used;
     c->used += n_bytes;
     a->used += n_bytes;
-    return memset(p, 0, n_bytes);
+    return p; // zeros, as all of a chunk; pages of a large one are there when they are written
 }
 
 void *arena_calloc(struct arena *a, size_t n, size_t size) {

@@ -261,7 +261,7 @@ static enum status step(struct gyre *g) {
 
 void engine_step(struct gyre *g) {
     alloc_guard_begin();
-    if (g->failed.status == OK && step(g) != OK)
-        end_all(g);
+    if (g->failed.status != OK || step(g) != OK)
+        end_all(g); // who came while a step failed too
     alloc_guard_end();
 }

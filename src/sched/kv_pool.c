@@ -124,7 +124,17 @@ static void forget_from(struct kv_pool *pool, int g, int32_t first) {
         }
 }
 
+/* Copies of blocks that the next step would begin with: nobody is left who wants them. Checkpoints' states stay. */
+static void forget_block_copies(struct kv_pool *pool) {
+    int n = 0;
+    for (int i = 0; i < pool->n_copies; i++)
+        if (pool->copies[i].group == STATE_SLOTS)
+            pool->copies[n++] = pool->copies[i];
+    pool->n_copies = n;
+}
+
 void kv_pool_uncommit(struct kv_pool *pool) {
+    forget_block_copies(pool);
     for (int g = 0; g < pool->n_groups; g++) {
         struct block_list *l = &pool->groups[g].blocks;
         int n = l->n_usable;
