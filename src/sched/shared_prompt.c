@@ -6,13 +6,15 @@
 #include <string.h>
 
 /* Tokens that it is worth being late by a step for; and when nothing but the last one would be left to compute. */
-enum { WORTH_WAITING = 16, WORTH_WAITING_FOR_ALL = 8 };
+enum { WORTH_WAITING = 16, WORTH_WAITING_FOR_ALL = 8, AT_ONCE = 256 };
 
 /* How many of their first tokens are the same, up to `most`; none if they must not share. */
 static int32_t n_shared(const struct sequence *a, const struct sequence *b, int32_t most) {
     int32_t n = 0, max = MIN(most, MIN(a->n_known, b->n_known));
     if (memcmp(&a->salt, &b->salt, sizeof a->salt) != 0)
         return 0;
+    while (n + AT_ONCE <= max && memcmp(a->tokens + n, b->tokens + n, AT_ONCE * sizeof *a->tokens) == 0)
+        n += AT_ONCE;
     while (n < max && a->tokens[n] == b->tokens[n])
         n++;
     return n;
@@ -32,7 +34,8 @@ static bool is_coming(const struct kv_pool *pool, const struct sequence *runs, c
     int32_t next = runs->n_computed;
     if (next >= MIN(most, runs->n_known) || runs->tokens[next] != seq->tokens[next]) // so it is nearly always
         return false;
-    int32_t shared = n_shared(runs, seq, most), checkpoint = pool->has_state ? last_checkpoint(runs, shared) : 0;
+    int32_t enough = pool->has_state ? most : MIN(most, next + WORTH_WAITING); // every step asks, for all who wait
+    int32_t shared = n_shared(runs, seq, enough), checkpoint = pool->has_state ? last_checkpoint(runs, shared) : 0;
     if (pool->has_state)
         return checkpoint > next && checkpoint >= WORTH_WAITING;
     return shared - next >= (shared == most ? WORTH_WAITING_FOR_ALL : WORTH_WAITING);
