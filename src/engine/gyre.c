@@ -9,7 +9,7 @@ struct gyre_request gyre_request_default(const struct gyre *g) {
         return r;
     const struct generation_defaults *d = &g->model->spec->generation;
     if (d->do_sample)
-        r.temperature = d->temperature > 0 ? (float)d->temperature : 1;
+        r.temperature = d->temperature >= 0 ? (float)d->temperature : 1;
     if (d->top_p > 0)
         r.top_p = (float)d->top_p;
     if (d->min_p > 0)

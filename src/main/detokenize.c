@@ -65,7 +65,7 @@ static int run(const struct verb_args *args) {
     else if (decode(tok, &(struct token_ids){opt.ids.ids, opt.ids.n, 0}, &text, &err) != OK)
         rc = verb_failed(&err);
     else
-        printf("%.*s\n", STR_ARG(buf_view(&text)));
+        buf_push(&text, '\n'), fwrite(text.ptr, 1, text.len, stdout); // which may hold a NUL
     buf_release(&text);
     tokenizer_free(tok);
     return rc;

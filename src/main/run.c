@@ -296,6 +296,10 @@ static const char *misuse(const struct verb_args *args) {
         return "run needs a prompt (--prompt, --file, --prompt-ids or --batch) unless it talks with a terminal";
     if (is_conversation() && (!wants_text() || (flag_given(args, "chat") && !opt.chat)))
         return "a conversation goes through the chat template and gives text; for anything else give a prompt";
+    if (opt.ids.given && flag_given(args, "chat") && opt.chat)
+        return "--prompt-ids are the prompt as it is, --chat has no part in it";
+    if (opt.system && !is_conversation() && !chooses_chat(args, args->operands[0]))
+        return "--system belongs to a chat, and this prompt goes to the model as it is: add --chat";
     for (size_t i = 0; i < opt.stop.n; i++)
         if (!opt.stop.items[i][0])
             return "--stop is empty";

@@ -8,6 +8,7 @@
 #include <fnmatch.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static const struct weight empty_weight = {.name = ""};
 
@@ -336,13 +337,12 @@ struct experts bind_experts(struct binder *b, const char *base, struct expert_na
 
 /* Next-token predictors stand behind the last layer, under its prefix (DeepSeek). */
 static bool is_mtp_layer(const struct binder *b, const char *name) {
-    for (int i = 0; i < b->spec->n_mtp_layers; i++) {
-        char prefix[96];
-        int n = snprintf(prefix, sizeof prefix, "%slayers.%d.", b->prefix, b->spec->n_layers + i);
-        if (strncmp(name, prefix, (size_t)n) == 0)
-            return true;
-    }
-    return false;
+    size_t n = strlen(b->prefix);
+    if (strncmp(name, b->prefix, n) != 0 || strncmp(name + n, "layers.", 7) != 0 || name[n + 7] < '0' || name[n + 7] > '9')
+        return false;
+    char *end;
+    long layer = strtol(name + n + 7, &end, 10); // LONG_MAX if it is beyond
+    return *end == '.' && layer >= b->spec->n_layers && layer - b->spec->n_layers < b->spec->n_mtp_layers;
 }
 
 static bool matches(const char *name, const char *const *patterns) {

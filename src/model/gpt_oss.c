@@ -6,6 +6,7 @@
  *   as MXFP4 (released)      gate_up_proj_blocks [E, 2F, D/32, 16] and _scales [E, 2F, D/32], row 2i gate i;  down_proj [E, D, F/32, 16]
  *
  * Both are the same matrices to the program: strided parts undo the layout. Reference: transformers modeling_gpt_oss.py. */
+#include "model/bind_internal.h"
 #include "model/family.h"
 
 struct gpt_oss_layer {
@@ -45,6 +46,11 @@ static const struct weight *bind_transposed(struct binder *b, int l, const char 
 static const struct weight *bind_mxfp4(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows, int64_t in) {
     int64_t E = b->spec->moe.n_experts, all = rows * n_kinds, groups = in / 32;
     const char *name = expert_tensor(b, l, arena_printf(b->arena, "%s_blocks", leaf));
+    if (in % 32 != 0) {
+        bind_failed(b,
+                    fail(b->err, ERR_FORMAT, "%s: %s has %lld columns, MXFP4 needs a multiple of 32", b->spec->path, name, (long long)in));
+        return bind_new_weight(b, name, E * all, in, (int)E * n_kinds);
+    }
     const struct stored_tensor *t = bind_tensor_as(b, name, DT_U8, 4, (int64_t[]){E, all, groups, 16});
     const struct stored_tensor *s =
         bind_tensor_as(b, expert_tensor(b, l, arena_printf(b->arena, "%s_scales", leaf)), DT_U8, 3, (int64_t[]){E, all, groups});

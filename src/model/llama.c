@@ -60,5 +60,5 @@ const struct family family_llama = {
     .model_types = (const char *const[]){"llama", "mistral", NULL},
     .bind = llama_bind,
     .record = llama_record,
-    .unused = (const char *const[]){"*.rotary_emb.inv_freq", NULL},
+    .unused = (const char *const[]){"*.rotary_emb.inv_freq", "*vision_tower.*", "*multi_modal_projector.*", NULL}, // of mistral3
 };

@@ -203,6 +203,7 @@ static enum status check_layer(const struct spec_reader *r, const struct layer_s
 }
 
 static enum status check_spec(const struct spec_reader *r) {
+    TRY(check_product(r, "what all layers take of each token", r->spec->n_layers, r->spec->per_layer_input_size, SPEC_MAX_DIM));
     TRY(check_experts(r));
     TRY(check_window(r));
     for (int l = 0; l < r->spec->n_layers; l++)
@@ -317,6 +318,14 @@ static enum status read_generation_token(struct spec_reader *r, const json_t *g,
     return *out >= 0 || !v || json_is_null(v) ? OK : read_token(r, v, where, key, out);
 }
 
+/* -1: not said. */
+static enum status read_share(struct spec_reader *r, const json_t *g, const char *where, const char *key, double most, double *out) {
+    TRY(jv_real_or(g, where, key, -1, out, r->err));
+    if (*out == -1 || (*out >= 0 && *out <= most))
+        return OK;
+    return fail(r->err, ERR_FORMAT, "%s: %s is %g, it must be between 0 and %g", where, key, *out, most);
+}
+
 static enum status read_generation(struct spec_reader *r, const json_t *g, const char *where) {
     struct generation_defaults *d = &r->spec->generation;
     const json_t *eos = json_object_get(g, "eos_token_id");
@@ -326,10 +335,10 @@ static enum status read_generation(struct spec_reader *r, const json_t *g, const
         TRY(read_eos(r, eos, where));
     TRY(read_generation_token(r, g, where, "bos_token_id", &r->spec->bos));
     TRY(read_generation_token(r, g, where, "pad_token_id", &r->spec->pad));
-    TRY(jv_real_or(g, where, "temperature", -1, &d->temperature, r->err));
-    TRY(jv_real_or(g, where, "top_p", -1, &d->top_p, r->err));
-    TRY(jv_real_or(g, where, "min_p", -1, &d->min_p, r->err));
-    TRY(jv_real_or(g, where, "repetition_penalty", -1, &d->repetition_penalty, r->err));
+    TRY(read_share(r, g, where, "temperature", 100, &d->temperature));
+    TRY(read_share(r, g, where, "top_p", 1, &d->top_p));
+    TRY(read_share(r, g, where, "min_p", 1, &d->min_p));
+    TRY(read_share(r, g, where, "repetition_penalty", 100, &d->repetition_penalty));
     TRY(jv_int_or(g, where, "top_k", -1, INT32_MAX, -1, &d->top_k, r->err));
     return jv_bool_or(g, where, "do_sample", false, &d->do_sample, r->err);
 }
