@@ -299,7 +299,8 @@ static int three_blocks(void *context, int group, int n) {
 static void memory_that_was_given_back_is_not_copied_from(void **state) {
     (void)state;
     struct cache_group group = {.kind = CACHE_KV, .n_layers = 1};
-    struct kv_pool_options o = {.groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 64, .max_copies = 64, .remember_tokens = 32, .commit = three_blocks};
+    struct kv_pool_options o = {
+        .groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 64, .max_copies = 64, .remember_tokens = 32, .commit = three_blocks};
     o.n_blocks[0] = o.n_host_blocks[0] = 8;
     o.block_bytes[0] = 4;
     struct kv_pool pool;

@@ -103,8 +103,8 @@ struct backend_ops {
     int64_t (*cache_block_bytes)(const struct backend *b, const struct program *p, int group, int block_size);
 
     /* Bytes that caches may take once the weights are placed: `share` (0: the backend's choice) of the device's memory, less what is taken
-     * of it by whomever and what an executable for the bucket, with blocks of so many tokens and plans of these tables, will take. ERR_MEMORY says why nothing is left.
-     * NULL: the memory is the host's, and the engine decides. */
+     * of it by whomever and what an executable for the bucket, with blocks of so many tokens and plans of these tables, will take.
+     * ERR_MEMORY says why nothing is left. NULL: the memory is the host's, and the engine decides. */
     enum status (*cache_room)(struct backend *b, const struct program *p, struct bucket bucket, int block_size, const int *table_width,
                               double share, int64_t *out, struct error *err);
 

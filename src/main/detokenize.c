@@ -64,8 +64,10 @@ static int run(const struct verb_args *args) {
         rc = batch_run(answer, tok);
     else if (decode(tok, &(struct token_ids){opt.ids.ids, opt.ids.n, 0}, &text, &err) != OK)
         rc = verb_failed(&err);
-    else
-        buf_push(&text, '\n'), fwrite(text.ptr, 1, text.len, stdout); // which may hold a NUL
+    else {
+        buf_push(&text, '\n');
+        fwrite(text.ptr, 1, text.len, stdout); // it may hold a NUL
+    }
     buf_release(&text);
     tokenizer_free(tok);
     return rc;

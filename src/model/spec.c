@@ -318,8 +318,8 @@ static enum status read_generation_token(struct spec_reader *r, const json_t *g,
     return *out >= 0 || !v || json_is_null(v) ? OK : read_token(r, v, where, key, out);
 }
 
-/* -1: not said. */
-static enum status read_share(struct spec_reader *r, const json_t *g, const char *where, const char *key, double most, double *out) {
+/* From 0 to most; -1: not said. */
+static enum status read_within(struct spec_reader *r, const json_t *g, const char *where, const char *key, double most, double *out) {
     TRY(jv_real_or(g, where, key, -1, out, r->err));
     if (*out == -1 || (*out >= 0 && *out <= most))
         return OK;
@@ -335,10 +335,10 @@ static enum status read_generation(struct spec_reader *r, const json_t *g, const
         TRY(read_eos(r, eos, where));
     TRY(read_generation_token(r, g, where, "bos_token_id", &r->spec->bos));
     TRY(read_generation_token(r, g, where, "pad_token_id", &r->spec->pad));
-    TRY(read_share(r, g, where, "temperature", 100, &d->temperature));
-    TRY(read_share(r, g, where, "top_p", 1, &d->top_p));
-    TRY(read_share(r, g, where, "min_p", 1, &d->min_p));
-    TRY(read_share(r, g, where, "repetition_penalty", 100, &d->repetition_penalty));
+    TRY(read_within(r, g, where, "temperature", 100, &d->temperature));
+    TRY(read_within(r, g, where, "top_p", 1, &d->top_p));
+    TRY(read_within(r, g, where, "min_p", 1, &d->min_p));
+    TRY(read_within(r, g, where, "repetition_penalty", 100, &d->repetition_penalty));
     TRY(jv_int_or(g, where, "top_k", -1, INT32_MAX, -1, &d->top_k, r->err));
     return jv_bool_or(g, where, "do_sample", false, &d->do_sample, r->err);
 }

@@ -2,6 +2,7 @@
 import os
 import random
 import subprocess
+import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MACHINE = os.path.join(ROOT, "build/ptx")
@@ -9,14 +10,24 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build/release"))
 BACKEND = {"GYRE_TEST_BACKEND": "cuda", "GYRE_PLUGINS": MACHINE, "GYRE_TEST_BRIEF": "1"}
 
 
+def why_not():
+    """Why nothing can run from PTX here; None: it can."""
+    if not os.path.exists(os.path.join(MACHINE, "libgyre-cuda.so")):
+        return "not built: make ptx, which wants the CUDA toolkit"
+    if os.path.basename(BUILD) != "release":
+        return "the backend that runs from PTX is built with the usual flags alone"
+    return None
+
+
+needs_machine = unittest.skipIf(why_not(), why_not())
+
+
 def runs(program, *arguments, **environment):
     """A test: the program ends well, in an order of warps and copies that is drawn anew. What it prints has the seed of its cases."""
 
     def test(self):
-        if not os.path.exists(os.path.join(MACHINE, "libgyre-cuda.so")):
-            self.skipTest("not built: make ptx, which wants the CUDA toolkit")
-        if os.path.basename(BUILD) != "release":
-            self.skipTest("the backend that runs from PTX is built with the usual flags alone")
+        if why_not():
+            self.skipTest(why_not())
         order = os.environ.get("GYRE_PTX_SEED") or str(random.randint(1, 10**9))
         p = subprocess.run([program, *arguments], cwd=ROOT, env=dict(os.environ, GYRE_PTX_SEED=order, **environment), stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=280)

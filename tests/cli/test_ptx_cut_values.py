@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from ptx_machine import MACHINE, ROOT
+from ptx_machine import MACHINE, ROOT, needs_machine
 from serving import GYRE, Server
 
 SENTENCE = r"float16 cut values beyond 65504 in (\d+) rows? of what products read, in 1 step that was looked at: .*; --dtype bfloat16 has the range\n"
@@ -31,7 +31,7 @@ def write_loud(folder):
         f.write(data)
 
 
-@unittest.skipUnless(os.path.exists(os.path.join(MACHINE, "libgyre-cuda.so")), "not built: make ptx, which wants the CUDA toolkit")
+@needs_machine
 class CutValues(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

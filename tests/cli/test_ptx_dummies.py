@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from ptx_machine import MACHINE, ROOT
+from ptx_machine import MACHINE, ROOT, needs_machine
 from serving import GYRE
 
 SETTINGS = {
@@ -17,7 +17,7 @@ SETTINGS = {
 }
 
 
-@unittest.skipUnless(os.path.exists(os.path.join(MACHINE, "libgyre-cuda.so")), "not built: make ptx, which wants the CUDA toolkit")
+@needs_machine
 class Dummies(unittest.TestCase):
     def say(self, model, settings):
         with tempfile.TemporaryDirectory() as folder:

@@ -5,11 +5,11 @@ import os
 import subprocess
 import unittest
 
-from ptx_machine import MACHINE, ROOT
+from ptx_machine import MACHINE, ROOT, needs_machine
 from serving import GYRE
 
 
-@unittest.skipUnless(os.path.exists(os.path.join(MACHINE, "libgyre-cuda.so")), "not built: make ptx, which wants the CUDA toolkit")
+@needs_machine
 class Padded(unittest.TestCase):
     def test_as_many_sequences_as_a_step_has_tokens(self):
         for model in ("llama", "gemma4"):  # heads of 16, and of 32 and 128
