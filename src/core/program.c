@@ -154,6 +154,13 @@ int program_rope(struct program *p, const struct rope *rope) {
     return p->n_ropes++;
 }
 
+bool program_turns_by_length(const struct program *p) {
+    for (int i = 0; i < p->n_ropes; i++)
+        if (p->ropes[i]->by_length != ROPE_FIXED)
+            return true;
+    return false;
+}
+
 /* ---- ops ---- */
 
 val op_embed(struct program *p, const struct weight *table, float scale) {

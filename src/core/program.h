@@ -108,6 +108,8 @@ int program_cache_short_keys(struct program *p, int n_heads, int turned, int v_d
 int program_cache_latent(struct program *p, int width);
 int program_cache_state(struct program *p, int64_t conv_floats, int64_t state_floats);
 int program_rope(struct program *p, const struct rope *rope); // the same pointer gives the same number
+/* Whether how far a key is turned depends on how long its text is: then a text's keys are not those of another that begins alike. */
+bool program_turns_by_length(const struct program *p);
 
 /* The ops, one function each; what they compute is in ops.def. */
 struct normed {

@@ -37,14 +37,6 @@ static bool holds_all(const struct program *p, const struct engine_sizes *sizes)
     return true;
 }
 
-/* Where how far a key is turned depends on how long its text is, a text's keys are not those of another that begins alike. */
-static bool turns_by_length(const struct program *p) {
-    for (int i = 0; i < p->n_ropes; i++)
-        if (p->ropes[i]->by_length != ROPE_FIXED)
-            return true;
-    return false;
-}
-
 static void allocate_step(struct gyre *g, const struct gyre_options *o, const struct engine_sizes *sizes) {
     const struct program *p = g->program;
     struct bucket b = sizes->bucket;
@@ -61,7 +53,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
                                    .n_states = sizes->cache.n_states,
                                    .n_host_states = sizes->cache.n_host_states,
                                    .holds_all = holds_all(p, sizes),
-                                   .remember_tokens = o->no_prefix_cache || turns_by_length(p) ? 0 : sizes->kv_cache_tokens,
+                                   .remember_tokens = o->no_prefix_cache || program_turns_by_length(p) ? 0 : sizes->kv_cache_tokens,
                                    .commit = sizes->cache.by_need ? engine_commit : NULL,
                                    .commit_context = g};
     memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);

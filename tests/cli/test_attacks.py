@@ -234,6 +234,12 @@ class Content(unittest.TestCase):
 
 
 class Memory(unittest.TestCase):
+    def test_a_long_text_leaves_nothing(self):
+        server.request("POST", "/v1/completions", b'{"prompt": "a"}')
+        before = resident_bytes(server.process.pid)
+        self.assertEqual(server.request("POST", "/v1/completions", b'{"prompt": "' + b"a" * (8 << 20) + b'"}')[0], 400)
+        self.assertLess(resident_bytes(server.process.pid) - before, 100 << 20)  # 218 MB, where the encoder was kept
+
     def test_it_returns_to_its_level(self):
         def harm():
             for body in (b'{"prompt": "' + b"a" * (2 << 20) + b'"}', b"[" * (2 << 20), json.dumps({"prompt": ["x"] * 300000}).encode(),

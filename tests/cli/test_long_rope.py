@@ -26,6 +26,7 @@ class LongRope(unittest.TestCase):
             for asked_before in (False, True):
                 server = Server(folder, "--block-size", "16", "--max-model-len", "512", "--disable-log-requests")
                 try:
+                    self.assertIn("prefix cache: none", "".join(server.log))
                     ids = server.post("/tokenize", prompt=text)[1]["tokens"][:150]
                     if asked_before:
                         self.assertEqual(server.post("/v1/completions", prompt=ids[:50], max_tokens=1, temperature=0)[0], 200)
