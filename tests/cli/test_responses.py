@@ -1,11 +1,13 @@
 """/v1/responses: whole and as semantic events, with and without reasoning, and what it refuses."""
+import json
 import os
+import shutil
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from serving import Server, thinking_model  # noqa: E402
+from serving import ROOT, Server, thinking_model  # noqa: E402
 
 ASK = "Tell me a story about a fox."
 
@@ -191,6 +193,32 @@ class Refusals(unittest.TestCase):
                            ("input[0].content[0].text", [{"type": "reasoning", "content": [5]}]), ("input[0].content", [{"type": "reasoning", "content": 5}])):
             with self.subTest(bad=str(bad)[:60]):
                 self.refused(param, input=bad)
+
+
+class OpensItself(unittest.TestCase):
+    """A model that writes <think> and </think> itself: those are the names of two tokens that it is known to answer with, its first and its fourth."""
+
+    def test_log_probabilities_are_those_of_the_text(self):
+        with tempfile.TemporaryDirectory() as model:
+            shutil.copytree(os.path.join(ROOT, "models/story"), model, dirs_exist_ok=True, copy_function=shutil.copyfile)
+            path = os.path.join(model, "tokenizer.json")
+            with open(path) as f:
+                tokenizer = json.load(f)
+            bpe = tokenizer["model"]
+            for old, new in (("The", "<think>"), ("\u0120the", "</think>")):
+                pairs = [m.split(" ") if isinstance(m, str) else m for m in bpe["merges"]]
+                bpe["merges"] = [m for m, pair in zip(bpe["merges"], pairs) if old not in pair and "".join(pair) != old]
+                bpe["vocab"][new] = bpe["vocab"].pop(old)
+            with open(path, "w") as f:
+                json.dump(tokenizer, f)
+            own = Server(model, "--disable-log-requests")
+            try:
+                r = own.post("/v1/responses", input="Tell me of a fox.", max_output_tokens=12, temperature=0, include=["message.output_text.logprobs"])[1]
+            finally:
+                self.assertEqual(own.stop(), 0)
+        reasoning, message = (item["content"][0] for item in r["output"])
+        self.assertEqual(reasoning["text"], " Fox and")
+        self.assertEqual("".join(t["token"] for t in message["logprobs"]).lstrip(), message["text"])
 
 
 if __name__ == "__main__":
