@@ -170,7 +170,7 @@ static void write_greedy(struct gyre *g, struct text *texts) {
     finish(g);
 }
 
-/* screen: GYRE_SCREEN (backend/cuda/screen.c). */
+/* screen: GYRE_SCREEN (backend/cuda/head/screen.c). */
 static void write_screened(const char *folder, const char *screen, const char *dtype, bool eager, struct text *texts) {
     struct device_memory memory;
     setenv("GYRE_SCREEN", screen, 1);

@@ -1,7 +1,7 @@
 /* test_manifest.c - a library's kernels against the list that it was linked with, on device code that is none: no GPU is needed. */
 #include "check.h"
 
-#include "backend/cuda/manifest.c"
+#include "backend/cuda/device/manifest.c"
 
 /* Containers as the linker lays them out, in what is mapped for reading only. */
 static const struct {

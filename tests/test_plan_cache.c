@@ -1,7 +1,7 @@
 /* test_plan_cache.c - the file of timed products is as it was written, or as if it were not there. */
 #include "check.h"
 
-#include "backend/cuda/plan_cache.c" // part of the CUDA backend, which this build need not have
+#include "backend/cuda/linear/plan_cache.c" // part of the CUDA backend, which this build need not have
 
 #include "base/random.h"
 

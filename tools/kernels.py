@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The list of kernels that go into libgyre-cuda.so, as a C file: what src/backend/cuda/manifest.c compares the loaded library with.
+"""The list of kernels that go into libgyre-cuda.so, as a C file: what src/backend/cuda/device/manifest.c compares the loaded library with.
 
     tools/kernels.py [--ptx] OUT.c OBJECT.cu.o...
 
@@ -64,7 +64,7 @@ def main():
         files.append('    {"%s", %dULL, 0x%016xULL, %d, %d},\n' % (os.path.basename(path)[:-len(".cu.o")], len(code), hash_of(code, len(code)), len(names), len(kernels)))
         names += kernels
     with open(out, "w") as f:
-        f.write('/* Made by tools/kernels.py. */\n#include "backend/cuda/manifest.h"\n\nstatic const struct kernel_file files[] = {\n%s};\n' % "".join(files))
+        f.write('/* Made by tools/kernels.py. */\n#include "backend/cuda/device/manifest.h"\n\nstatic const struct kernel_file files[] = {\n%s};\n' % "".join(files))
         f.write("static const char *const names[] = {\n%s};\n" % "".join('    "%s",\n' % n for n in names))
         f.write("const struct kernel_list kernel_list = {files, names, %d, %d, %d};\n" % (len(files), len(names), HOPPER))
 

@@ -9,7 +9,7 @@
  *   bench_attention prefill [ELEMENT [MODEL]] prompts, whole and in chunks: us, TFLOP/s
  *
  * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
-#include "backend/cuda/kv.cuh"
+#include "backend/cuda/attention/kv.cuh"
 #include "graph_time.cuh"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-/* head.cu - times the LM head (src/backend/cuda/head.cu) beside the fastest of cuBLASLt's products into float32.
+/* head.cu - times the LM head (src/backend/cuda/head/head.cu) beside the fastest of cuBLASLt's products into float32.
  *
  *     bench_head [table [ROWS ...]]   heads of some models in 16 bits: launches behind one another in a graph, weights rotated past the L2, of rows
  *                                     that want no logits, and of rows that all do
@@ -6,7 +6,7 @@
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a step.
  * The library's products write their logits. */
-#include "backend/cuda/head.cu"
+#include "backend/cuda/head/head.cu"
 #include "products.cuh"
 
 static struct launch l;

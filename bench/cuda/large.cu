@@ -1,11 +1,11 @@
-/* large.cu - times products of hundreds and thousands of rows (src/backend/cuda/large.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
+/* large.cu - times products of hundreds and thousands of rows (src/backend/cuda/linear/large.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
  *     bench_large [ROWS ...]       the linears of some models: launches behind one another in a graph, weights rotated past the L2
  *     bench_large cuts [ROWS ...]  those by every cut
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a step. Those of gated
  * linears, ours, include scales and GATED_ACT; all others are raw products in half precision. */
-#include "backend/cuda/large.cu"
+#include "backend/cuda/linear/large.cu"
 #include "products.cuh"
 
 static dmat input_of(const shape &s) { return {inputs, s.in, (int)s.in, ELEMENT_E4M3, ones}; }

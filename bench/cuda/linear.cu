@@ -1,6 +1,6 @@
 /* linear.cu - times LINEAR of a few rows on the device: our weight stream beside cuBLASLt, shape by shape, and all of a step.
  *
- *   build/cuda/linear [table|cuts|step] [rows ...]
+ *   build/cuda/bench_linear [table|cuts|step] [rows ...]
  *     table   every shape and number of rows: microseconds, GB/s of the weight, per cent of 4.6 TB/s; nodes start early unless
  *             GYRE_EARLY_START=0; cuBLASLt's best of 16 (e4m3 x e4m3 with one scale, or 16 bit)
  *     cuts    which cut into blocks and warps is fastest, the chosen one, and the three best

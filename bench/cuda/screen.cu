@@ -1,11 +1,11 @@
-/* screen.cu - times screening (src/backend/cuda/screen.cu) beside head.cu and SAMPLE, which it stands for.
+/* screen.cu - times screening (src/backend/cuda/head/screen.cu) beside head.cu and SAMPLE, which it stands for.
  *
  *     bench_screen [table|alike|outliers12|... [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal values: all nodes, by turns with head.cu and SAMPLE, and
  *                                               nodes alone; alike: rows that have nine tenths in common, and so the same candidates; outliers: a channel
  *                                               in 500 is so many times the others, first as it is, then with columns scaled by what steps have learned
  *
  * Every figure twice: of a short graph, and steady, after some tenths of a second of the same, when power has taken the clock down as it does in a step. */
-#include "backend/cuda/screen.cu"
+#include "backend/cuda/head/screen.cu"
 
 #include "products.cuh"
 

@@ -1,4 +1,4 @@
-/* tiles.cu - times LINEAR by tiles (src/backend/cuda/tiles.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
+/* tiles.cu - times LINEAR by tiles (src/backend/cuda/linear/tiles.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
  *     bench_tiles table [ROWS ...]    each linear of some models: launches behind one another in a graph, weights rotated past the L2
  *     bench_tiles step [ROWS ...]     the linears of all layers of a step, one behind the other
@@ -6,7 +6,7 @@
  *     bench_tiles chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention, quantise, o, ADD_NORM, gate_up,
  *                                    quantise, down, with rings of several sizes
  */
-#include "backend/cuda/tiles.cu"
+#include "backend/cuda/linear/tiles.cu"
 #include "products.cuh"
 
 static dtiles tiles_of(const shape &s, dweight w) { return {w, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0}}; }

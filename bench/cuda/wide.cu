@@ -1,4 +1,4 @@
-/* wide.cu - times LINEAR of many rows with GATED_ACT behind it (src/backend/cuda/wide.cu) beside the fastest of cuBLASLt's e4m3 products with
+/* wide.cu - times LINEAR of many rows with GATED_ACT behind it (src/backend/cuda/linear/wide.cu) beside the fastest of cuBLASLt's e4m3 products with
  * one scale.
  *
  *     bench_wide table [ROWS ...]    gate_up of some models: launches behind one another in a graph, weights rotated past the L2
@@ -7,7 +7,7 @@
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a
  * step. Ours includes scales and GATED_ACT; the library's is the raw products in half precision. */
-#include "backend/cuda/wide.cu"
+#include "backend/cuda/linear/wide.cu"
 #include "products.cuh"
 
 static dwide wide_of(const shape &s) { return {weight_of(s), nullptr, 0}; }

@@ -8,7 +8,7 @@
  * tests/ptx computes them. */
 #pragma once
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/ptx/device.cuh"
 
 namespace e4m3_sums {
 

@@ -2,7 +2,7 @@
  * row has is NaN. */
 #pragma once
 
-#include "backend/cuda/near.h"
+#include "backend/cuda/device/near.h"
 #include "products.cuh"
 
 /* As many as have been asked for at most; in place of a weight of which a copy is read. */

@@ -1,7 +1,7 @@
 /* products.cuh - what the tests of products share: random numbers, and calls that must succeed. */
 #pragma once
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/ptx/device.cuh"
 
 #include <cuda_fp8.h>
 #include <math.h>

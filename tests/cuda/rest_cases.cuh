@@ -1,4 +1,4 @@
-/* rest_cases.cuh - products that settle the twin which they read (struct drest, src/backend/cuda/twin_rest.cuh): rows that its static scale does not fit are made
+/* rest_cases.cuh - products that settle the twin which they read (struct drest, src/backend/cuda/qact/twin_rest.cuh): rows that its static scale does not fit are made
  * anew by the product's blocks before any of them reads one. */
 #pragma once
 

@@ -1,6 +1,6 @@
-/* test_large.cu - products of hundreds and thousands of rows (src/backend/cuda/large.cu) against double precision: raw ones by every cut, and pairs with
+/* test_large.cu - products of hundreds and thousands of rows (src/backend/cuda/linear/large.cu) against double precision: raw ones by every cut, and pairs with
  * GATED_ACT behind them; random shapes and numbers of rows. */
-#include "backend/cuda/large.cu"
+#include "backend/cuda/linear/large.cu"
 
 #include "product_cases.cuh"
 

@@ -1,4 +1,4 @@
-/* test_screen.cu - screening (src/backend/cuda/screen.cu) against head.cu and SAMPLE, and its bound against double precision.
+/* test_screen.cu - screening (src/backend/cuda/head/screen.cu) against head.cu and SAMPLE, and its bound against double precision.
  *
  *     test_screen [SEED|- [N [small]]]     N random cases; small: without the large ones. Without SEED $GYRE_TEST_SEED or the clock.
  *
@@ -11,7 +11,7 @@
  *     is too narrow or too wide shows: errors are sums of thousands of independent terms of a known variance, so normal
  *     logits of single rows, bit for bit those of head.cu
  * The copy lies by flips and sides that are drawn, all of one side too, or are not known. */
-#include "backend/cuda/screen.cu"
+#include "backend/cuda/head/screen.cu"
 
 #include "products.cuh"
 

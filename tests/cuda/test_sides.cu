@@ -1,12 +1,12 @@
-/* test_sides.cu - sides of the L2 (src/backend/cuda/sides.cu) and copies of weights that lie by them (near.cu).
+/* test_sides.cu - sides of the L2 (src/backend/cuda/device/sides.cu) and copies of weights that lie by them (near.cu).
  *
  *     test_sides [SEED [N]]     N random copies (40), also [GYRE_TEST_SEED]
  *
  * Copies of weights of any size, in any shape, with any flips: every row's piece is where near.h's description has it, found here chunk by chunk from the hash of
  * addresses; zeros behind the weight's end; and no other byte is written. What is found of the device's sides is found again, every time; and what is near by it
  * is near by times taken afterwards. A device without sides says why, but for an H200 and an H100, which have them. */
-#include "backend/cuda/near.cu"
-#include "backend/cuda/sides.cu"
+#include "backend/cuda/device/near.cu"
+#include "backend/cuda/device/sides.cu"
 
 #include "products.cuh"
 

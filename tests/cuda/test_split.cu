@@ -1,6 +1,6 @@
-/* test_split.cu - raw products of many rows (src/backend/cuda/split.cu) against double precision: every cut, random shapes and numbers
+/* test_split.cu - raw products of many rows (src/backend/cuda/linear/split.cu) against double precision: every cut, random shapes and numbers
  * of rows, from rows of W and from near copies; and when the node behind starts. */
-#include "backend/cuda/split.cu"
+#include "backend/cuda/linear/split.cu"
 
 #include "near_cases.cuh"
 #include "rest_cases.cuh"

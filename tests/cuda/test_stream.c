@@ -1,4 +1,4 @@
-/* test_stream.c - the weight-stream LINEAR of the CUDA backend (src/backend/cuda/stream.cu) against double precision.
+/* test_stream.c - the weight-stream LINEAR of the CUDA backend (src/backend/cuda/linear/stream.cu) against double precision.
  *
  * Weights of every format, random shapes whose rows and columns divide by nothing, every number of tokens, biases, gated pairs.
  * What must not be written is poisoned before and looked at after; what must not be read is NaN.

@@ -1,7 +1,7 @@
-/* test_tiles.cu - LINEAR from e4m3 values by tiles (src/backend/cuda/tiles.cu) against double precision: random
+/* test_tiles.cu - LINEAR from e4m3 values by tiles (src/backend/cuda/linear/tiles.cu) against double precision: random
  * shapes and every number of tokens, biases, gated pairs, all cuts. */
 #define BARRIER_SPIN_LIMIT 20000000
-#include "backend/cuda/tiles.cu"
+#include "backend/cuda/linear/tiles.cu"
 
 #include "rest_cases.cuh"
 

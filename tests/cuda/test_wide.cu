@@ -1,6 +1,6 @@
-/* test_wide.cu - LINEAR of many rows from e4m3 values with GATED_ACT (src/backend/cuda/wide.cu) against double precision: random shapes and
+/* test_wide.cu - LINEAR of many rows from e4m3 values with GATED_ACT (src/backend/cuda/linear/wide.cu) against double precision: random shapes and
  * numbers of tokens, biases, cuts of every kind; from rows of W, and from near copies (near.h) while rows are NaN. */
-#include "backend/cuda/wide.cu"
+#include "backend/cuda/linear/wide.cu"
 
 #include "near_cases.cuh"
 #include "product_cases.cuh"

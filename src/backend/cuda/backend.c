@@ -1,8 +1,8 @@
 /* backend.c - the vtable of the CUDA backend; see cuda.h. */
 #include "backend/cuda/cuda.h"
 
-#include "backend/cuda/manifest.h"
-#include "backend/cuda/plan_cache.h"
+#include "backend/cuda/device/manifest.h"
+#include "backend/cuda/linear/plan_cache.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -35,10 +35,10 @@
 #pragma once
 
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/near.h"
+#include "backend/cuda/device/near.h"
 #include "core/backend.h"
 
-#include "backend/cuda/virtual.h"
+#include "backend/cuda/device/virtual.h"
 
 #include <cublasLt.h>
 

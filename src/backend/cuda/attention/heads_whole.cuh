@@ -1,0 +1,348 @@
+/* heads_whole.cuh - of qkv_prep.cu: heads of 128, 256 or 512 channels that are rotated whole or not at all, and a cache of 16 or 8 bits.
+ *
+ * A warp does one head of every so many rows: what does not depend on the row, the norm's weights and the scales of raw products, stays
+ * in its registers. It takes AT_ONCE rows at a time, all of whose loads are under way before the first is looked at, since each comes from
+ * the L2 or beyond; where those rows lie in the cache is found by a lane each. Lane l holds channels V l .. V l + V - 1 of every 32 V, V 2
+ * of 128 channels and 4 of more, so that the other channel of a pair is always in the same lane. Sizes and the cache's element are known
+ * to the compiler: with divisions by sizes known at run time a head takes some thousand instructions, and the node is bound by those. */
+#pragma once
+
+#include "backend/cuda/attention/heads.cuh"
+#include "backend/cuda/ptx/late.cuh"
+
+namespace {
+
+struct whole_heads {
+    device_plan plan;
+    dqkv a;
+    const float *cos_sin; // [tokens][N], or NULL
+    dmat x, q;
+    dweight q_norm, k_norm;
+    dcache cache;
+    int n_slots, n_warps; // n_warps: that have work, a multiple of the heads of a row
+    int n_rows;           // that the step was launched for
+};
+
+/* How a lane holds a head: PIECES of V neighbours. */
+template <int N> struct whole_size {
+    static constexpr int V = N == 128 ? 2 : 4, PIECES = N / 32 / V, P = N / 32;
+    static constexpr int AT_ONCE = N == 128 ? 6 : N == 256 ? 4 : 2; // rows of a warp
+    static constexpr int BLOCKS = N == 128 ? 3 : 2;                 // on a multiprocessor
+};
+
+/* Channel of a lane's piece j. */
+template <int N> __device__ int whole_channel(int j) { return whole_size<N>::V * (32 * j + threadIdx.x % 32); }
+
+template <int WORDS> struct alignas(4 * WORDS) whole_words { uint32_t w[WORDS]; };
+
+/* V elements as they lie in memory. */
+template <int V, bool WIDE> using whole_piece = whole_words<WIDE ? V : V / 2>;
+
+template <int V, bool WIDE> __device__ void floats_of(const whole_piece<V, WIDE> &piece, element e, float *x) {
+    if constexpr (WIDE) {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            x[i] = __uint_as_float(piece.w[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V / 2; i++) {
+            uint32_t two = piece.w[i];
+            float2 halves = __half22float2(reinterpret_cast<__half2 &>(two));
+            x[2 * i] = e == ELEMENT_F16 ? halves.x : __uint_as_float(two << 16);
+            x[2 * i + 1] = e == ELEMENT_F16 ? halves.y : __uint_as_float(two & 0xffff0000u);
+        }
+    }
+}
+
+/* Cosines and sines of a lane's channels in the first half of a head. */
+template <int N> struct whole_angles {
+    static constexpr int V = whole_size<N>::V, PIECES = whole_size<N>::PIECES / 2;
+    float cosine[PIECES][V], sine[PIECES][V];
+
+    __device__ void load(const float *cos_sin) {
+        typedef whole_words<V> piece;
+#pragma unroll
+        for (int j = 0; j < PIECES; j++) {
+            const float *at = cos_sin + whole_channel<N>(j);
+            *reinterpret_cast<piece *>(cosine[j]) = *reinterpret_cast<const piece *>(at);
+            *reinterpret_cast<piece *>(sine[j]) = *reinterpret_cast<const piece *>(at + N / 2);
+        }
+    }
+};
+
+template <class T> __device__ T *of_lane(T *x, int lane) {
+    return reinterpret_cast<T *>(__shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(x), lane));
+}
+__device__ inline int of_lane(int x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
+/* V elements times `by`, in one store. */
+template <int V, element E> __device__ void store_some(char *to, const float *x, float by) {
+    if constexpr (V == 4) {
+        store_piece<4>(to, E, x, by);
+    } else {
+        float2 two = make_float2(x[0] * by, x[1] * by);
+        __nv_bfloat162 bits;
+        switch (E) {
+        case ELEMENT_F32: *reinterpret_cast<float2 *>(to) = two; break;
+        case ELEMENT_F16: *reinterpret_cast<uint32_t *>(to) = two_halves(two.x, two.y); break;
+        case ELEMENT_BF16:
+            bits = __floats2bfloat162_rn(two.x, two.y);
+            *reinterpret_cast<uint32_t *>(to) = reinterpret_cast<uint32_t &>(bits);
+            break;
+        case ELEMENT_E4M3: *reinterpret_cast<__nv_fp8x2_e4m3 *>(to) = __nv_fp8x2_e4m3(two); break;
+        default: *reinterpret_cast<uint16_t *>(to) = (uint16_t)(int8_of(two.x) | int8_of(two.y) << 8);
+        }
+    }
+}
+
+template <int N> struct whole_head {
+    static constexpr int V = whole_size<N>::V, PIECES = whole_size<N>::PIECES, P = whole_size<N>::P;
+    float x[P];
+
+    template <bool WIDE> __device__ void take(const whole_piece<V, WIDE> (&row)[PIECES], element e) {
+#pragma unroll
+        for (int j = 0; j < PIECES; j++)
+            floats_of<V, WIDE>(row[j], e, x + V * j);
+    }
+    /* Of a vector of N. */
+    __device__ void load(const void *at, element e) {
+#pragma unroll
+        for (int i = 0; i < P; i++)
+            x[i] = ::load(at, whole_channel<N>(i / V) + i % V, e);
+    }
+    __device__ void fill(float by) {
+#pragma unroll
+        for (int i = 0; i < P; i++)
+            x[i] = by;
+    }
+    /* Of a head with this norm: what it is multiplied by. */
+    __device__ float norm_factor(float eps) const {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < P; i++)
+            sum += x[i] * x[i];
+        return rsqrtf(warp_sum(sum) * (1.0f / N) + eps);
+    }
+    __device__ void normalise(float eps, const whole_head &weight) {
+        float factor = norm_factor(eps);
+#pragma unroll
+        for (int i = 0; i < P; i++)
+            x[i] *= factor * weight.x[i];
+    }
+    __device__ void rotate(const whole_angles<N> &a) {
+#pragma unroll
+        for (int i = 0; i < P / 2; i++) {
+            float first = x[i], second = x[i + P / 2], cosine = a.cosine[i / V][i % V], sine = a.sine[i / V][i % V];
+            x[i] = first * cosine - second * sine;
+            x[i + P / 2] = second * cosine + first * sine;
+        }
+    }
+    /* What is not a number stays so. */
+    __device__ float largest() const {
+        uint32_t most = 0; // bits of sizes are ordered as they are, and what is not a number is above all
+#pragma unroll
+        for (int i = 0; i < P; i++)
+            most = max(most, __float_as_uint(x[i]) & 0x7fffffffu);
+        return __uint_as_float(__reduce_max_sync(0xffffffffu, most));
+    }
+};
+
+template <int N> __device__ void store_query(const dmat &q, int64_t at, const whole_head<N> &head) {
+    constexpr int V = head.V;
+#pragma unroll
+    for (int j = 0; j < head.PIECES; j++) {
+        int64_t i = at + whole_channel<N>(j);
+        char *to = static_cast<char *>(q.at) + i * (q.element == ELEMENT_F32 ? 4 : 2);
+        const float *x = head.x + V * j;
+        switch (q.element) {
+        case ELEMENT_F32: store_some<V, ELEMENT_F32>(to, x, 1); break;
+        case ELEMENT_F16: store_some<V, ELEMENT_F16>(to, x, 1); break;
+        default: store_some<V, ELEMENT_BF16>(to, x, 1);
+        }
+    }
+}
+
+/* Where a head of a token lies in the cache, as kv.cuh says: rows are panels of 128 bytes. */
+struct whole_place {
+    char *row;    // of the first panel
+    float *scale; // of 8 bits
+    int slot;
+
+    __device__ whole_place at(int lane) const { return {of_lane(row, lane), of_lane(scale, lane), of_lane(slot, lane)}; }
+};
+
+template <int N, element E> __device__ whole_place place_of(const whole_heads &p, int seq, int position, bool is_v, int kv) {
+    constexpr int SIZE = E == ELEMENT_E4M3 || E == ELEMENT_I8 ? 1 : 2;
+    int side = is_v ? p.a.n_kv_heads : 0, slot = position & (p.n_slots - 1);
+    char *block = kv_block(p.plan, p.cache, p.n_slots, seq, position);
+    char *scales = block + (int64_t)p.a.n_kv_heads * p.n_slots * 2 * N;
+    return {block + ((int64_t)(side + kv) * (N * SIZE / 128) * p.n_slots + slot) * 128,
+            reinterpret_cast<float *>(scales) + (side + kv) * p.n_slots + slot, slot};
+}
+
+template <int N, element E> __device__ void store_cached(const whole_place &at, int n_slots, const whole_head<N> &head) {
+    constexpr bool BYTES = E == ELEMENT_E4M3 || E == ELEMENT_I8;
+    constexpr int SIZE = BYTES ? 1 : 2;
+    float by = 1;
+    if constexpr (BYTES) {
+        float most = head.largest(), scale = most == 0 ? 1.0f : most * (E == ELEMENT_E4M3 ? 1 / 448.0f : 1 / 127.0f);
+        if (threadIdx.x % 32 == 0)
+            *at.scale = scale;
+        by = __fdividef(1.0f, scale);
+    }
+#pragma unroll
+    for (int j = 0; j < head.PIECES; j++) {
+        int i = whole_channel<N>(j) * SIZE;
+        store_some<head.V, E>(at.row + (int64_t)(i / 128) * n_slots * 128 + kv_swizzled(128, at.slot, i % 128), head.x + head.V * j, by);
+    }
+}
+
+// ---- the rows of a warp -----------------------------------------------------------------------------------------------
+
+/* Columns [col, col + N) of rows t, t + step ...: a head that the cache keeps, or a query; turned, or not. */
+struct rows_of_warp {
+    int t, step, col;
+    bool is_kept, turns;
+};
+
+/* A row among those under way. place.at(lane): where it lies in the cache. */
+template <class ANGLES, class PLACE> struct row_under_way {
+    int t, lane;
+    float factor; // of raw products
+    const ANGLES &angles;
+    const PLACE &place;
+};
+
+/* take(row, head) of each, find(seq, position) its place. */
+template <int N, bool WIDE, class ANGLES, class FIND, class TAKE>
+__device__ void take_rows(const whole_heads &p, const rows_of_warp &r, FIND find, TAKE take) {
+    constexpr int AT_ONCE = whole_size<N>::AT_ONCE, V = whole_size<N>::V, PIECES = whole_size<N>::PIECES, SIZE = WIDE ? 4 : 2;
+    const char *from = static_cast<const char *>(p.x.at) + (r.col + whole_channel<N>(0)) * SIZE;
+    int64_t pitch = p.x.stride * SIZE;
+    int n_tokens = load_late(p.plan.counts), lane = threadIdx.x % 32;
+    for (int t = r.t; t < p.n_rows; t += AT_ONCE * r.step) {
+        whole_piece<V, WIDE> row[AT_ONCE][PIECES];
+        ANGLES angles[AT_ONCE];
+        int my_row = t + lane * r.step, position = 0, seq = 0;
+        bool mine = lane < AT_ONCE && my_row < p.n_rows;
+        float my_factor = mine && p.x.row_scale ? p.x.row_scale[my_row] : 1.0f;
+        if (mine && r.is_kept) {
+            position = p.plan.position[my_row];
+            seq = p.plan.seq_of_row[my_row];
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) { // padding rows too, so as not to wait for the number of tokens
+            if (t + k * r.step >= p.n_rows)
+                break;
+#pragma unroll
+            for (int j = 0; j < PIECES; j++)
+                row[k][j] = *reinterpret_cast<const whole_piece<V, WIDE> *>(from + (t + k * r.step) * pitch + j * (32 * V * SIZE));
+            if (r.turns)
+                angles[k].load(p.cos_sin + (int64_t)(t + k * r.step) * N);
+        }
+        decltype(find(0, 0)) place = {};
+        if (mine && r.is_kept && my_row < n_tokens)
+            place = find(seq, position);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (t + k * r.step >= n_tokens)
+                break;
+            whole_head<N> head;
+            head.template take<WIDE>(row[k], p.x.element);
+            float factor = __shfl_sync(0xffffffffu, my_factor, k);
+            take(row_under_way<ANGLES, decltype(place)>{t + k * r.step, k, factor, angles[k], place}, head);
+        }
+    }
+}
+
+template <int N, element E, bool WIDE>
+__global__ void __launch_bounds__(256, whole_size<N>::BLOCKS) qkv_prep_whole(const __grid_constant__ whole_heads p) {
+    const dqkv &a = p.a;
+    int n_rows = a.n_heads + (a.k_absent ? 0 : 2 * a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32, step = p.n_warps / n_rows;
+    int t = i / n_rows, h = i - t * n_rows, kv = h - a.n_heads;
+    bool is_q = kv < 0, is_v = kv >= a.n_kv_heads, turns = !is_v && p.cos_sin, raw = p.x.col_scale, biased = raw && p.x.bias;
+    if (is_v)
+        kv -= a.n_kv_heads;
+    int keys = a.n_heads * N, col = is_q ? h * N : keys + (kv + (is_v && !a.v_from_k ? a.n_kv_heads : 0)) * N;
+    const dweight &norm = is_q ? p.q_norm : p.k_norm;
+    bool weighted = !is_v && norm.at, normed = is_v ? a.v_norm : weighted;
+    whole_head<N> weight, scale, bias;
+    weight.fill(1);
+    if (weighted)
+        weight.load(norm.at, norm.element);
+    for (int k = 0; k < weight.P && weighted && a.plus_one; k++)
+        weight.x[k] += 1;
+    if (raw)
+        scale.load(p.x.col_scale + col, ELEMENT_F32);
+    if (biased)
+        bias.load(p.x.bias + col, ELEMENT_F32);
+    // In this order: who starts behind this node may rely on all before it being done (attention_decode.cu).
+    wait_for_previous();
+    let_next_start();
+    if (t >= step)
+        return;
+    auto find = [&](int seq, int position) { return place_of<N, E>(p, seq, position, is_v, kv); };
+    take_rows<N, WIDE, whole_angles<N>>(p, {t, step, col, !is_q, turns}, find, [&](const auto &row, whole_head<N> &head) {
+        for (int c = 0; c < head.P && raw; c++)
+            head.x[c] *= row.factor * scale.x[c];
+        for (int c = 0; c < head.P && biased; c++)
+            head.x[c] += bias.x[c];
+        if (normed)
+            head.normalise(a.eps, weight);
+        if (turns)
+            head.rotate(row.angles);
+        if (is_q)
+            store_query(p.q, row.t * p.q.stride + h * N, head);
+        else
+            store_cached<N, E>(row.place.at(row.lane), p.n_slots, head);
+    });
+}
+
+bool on_16_bytes(const void *at) { return (uintptr_t)at % 16 == 0; }
+
+/* Whether they do that. */
+bool heads_are_whole(const dqkv &a, const drope *rope, const dmat &x, const dmat &q, const dweight &q_norm, const dweight &k_norm,
+                     const dcache &cache) {
+    int n = a.head_dim;
+    bool sizes = (n == 128 || n == 256 || n == 512) && a.v_head_dim == n && x.stride % 4 == 0 && q.stride % 4 == 0;
+    bool turns = !rope || (rope->dim == n && rope->pairing == 0);
+    bool lies = on_16_bytes(x.at) && on_16_bytes(q.at) && on_16_bytes(x.col_scale) && on_16_bytes(x.bias) && on_16_bytes(q_norm.at) &&
+                on_16_bytes(k_norm.at);
+    return sizes && turns && lies && cache.element != ELEMENT_F32;
+}
+
+template <int N, element E> void start_whole(const launch *l, const whole_heads &p) {
+    int n_blocks = (p.n_warps + 7) / 8;
+    if (p.x.element == ELEMENT_F32)
+        launch_node(qkv_prep_whole<N, E, true>, n_blocks, 256, 0, l->stream, p);
+    else
+        launch_node(qkv_prep_whole<N, E, false>, n_blocks, 256, 0, l->stream, p);
+}
+
+/* So many heads a row. */
+template <int N> void share_rows(const launch *l, int n_heads, whole_heads &p) {
+    int at_once = 132 * 8 * whole_size<N>::BLOCKS;                                                    // warps that an H200 runs at once
+    int rows = at_once / n_heads > 0 ? at_once / n_heads : 1, each = (l->n_tokens + rows - 1) / rows; // of a warp
+    p.n_warps = n_heads * ((l->n_tokens + each - 1) / each);
+    p.n_rows = l->n_tokens;
+}
+
+template <int N> void start_whole(const launch *l, whole_heads &p) {
+    share_rows<N>(l, p.a.n_heads + (p.a.k_absent ? 0 : 2 * p.a.n_kv_heads), p);
+    switch (p.cache.element) {
+    case ELEMENT_F16: start_whole<N, ELEMENT_F16>(l, p); break;
+    case ELEMENT_BF16: start_whole<N, ELEMENT_BF16>(l, p); break;
+    case ELEMENT_E4M3: start_whole<N, ELEMENT_E4M3>(l, p); break;
+    default: start_whole<N, ELEMENT_I8>(l, p);
+    }
+}
+
+void start_whole_heads(const launch *l, whole_heads p) {
+    switch (p.a.head_dim) {
+    case 128: start_whole<128>(l, p); break;
+    case 256: start_whole<256>(l, p); break;
+    default: start_whole<512>(l, p);
+    }
+}
+
+} // namespace

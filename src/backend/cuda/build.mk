@@ -1,0 +1,154 @@
+# build.mk - the CUDA backend: its library, its tests and its benches, and the same kernels from PTX on the CPU.
+#
+# Part of the Makefile. A .cu is compiled for sm_90a. nvcc writes what each depends on beside the object. Tests of the backend run on a machine with
+# a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
+NVCC      ?= nvcc
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
+CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/cuda/*/*/*.c)
+CUDA_CU   := $(wildcard src/backend/cuda/*.cu src/backend/cuda/*/*.cu src/backend/cuda/*/*/*.cu)
+CUDA_CODE := $(patsubst src/%.cu,build/cuda/%.cu.o,$(CUDA_CU))
+CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(CUDA_CODE) build/cuda/kernels.o
+# The launch functions of the runtime are watched by src/backend/cuda/device/faults.c.
+CUDA_WRAP := -Wl,--wrap=cudaLaunchKernelExC,--wrap=__cudaLaunchKernel
+CUDA_LIBS := $(CUDA_WRAP) -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
+CUDA_CC    = $(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include
+NVCC_FLAGS := -O3 -std=c++17 -Isrc -Iinclude
+SM90      := -gencode=arch=compute_90a,code=sm_90a
+SM90_PTX  := -gencode=arch=compute_90a,code=compute_90a --no-compress
+NVCC_CODE  = $(NVCC) $(NVCC_FLAGS) -Xcompiler -fPIC -MMD -MP -MF $(@:.o=.d) -c -o $@
+NVCC_PROGRAM = $(NVCC) $(NVCC_FLAGS) $(SM90) -MMD -MP -MF $@.d -MT $@ -o $@
+cu_objects = $(foreach n,$(1),$(filter %/$(n).cu.o,$(CUDA_CODE)))
+cu_source  = $(filter %/$(1).cu,$(CUDA_CU))
+
+build/cuda/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
+build/cuda/%.cu.o: src/%.cu
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC_CODE) $(SM90) $<
+build/cuda/kernels.c: tools/kernels.py $(CUDA_CODE)
+	$(call QUIET,list)tools/kernels.py $@ $(CUDA_CODE)
+build/cuda/kernels.o: build/cuda/kernels.c
+	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
+build/cuda/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"' -DGYRE_INTERFACE=$(INTERFACE)u
+
+# The kernels and what they need of core and base; all but gyre_plugin stays inside.
+$(BUILD)/libgyre-cuda.so: $(CUDA_OBJ) $(BUILD)/libgyre.a tools/plugin.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--as-needed -Wl,--no-undefined \
+	    -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(CUDA_OBJ) $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
+cuda: $(BUILD)/libgyre-cuda.so $(BUILD)/gyre
+
+# ---- tests on a GPU ---------------------------------------------------------------------------------------------
+CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) $(addprefix tests/test_,goldens.c overlap.c sample_rows.c))
+$(CUDA_TESTS): build/cuda/%: $(BUILD)/tests/%.o $(BUILD)/tests/op_rig.o $(CUDA_OBJ) $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
+# Host code over parts of the backend, or over all of it: those hold every kernel, as the list of them says.
+CUDA_UNITS := $(patsubst tests/cuda/%.c,build/cuda/%,$(wildcard tests/cuda/test_*.c))
+build/cuda/libbackend.a: $(CUDA_OBJ)
+build/cuda/test_nodes build/cuda/test_cache build/cuda/test_faults build/cuda/test_screened_steps: WHOLE := -Wl,--whole-archive
+$(CUDA_UNITS): build/cuda/%: build/cuda/tests/%.o build/cuda/libbackend.a $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/cuda/libbackend.a -Wl,--no-whole-archive $(LIBS) -Wl,--as-needed -lcmocka -lm \
+	    $(ALL_LIBS) $(CUDA_LIBS)
+build/cuda/tests/%.o: tests/cuda/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
+# Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
+PRODUCT_TESTS := $(addprefix build/cuda/test_,tiles wide split large)
+KERNEL_TESTS  := $(PRODUCT_TESTS) $(addprefix build/cuda/test_,place sides quantise screen)
+$(PRODUCT_TESTS) $(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): $(call cu_source,near)
+build/cuda/test_screen: $(call cu_objects,head sample)
+$(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC_PROGRAM) $(filter %.cu %.o,$^)
+$(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC_PROGRAM) -DGYRE_RACECHECK $(filter %.cu,$^)
+
+# Programs that time kernels alone; bench/cuda says how.
+CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,wide large library head sample screen tiles attention nodes linear)
+build/cuda/bench_wide: $(call cu_source,near)
+build/cuda/bench_linear: $(call cu_objects,stream)
+build/cuda/bench_screen: $(call cu_objects,head sample sides)
+build/cuda/bench_tiles: $(call cu_objects,norm quantise)
+build/cuda/bench_nodes: $(call cu_objects,elementwise quantise)
+build/cuda/bench_attention: $(call cu_objects,attention attention_parts attention_decode attention_decode_bytes attention_decode_warps \
+    attention_prefill attention_prefill_halves qkv_prep)
+$(CUDA_BENCHES): build/cuda/bench_%: bench/cuda/%.cu
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC_PROGRAM) -cudart static $(filter %.cu %.o,$^) -lcublasLt
+# Beside a program of ours: when each kernel ran, by CUPTI, which it loads itself.
+build/cuda/libtimeline.so: bench/cuda/timeline.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CUDA_CC) -shared -o $@ $< -ldl -lpthread
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) $(KERNEL_TESTS) $(CUDA_BENCHES) build/cuda/libtimeline.so
+
+# The library for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (ptx/bulk.cuh).
+RACE_CODE := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE \
+    'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/[a-z_/]*/(act|decode|prefill|screen|stream|tiles|wide)_' $(CUDA_CU)))
+RACE_OBJ  := $(filter-out $(patsubst build/racecheck/%,build/cuda/%,$(RACE_CODE)) build/cuda/kernels.o,$(CUDA_OBJ)) $(RACE_CODE)
+build/racecheck/%.cu.o: src/%.cu
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC_CODE) -DGYRE_RACECHECK $(SM90) $<
+build/racecheck/kernels.c: tools/kernels.py $(RACE_OBJ)
+	$(call QUIET,list)tools/kernels.py $@ $(filter %.cu.o,$(RACE_OBJ))
+build/racecheck/kernels.o: build/racecheck/kernels.c
+	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
+build/racecheck/libgyre-cuda.so: $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/libgyre.a tools/plugin.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--as-needed -Wl,--no-undefined \
+	    -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
+
+# ---- GPU code without a GPU -------------------------------------------------------------------------------------
+# The same programs on a machine on the CPU that runs their kernels from PTX: tests/ptx/machine.h. ptxas has no part in it.
+PTX_KERNEL_TESTS := $(addprefix build/ptx/test_,wide split large tiles quantise place sides screen)
+PTX_UNITS := $(addprefix build/ptx/test_,stream graphs nodes cache screened_steps)
+PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies) $(PTX_KERNEL_TESTS) $(filter-out %cache %screened_steps,$(PTX_UNITS))
+PTX_CODE  := $(CUDA_CODE:build/cuda/%=build/ptx/%)
+PTX_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o
+PTX_LIBS  := $(CUDA_WRAP) build/ptx/libmachine.a -lstdc++ -lpthread -ldl -lm
+build/ptx/%.cu.o: src/%.cu
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC_CODE) $(SM90_PTX) $<
+build/ptx/%.cu.o: tests/cuda/%.cu
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC_CODE) $(SM90_PTX) $<
+build/ptx/kernels.c: tools/kernels.py $(PTX_CODE)
+	$(call QUIET,list)tools/kernels.py --ptx $@ $(PTX_CODE)
+build/ptx/kernels.o: build/ptx/kernels.c
+	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
+# Optimised as far as the compiler goes, since tests wait for it, and products and sums may be one operation.
+build/ptx/%.o: tests/ptx/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CUDA_CC) -std=gnu17 -O3 -march=x86-64-v3 -Wno-shadow -c -o $@ $<
+build/ptx/libmachine.a: $(patsubst tests/ptx/%.c,build/ptx/%.o,$(filter-out tests/ptx/test_%,$(wildcard tests/ptx/*.c)))
+build/ptx/libbackend.a: $(PTX_OBJ)
+ptx_objects = $(patsubst build/cuda/%,build/ptx/%,$(call cu_objects,$(1)))
+$(addprefix build/ptx/test_,tiles wide split large): $(call ptx_objects,near)
+build/ptx/test_screen: $(call ptx_objects,head sample)
+$(PTX_KERNEL_TESTS): build/ptx/test_%: build/ptx/test_%.cu.o build/ptx/libmachine.a
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.cu.o,$^) build/ptx/libmachine.a -lstdc++ -lpthread -lm
+build/ptx/test_machine build/ptx/test_copies: build/ptx/%: build/ptx/%.o build/ptx/libmachine.a
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lpthread -lm
+build/ptx/test_matrices: build/ptx/test_matrices.o build/ptx/matrices.o
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lm
+$(filter-out %stream,$(PTX_UNITS)): WHOLE := -Wl,--whole-archive
+$(PTX_UNITS): build/ptx/%: build/cuda/tests/%.o build/ptx/libbackend.a build/ptx/libmachine.a $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/ptx/libbackend.a -Wl,--no-whole-archive $(LIBS) -lcmocka $(ALL_LIBS) $(PTX_LIBS)
+build/ptx/libgyre-cuda.so: $(PTX_OBJ) build/ptx/libmachine.a $(BUILD)/libgyre.a tools/plugin.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(PTX_OBJ) $(BUILD)/libgyre.a \
+	    $(PTX_LIBS) $(LIB_LIBS)
+# The host side on a device that computes nothing (tests/cuda/dry), with what sanitizers see of it.
+DRY_OBJ := $(patsubst src/%.c,build/ptx/dry/%.o,$(CUDA_SRC)) build/ptx/dry/device.o build/ptx/dry/test_dry.o
+DRY_SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+build/ptx/dry/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"' -DGYRE_INTERFACE=$(INTERFACE)u
+build/ptx/dry/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CUDA_CC) $(DRY_SAN) -c -o $@ $<
+build/ptx/dry/%.o: tests/cuda/dry/%.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CUDA_CC) $(DRY_SAN) -c -o $@ $<
+build/ptx/dry/test_dry: $(DRY_OBJ) $(PTX_CODE) build/ptx/kernels.o $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) -lstdc++ -ldl
+ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so build/ptx/dry/test_dry
+
+-include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
+    $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))

@@ -1,0 +1,158 @@
+/* measure.c - the limits of the card, from kernels that do nothing else: see measure.h and backend_ops.measure.
+ *
+ * Products: the largest that still fits next to a full cache, by the fastest of the library's algorithms. */
+#include "backend/cuda/device/measure.h"
+
+#include "backend/cuda/cuda.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { SIDE = 8192, ALGORITHMS = 8, PASSES = 7 };
+static const size_t READ_BYTES = (size_t)4 << 30; // lasts a millisecond, and is many times the L2
+
+struct probe {
+    struct backend *b;
+    int n_processors;
+    void *memory;
+    cudaEvent_t begin, end;
+};
+
+/* What most bytes of matrices are multiplied as. */
+static enum element main_element(const struct backend *b) {
+    int64_t e4m3 = 0, other = 0;
+    for (int i = 0; i < b->n_slots; i++) {
+        const struct dweight *m = &b->placed[i].matrix;
+        if (m->at)
+            *(m->element == ELEMENT_E4M3 ? &e4m3 : &other) += m->out * m->in;
+    }
+    return e4m3 > other ? ELEMENT_E4M3 : b->product;
+}
+
+static enum status timed(struct probe *p, float *ms, struct error *err) {
+    DEVICE_TRY(p->b, err, cudaEventRecord(p->end, p->b->stream), "an event");
+    DEVICE_TRY(p->b, err, cudaEventSynchronize(p->end), "measuring");
+    DEVICE_TRY(p->b, err, cudaEventElapsedTime(ms, p->begin, p->end), "an event");
+    return OK;
+}
+
+static enum status measure_read(struct probe *p, double *bytes_per_s, struct error *err) {
+    float ms, best = INFINITY;
+    for (int i = 0; i < PASSES; i++) {
+        DEVICE_TRY(p->b, err, cudaEventRecord(p->begin, p->b->stream), "an event");
+        launch_read(p->b->stream, p->n_processors, p->memory, READ_BYTES, p->b->workspace);
+        DEVICE_TRY(p->b, err, cudaGetLastError(), "reading %zu MiB", READ_BYTES >> 20);
+        TRY(timed(p, &ms, err));
+        best = MIN(best, ms);
+    }
+    *bytes_per_s = (double)READ_BYTES / best * 1e3;
+    return OK;
+}
+
+struct product {
+    cublasLtMatmulDesc_t description;
+    cublasLtMatrixLayout_t x, y;
+    cublasLtMatmulPreference_t wish;
+};
+
+static cudaDataType_t type_of(enum element e) {
+    return e == ELEMENT_E4M3 ? CUDA_R_8F_E4M3 : e == ELEMENT_F16 ? CUDA_R_16F : e == ELEMENT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static bool describe(struct product *q, enum element e) {
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    size_t workspace = WORKSPACE_BYTES;
+    if (cublasLtMatmulDescCreate(&q->description, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatrixLayoutCreate(&q->x, type_of(e), SIDE, SIDE, SIDE) != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatrixLayoutCreate(&q->y, type_of(e == ELEMENT_E4M3 ? ELEMENT_BF16 : e), SIDE, SIDE, SIDE) != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulPreferenceCreate(&q->wish) != CUBLAS_STATUS_SUCCESS)
+        return false;
+    cublasLtMatmulDescSetAttribute(q->description, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+    cublasLtMatmulPreferenceSetAttribute(q->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    return true;
+}
+
+static void product_release(struct product *q) {
+    if (q->wish)
+        cublasLtMatmulPreferenceDestroy(q->wish);
+    if (q->x)
+        cublasLtMatrixLayoutDestroy(q->x);
+    if (q->y)
+        cublasLtMatrixLayoutDestroy(q->y);
+    if (q->description)
+        cublasLtMatmulDescDestroy(q->description);
+}
+
+static enum status measure_product(struct probe *p, enum element e, const struct product *q, double *flops_per_s, struct error *err) {
+    const float one = 1, zero = 0;
+    cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
+    size_t side_bytes = (size_t)SIDE * SIDE * sizeof(float);
+    char *a = p->memory, *y = a + 2 * side_bytes;
+    float ms, best = INFINITY;
+    int n = 0;
+    if (cublasLtMatmulAlgoGetHeuristic(p->b->blas, q->description, q->x, q->x, q->y, q->y, q->wish, ALGORITHMS, found, &n) !=
+        CUBLAS_STATUS_SUCCESS)
+        n = 0;
+    launch_fill(p->b->stream, p->n_processors, a, 2 * side_bytes, e);
+    DEVICE_TRY(p->b, err, cudaGetLastError(), "filling %zu MiB", 2 * side_bytes >> 20);
+    for (int i = 0; i < n * PASSES; i++) {
+        DEVICE_TRY(p->b, err, cudaEventRecord(p->begin, p->b->stream), "an event");
+        cublasStatus_t code = cublasLtMatmul(p->b->blas, q->description, &one, a, q->x, a + side_bytes, q->x, &zero, y, q->y, y, q->y,
+                                             &found[i / PASSES].algo, p->b->workspace, WORKSPACE_BYTES, p->b->stream);
+        TRY(timed(p, &ms, err));
+        if (code == CUBLAS_STATUS_SUCCESS)
+            best = MIN(best, ms);
+    }
+    if (best == INFINITY)
+        return fail(err, ERR_UNSUPPORTED, "cuBLASLt has no product of %d by %d to measure", SIDE, SIDE);
+    *flops_per_s = 2.0 * SIDE * SIDE * SIDE / best * 1e3;
+    return OK;
+}
+
+static enum status measure_element(struct probe *p, enum element e, double *flops_per_s, struct error *err) {
+    struct product q = {0};
+    enum status st = describe(&q, e) ? measure_product(p, e, &q, flops_per_s, err)
+                                     : fail(err, ERR_UNSUPPORTED, "cuBLASLt cannot be asked for a product");
+    product_release(&q);
+    return st;
+}
+
+static enum status measure(struct probe *p, struct device_limits *out, struct error *err) {
+    static const char *const names[] = {
+        [ELEMENT_F32] = "float32", [ELEMENT_F16] = "float16", [ELEMENT_BF16] = "bfloat16", [ELEMENT_E4M3] = "e4m3"};
+    struct backend *b = p->b;
+    struct cudaDeviceProp prop;
+    enum element e = main_element(b);
+    DEVICE_TRY(b, err, cudaGetDeviceProperties(&prop, b->device), "its properties");
+    p->n_processors = prop.multiProcessorCount;
+    snprintf(out->name, sizeof out->name, "%.60s, %d multiprocessors", prop.name, prop.multiProcessorCount);
+    out->product = names[e];
+    DEVICE_TRY(b, err, cudaEventCreate(&p->begin), "an event");
+    DEVICE_TRY(b, err, cudaEventCreate(&p->end), "an event");
+    if (cudaMalloc(&p->memory, READ_BYTES) != cudaSuccess) {
+        cudaGetLastError();
+        return fail(err, ERR_MEMORY, "no %zu MiB of the GPU are free to measure it with", READ_BYTES >> 20);
+    }
+    TRY(measure_read(p, &out->read_bytes_per_s, err));
+    TRY(measure_element(p, e, &out->flops_per_s, err));
+    return measure_element(p, b->product, &out->wide_flops_per_s, err);
+}
+
+enum status cuda_measure(struct backend *b, struct device_limits *out, struct error *err) {
+    struct probe p = {.b = b};
+    enum status st = measure(&p, out, err);
+    cudaFree(p.memory);
+    if (p.begin)
+        cudaEventDestroy(p.begin);
+    if (p.end)
+        cudaEventDestroy(p.end);
+    return st;
+}
+
+int64_t cuda_weight_bytes(const struct backend *b, const struct weight *w) {
+    const struct placed *p = weight_on_device(b, w);
+    const struct dweight *d = p->matrix.at ? &p->matrix : &p->floats;
+    if (w == b->screen.head) // by greedy steps
+        return b->screen.n_bytes;
+    return d->out * d->in * element_bytes(d->element) + (d->scale ? d->out * (int64_t)sizeof(float) : 0);
+}

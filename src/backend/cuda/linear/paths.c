@@ -1,0 +1,407 @@
+/* paths.c - how each LINEAR is computed for each number of rows: by which of our kernels, or by the library.
+ *
+ * What a kernel takes alone says little. One of ours begins while the node before still runs and reads what that left; the library's
+ * starts and ends with a gap, and may bring nodes of its own; one path needs a node to quantise its input or to finish what it makes,
+ * another does that on the way. So paths are timed where they stand: some layers of the program, as they would be captured, once for each
+ * path of each kind of LINEAR, the one with the largest weight first and again as long as that changes anything. The layers are as
+ * many as have every kind and more weights than the L2 could keep. What stands behind the layers (the head) is timed by itself.
+ *
+ * The plan on the device is that of a step without rows, so nothing is written to a cache; norms, products and activations do not ask
+ * how many there are, and compute as ever. Their inputs are random.
+ *
+ * The search begins with what is usual, streams for one row and tiles for more, and leaves it for a gain of 3 per cent and more that is
+ * seen twice: attention, which has nothing to do in a step without rows, hides what it would hide in others, and one switch at a time does
+ * not lead from streams for all to tiles for all or back. One row of Llama-3.1-8B: 423 tokens/s by tiles, 437 by streams, which the layers
+ * alone do not show (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114.
+ *
+ * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
+ * not reach the power limit that a step runs at. From there to 512 rows wide.cu computes large products with a GATED_ACT behind them,
+ * split.cu those that it has a cut for (split_cut_of: not from 257 to 445 rows), as steps of 96 to 512 rows showed (docs/benchmarks.md),
+ * and the library all else. Of more, prompts', large.cu computes what fills its tiles and multiprocessors (large_pays). A head that head.cu takes is its
+ * own: what is saved with logits that nobody reads, a step without rows does not show.
+ *
+ * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
+ * if GYRE_LINEAR names a path (library, stream, tiles, wide, split, large: for tests and to measure), and those for which the time is up take what is
+ * usual. Choices are kept with the plans (plan_cache.h). */
+#include "backend/cuda/linear/gemm_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_KINDS = 64, REPLAYS = 4, MOST_PASSES = 3, MOST_TIMED_ROWS = 64 };
+static const int64_t ENOUGH_BYTES = 256 << 20;                     // of weights: four times the L2
+static const int64_t WORTH_WIDE = 32 << 20, WORTH_LARGE = 8 << 20; // of a weight
+static const double WORTH = 0.97, MOST_SECONDS = 1.5;
+
+struct chain {
+    int first, end;
+};
+
+/* LINEARs of one shape, with the same done in the same node. */
+struct kind {
+    const struct compiled_op *like; // one of them
+    int64_t bytes;
+};
+
+struct search {
+    struct executable *exe;
+    struct chain chain;
+    struct kind kinds[MOST_KINDS]; // in the chain, largest first
+    int n_kinds;
+    int32_t program; // of plan_key
+    double seconds;  // spent
+};
+
+static enum ending ending_of(const struct compiled_op *c) { return c->pair ? ENDING_GATED : ENDING_PLAIN; }
+
+static struct plan_key key_of(const struct search *s, const struct compiled_op *c, int rows) {
+    struct plan_key key = gemm_shape(c->gemm);
+    key.rows = rows;
+    key.ending = (int32_t)ending_of(c);
+    key.program = s->program;
+    return key;
+}
+
+static bool is_like(const struct compiled_op *a, const struct compiled_op *b) {
+    struct plan_key x = gemm_shape(a->gemm), y = gemm_shape(b->gemm);
+    return ending_of(a) == ending_of(b) && a->stream_rows == b->stream_rows && memcmp(&x, &y, sizeof x) == 0;
+}
+
+static void take(struct executable *exe, const struct compiled_op *like, enum linear_path path, int rows) {
+    for (int i = 0; i < exe->program->n_ops; i++)
+        if (exe->ops[i].gemm && is_like(&exe->ops[i], like) && linear_takes(&exe->ops[i], path, rows))
+            gemm_take(exe->ops[i].gemm, path, rows);
+}
+
+// ---- what is usual ----------------------------------------------------------------------------------------------
+
+static const struct {
+    const char *name;
+    enum linear_path path;
+} known[] = {{"library", PATH_TWIN}, {"stream", PATH_STREAM}, {"tiles", PATH_TILES},
+             {"wide", PATH_WIDE},    {"split", PATH_SPLIT},   {"large", PATH_LARGE}};
+
+/* To measure one path, and to test it where it would not be taken. */
+static bool is_forced(enum linear_path *path) {
+    const char *name = getenv("GYRE_LINEAR");
+    for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
+        if (strcmp(name, known[i].name) == 0) {
+            *path = known[i].path;
+            return true;
+        }
+    return false;
+}
+
+enum status paths_check(struct error *err) {
+    enum linear_path path;
+    const char *name = getenv("GYRE_LINEAR");
+    if (!name || is_forced(&path))
+        return OK;
+    return fail(err, ERR_ARG, "GYRE_LINEAR: \"%.40s\" is none of library, stream, tiles, wide, split, large", name);
+}
+
+static int64_t weight_bytes(const struct compiled_op *c) {
+    return c->matrix[0].out * c->matrix[0].in * element_bytes(c->matrix[0].element);
+}
+
+/* Of more rows than graphs have. */
+static enum linear_path usual_of_prompts(const struct compiled_op *c, int rows) {
+    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows) &&
+        large_gated_pays(c->matrix[0], c->op->weights[1] != NULL, rows))
+        return PATH_WIDE;
+    if (weight_bytes(c) >= WORTH_LARGE && linear_takes(c, PATH_LARGE, rows) && large_pays(c->matrix[0], rows))
+        return PATH_LARGE;
+    return gemm_library(c->gemm);
+}
+
+static enum linear_path usual(const struct compiled_op *c, int rows) {
+    enum linear_path path;
+    if (is_forced(&path))
+        return linear_takes(c, path, rows) ? path : gemm_library(c->gemm);
+    if (linear_takes(c, PATH_HEAD, rows))
+        return PATH_HEAD;
+    if (rows > MOST_TIMED_ROWS && rows <= WIDE_MAX_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows))
+        return PATH_WIDE;
+    if (rows > MOST_TIMED_ROWS && rows <= WIDE_MAX_ROWS && !c->pair && linear_takes(c, PATH_SPLIT, rows) &&
+        split_cut_of(c->matrix[0], rows) >= 0)
+        return PATH_SPLIT;
+    if (rows > WIDE_MAX_ROWS)
+        return usual_of_prompts(c, rows);
+    if (rows > 1 && rows <= 64 && linear_takes(c, PATH_TILES, rows))
+        return PATH_TILES;
+    return rows <= 8 && linear_takes(c, PATH_STREAM, rows) ? PATH_STREAM : gemm_library(c->gemm);
+}
+
+static void take_usual(struct executable *exe) {
+    for (int i = 0; i < exe->program->n_ops; i++) {
+        struct compiled_op *c = &exe->ops[i];
+        for (int k = 0; c->gemm && padded_rows_at(k) <= padded_rows(linear_most_rows(exe, c->op)); k++)
+            gemm_take(c->gemm, usual(c, padded_rows_at(k)), padded_rows_at(k));
+    }
+}
+
+// ---- what is timed ----------------------------------------------------------------------------------------------
+
+static bool is_timed(const struct compiled_op *c) { return c->gemm && !c->is_head && gemm_is_worth_timing(c->gemm); }
+
+static bool is_known(const struct search *s, const struct compiled_op *c) {
+    for (int i = 0; i < s->n_kinds; i++)
+        if (is_like(s->kinds[i].like, c))
+            return true;
+    return false;
+}
+
+static void add_kind(struct search *s, const struct compiled_op *c) {
+    if (!is_timed(c) || is_known(s, c) || s->n_kinds == MOST_KINDS)
+        return;
+    int at = s->n_kinds++;
+    for (; at > 0 && s->kinds[at - 1].bytes < weight_bytes(c); at--)
+        s->kinds[at] = s->kinds[at - 1];
+    s->kinds[at] = (struct kind){c, weight_bytes(c)};
+}
+
+static void find_kinds(struct search *s, struct chain of) {
+    s->n_kinds = 0;
+    for (int i = of.first; i < of.end; i++)
+        add_kind(s, &s->exe->ops[i]);
+}
+
+/* FNV-1a, over what the paths of a program depend on beside the shapes of its LINEARs. */
+static int32_t name_of(const struct program *p, struct chain of) {
+    uint32_t hash = 2166136261u;
+    for (int i = of.first; i < of.end; i++)
+        for (int k = 0; k < 2; k++)
+            hash = (hash ^ (uint32_t)(k ? p->ops[i].in[0].width : (int)p->ops[i].code)) * 16777619u;
+    return (int32_t)(hash & INT32_MAX) | 1;
+}
+
+/* From the second layer on, so that what is added to the residual stream is what a layer left; the first where it is the only one. */
+static struct chain all_layers(const struct program *p) {
+    struct chain all = {0, 0};
+    int n_layers = 0;
+    for (int i = 0; i < p->n_sections; i++)
+        if (p->sections[i].layer >= 0) {
+            if (n_layers++ < 2)
+                all.first = p->sections[i].first_op;
+            all.end = i + 1 < p->n_sections ? p->sections[i + 1].first_op : p->n_ops;
+        }
+    return all;
+}
+
+/* As many of the layers as have all kinds and weights enough. */
+static struct chain enough_layers(const struct search *s, struct chain all) {
+    const struct program *p = s->exe->program;
+    struct search seen = {.exe = s->exe};
+    int64_t bytes = 0;
+    for (int i = 0; i < p->n_sections; i++) {
+        int first = p->sections[i].first_op, end = i + 1 < p->n_sections ? p->sections[i + 1].first_op : p->n_ops;
+        if (first < all.first || end > all.end)
+            continue;
+        for (int k = first; k < end; k++) {
+            add_kind(&seen, &s->exe->ops[k]);
+            bytes += s->exe->ops[k].gemm ? weight_bytes(&s->exe->ops[k]) : 0;
+        }
+        if (bytes >= ENOUGH_BYTES && seen.n_kinds == s->n_kinds)
+            return (struct chain){all.first, end};
+    }
+    return all;
+}
+
+/* What the chain reads and an op before it made: the residual stream is random, what is added to it zero, as float32 or as raw products. */
+static enum status fill_inputs(const struct search *s, int rows, struct error *err) {
+    const struct program *p = s->exe->program;
+    struct backend *b = s->exe->backend;
+    struct ddummy random = {.key = 1, .deviation = 1};
+    for (int i = s->chain.first; i < s->chain.end; i++)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            val v = p->ops[i].in[k];
+            const struct dmat *x = &s->exe->ops[i].in[k];
+            if (!val_given(v) || p->values[v.id].first_use >= s->chain.first || p->values[v.id].rows != ROWS_TOKENS || v.col != 0)
+                continue;
+            size_t n_bytes = (size_t)(rows * x->stride * element_bytes(x->element));
+            if (p->ops[i].code == OP_ADD_NORM && k == 1)
+                DEVICE_TRY(b, err, cudaMemsetAsync(x->at, 0, n_bytes, b->stream), "clearing %zu bytes", n_bytes);
+            else
+                launch_fill_dummy(b->stream, &random, 0, rows * x->stride, x->at, x->element);
+        }
+    DEVICE_TRY(b, err, cudaGetLastError(), "filling what layers of %d rows read", rows);
+    return OK;
+}
+
+// ---- timing -----------------------------------------------------------------------------------------------------
+
+static enum status replay(struct search *s, cudaGraphExec_t graph, double *us, struct error *err) {
+    struct backend *b = s->exe->backend;
+    float ms, best = -1;
+    for (int run = 0; run < REPLAYS; run++) { // the first loads the kernels
+        DEVICE_TRY(b, err, cudaEventRecord(b->begun, b->stream), "timing layers");
+        DEVICE_TRY(b, err, cudaGraphLaunch(graph, b->stream), "timing layers");
+        DEVICE_TRY(b, err, cudaEventRecord(b->ended, b->stream), "timing layers");
+        DEVICE_TRY(b, err, cudaEventSynchronize(b->ended), "timing layers");
+        DEVICE_TRY(b, err, cudaEventElapsedTime(&ms, b->begun, b->ended), "timing layers");
+        s->seconds += (double)ms * 1e-3;
+        if (run > 0 && (best < 0 || ms < best))
+            best = ms;
+    }
+    *us = (double)best * 1e3;
+    return OK;
+}
+
+/* The chain as it is now, in microseconds. */
+static enum status time_chain(struct search *s, int rows, double *us, struct error *err) {
+    struct backend *b = s->exe->backend;
+    struct launch l = launch_of(s->exe, rows);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing layers of %d rows", rows);
+    enum status st = step_launch_ops(s->exe, &l, s->chain.first, s->chain.end, err);
+    TRY(graph_captured(b, st, "capturing layers", rows, &graph, err));
+    cudaError_t code = cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    DEVICE_TRY(b, err, code, "capturing layers of %d rows", rows);
+    st = replay(s, exec, us, err);
+    cudaGraphExecDestroy(exec);
+    return st;
+}
+
+// ---- choosing ---------------------------------------------------------------------------------------------------
+
+static bool recall(struct search *s, int rows) {
+    enum linear_path path[MOST_KINDS];
+    for (int i = 0; i < s->n_kinds; i++) {
+        struct plan_key key = key_of(s, s->kinds[i].like, rows);
+        const struct plan_choice *found = plan_cache_find(s->exe->backend->plans, &key);
+        if (!found || found->path >= N_PATHS || !linear_takes(s->kinds[i].like, (enum linear_path)found->path, rows))
+            return false;
+        path[i] = (enum linear_path)found->path;
+    }
+    for (int i = 0; i < s->n_kinds; i++)
+        take(s->exe, s->kinds[i].like, path[i], rows);
+    return true;
+}
+
+static void keep(struct search *s, int rows, double us) {
+    for (int i = 0; i < s->n_kinds; i++) {
+        struct plan_key key = key_of(s, s->kinds[i].like, rows);
+        struct plan_choice choice = {.path = (int32_t)linear_path(s->kinds[i].like, rows), .us = MAX(us, 0.01)};
+        plan_cache_add(s->exe->backend->plans, &key, &choice);
+    }
+}
+
+/* Takes another path of a kind if the chain is faster by it. Few replays are at the mercy of a moment, and what they found is kept for every
+ * start to come: so what seems worth it is timed once more, with the old path behind it. *us is what the chain takes. */
+static enum status try_path(struct search *s, const struct compiled_op *like, enum linear_path path, int rows, double *us, bool *better,
+                            struct error *err) {
+    enum linear_path old = linear_path(like, rows);
+    double now, again, before;
+    take(s->exe, like, path, rows);
+    TRY(time_chain(s, rows, &now, err));
+    if (now < *us * WORTH) {
+        TRY(time_chain(s, rows, &again, err));
+        take(s->exe, like, old, rows);
+        TRY(time_chain(s, rows, &before, err));
+        now = MIN(now, again);
+        *us = MIN(*us, before);
+        if (now < *us * WORTH) {
+            take(s->exe, like, path, rows);
+            *us = now;
+            *better = true;
+            return OK;
+        }
+    }
+    take(s->exe, like, old, rows);
+    return OK;
+}
+
+/* Whether a path that is better than the one it has was found and taken. */
+static enum status improve(struct search *s, const struct compiled_op *like, int rows, double *us, bool *better, struct error *err) {
+    for (int k = 0; k < N_PATHS; k++) {
+        enum linear_path path = (enum linear_path)k;
+        if (path == linear_path(like, rows) || path == PATH_WIDE || path == PATH_SPLIT || path == PATH_LARGE ||
+            !linear_takes(like, path, rows))
+            continue;
+        TRY(try_path(s, like, path, rows, us, better, err));
+    }
+    return OK;
+}
+
+static enum status choose_for(struct search *s, int rows, struct error *err) {
+    double us;
+    bool better = true;
+    TRY(fill_inputs(s, rows, err));
+    TRY(time_chain(s, rows, &us, err));
+    for (int pass = 0; better && pass < MOST_PASSES; pass++) {
+        better = false;
+        for (int i = 0; i < s->n_kinds; i++)
+            TRY(improve(s, s->kinds[i].like, rows, &us, &better, err));
+    }
+    keep(s, rows, us);
+    return OK;
+}
+
+static bool is_timed_for(int rows, int most) {
+    bool power = (rows & (rows - 1)) == 0, between = rows % 3 == 0 && (rows / 3 & (rows / 3 - 1)) == 0; // 24, 48, 96, 192, 384
+    return rows <= most && rows <= MOST_TIMED_ROWS && (power || (between && rows <= 512));
+}
+
+/* As with another number of rows. */
+static void follow(struct search *s, int rows, int timed) {
+    for (int i = 0; i < s->n_kinds; i++)
+        take(s->exe, s->kinds[i].like, linear_path(s->kinds[i].like, timed), rows);
+}
+
+/* most: rows that a step can have there. */
+static enum status choose_in(struct search *s, int most, struct error *err) {
+    int timed = padded_index(most);
+    while (!is_timed_for(padded_rows_at(timed), most))
+        timed--;
+    for (int i = timed; i >= 0; i--) {
+        int rows = padded_rows_at(i);
+        if (!is_timed_for(rows, most)) {
+            follow(s, rows, padded_rows_at(timed));
+            continue;
+        }
+        timed = i;
+        if (recall(s, rows))
+            continue;
+        if (s->seconds < MOST_SECONDS)
+            TRY(choose_for(s, rows, err));
+        else
+            s->exe->n_untimed++;
+    }
+    return OK;
+}
+
+static enum status choose_of_layers(struct search *s, struct error *err) {
+    struct chain all = all_layers(s->exe->program);
+    find_kinds(s, all);
+    if (s->n_kinds == 0)
+        return OK;
+    s->chain = enough_layers(s, all);
+    s->program = name_of(s->exe->program, s->chain);
+    return choose_in(s, padded_rows(s->exe->bucket.max_tokens), err);
+}
+
+static enum status choose_of_head(struct search *s, struct error *err) {
+    const struct program *p = s->exe->program;
+    s->chain = (struct chain){all_layers(p).end, p->n_ops};
+    find_kinds(s, s->chain);
+    if (s->n_kinds == 0)
+        return OK;
+    s->program = name_of(p, s->chain);
+    return choose_in(s, padded_rows(MIN(MAX(s->exe->bucket.max_rows, 1), s->exe->bucket.max_tokens)), err);
+}
+
+enum status paths_choose(struct executable *exe, struct error *err) {
+    struct search s = {.exe = exe};
+    struct backend *b = exe->backend;
+    enum linear_path forced;
+    take_usual(exe);
+    if (is_forced(&forced))
+        return OK;
+    DEVICE_TRY(b, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, b->stream), "an empty plan");
+    struct launch l = launch_of(exe, 1);
+    TRY(attention_lists_launch(exe, &l, err)); // empty ones
+    TRY(choose_of_layers(&s, err));
+    return choose_of_head(&s, err);
+}

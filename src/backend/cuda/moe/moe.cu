@@ -1,0 +1,237 @@
+/* moe.cu - MOE_ROUTE and the plain MOE_FFN.
+ *
+ * MOE_ROUTE   a warp a token: the logits lie in shared memory, top_k rounds of the largest.
+ * MOE_FFN     two nodes. hidden[t,k,f] = act(W13_e x)[f]: a warp an f, both of its rows; y[t,d] = sum_k weight * (W2_e hidden + b2):
+ *             a warp a d. A lane reads eight weights at once, so that a few tokens are bound by the bytes of their experts.
+ *             Every token reads its experts' weights for itself: right at any size, not fast at many tokens. */
+#include "backend/cuda/ptx/fours.cuh"
+
+enum { SOFTMAX, SOFTMAX_TOPK, SIGMOID, SOFTMAX_GROUP }; // core/ops.h routing
+
+static __device__ void warp_softmax(float *s, int n) {
+    int lane = threadIdx.x % 32;
+    float m = -INFINITY, sum = 0;
+    for (int i = lane; i < n; i += 32)
+        m = fmaxf(m, s[i]);
+    m = warp_max(m);
+    for (int i = lane; i < n; i += 32) {
+        s[i] = expf(s[i] - m);
+        sum += s[i];
+    }
+    sum = warp_sum(sum);
+    for (int i = lane; i < n; i += 32)
+        s[i] /= sum;
+    __syncwarp(); // others' elements are read next
+}
+
+/* The largest of s[n], ties to the lower index, known to all lanes. */
+static __device__ int warp_argmax(const float *s, int n) {
+    int lane = threadIdx.x % 32, at = n;
+    float best = -INFINITY;
+    for (int i = lane; i < n; i += 32)
+        if (at == n || s[i] > best) {
+            best = s[i];
+            at = i;
+        }
+    for (int step = 16; step > 0; step /= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, best, step);
+        int other_at = __shfl_xor_sync(0xffffffffu, at, step);
+        if (other_at < n && (at == n || other > best || (other == best && other_at < at))) {
+            best = other;
+            at = other_at;
+        }
+    }
+    return at;
+}
+
+/* What a group is worth: its best choice, or the sum of its two best. */
+static __device__ float group_worth(const float *choice, int n, bool two) {
+    float first = -INFINITY, second = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        second = fmaxf(second, fminf(first, choice[i]));
+        first = fmaxf(first, choice[i]);
+    }
+    return two ? first + second : first;
+}
+
+/* Groups that are not among the best have their choices set to `out`. worth [n_groups], shared. */
+static __device__ void keep_groups(const droute &a, float *choice, float *worth, float out) {
+    int lane = threadIdx.x % 32, size = a.n_experts / a.n_groups;
+    for (int g = lane; g < a.n_groups; g += 32)
+        worth[g] = group_worth(choice + g * size, size, a.how == SIGMOID);
+    __syncwarp();
+    unsigned long long kept = 0; // n_groups <= 64
+    for (int k = 0; k < a.top_groups; k++) {
+        int best = warp_argmax(worth, a.n_groups);
+        kept |= 1ull << best;
+        __syncwarp(); // all have seen it before it is taken out
+        if (lane == 0)
+            worth[best] = -INFINITY;
+        __syncwarp();
+    }
+    for (int i = lane; i < a.n_experts; i += 32)
+        if (!(kept >> i / size & 1))
+            choice[i] = out;
+    __syncwarp();
+}
+
+static __global__ void moe_route(device_plan plan, droute a, dmat logits, dweight bias, dweight expert_scale, dmat ids, dmat weights) {
+    let_next_start();
+    wait_for_previous();
+    extern __shared__ float memory[];
+    float *score = memory, *choice = memory + a.n_experts, *worth = memory + 2 * a.n_experts;
+    int t = blockIdx.x, lane = threadIdx.x;
+    if (t >= step_tokens(plan))
+        return;
+    for (int i = lane; i < a.n_experts; i += 32)
+        score[i] = load(logits, t, i);
+    __syncwarp();
+    if (a.how == SOFTMAX || a.how == SOFTMAX_GROUP)
+        warp_softmax(score, a.n_experts);
+    for (int i = lane; i < a.n_experts; i += 32) {
+        if (a.how == SIGMOID)
+            score[i] = sigmoid(score[i]);
+        choice[i] = score[i] + (bias.at ? load(bias, i) : 0.0f);
+    }
+    __syncwarp();
+    if (a.n_groups > 0)
+        keep_groups(a, choice, worth, a.how == SIGMOID ? -INFINITY : 0.0f);
+    float sum = 0, largest = 0;
+    for (int k = 0; k < a.top_k; k++) {
+        int best = warp_argmax(choice, a.n_experts);
+        float w = score[best];
+        if (a.how == SOFTMAX_TOPK) {
+            largest = k == 0 ? w : largest;
+            w = expf(w - largest);
+        }
+        sum += w;
+        __syncwarp(); // all have seen the choice before it is taken out
+        if (lane == 0) {
+            static_cast<int32_t *>(ids.at)[t * ids.stride + k] = best;
+            store(weights, t, k, w);
+            choice[best] = -INFINITY;
+        }
+        __syncwarp();
+    }
+    float divisor = a.how == SOFTMAX_TOPK ? sum : a.renormalise ? sum + (a.how == SIGMOID ? 1e-20f : 0.0f) : 1.0f;
+    for (int k = lane; k < a.top_k; k += 32) {
+        int id = static_cast<int32_t *>(ids.at)[t * ids.stride + k];
+        float w = load(weights, t, k) / divisor * a.scale;
+        store(weights, t, k, expert_scale.at ? w * load(expert_scale, id) : w);
+    }
+}
+
+void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias, struct dweight expert_scale,
+                      struct dmat ids, struct dmat weights) {
+    size_t shared = (size_t)(2 * a->n_experts + a->n_groups) * sizeof(float);
+    launch_node(moe_route, l->n_tokens, 32, shared, l->stream, l->plan, *a, logits, bias, expert_scale, ids, weights);
+}
+
+enum { WARPS = 8 };
+
+/* A row of weights times n values, by a warp; known to all lanes. W: element of the weights, X: of the values, EIGHTS: both lie so
+ * that a lane reads eight neighbours of each at once. */
+template <element W, element X, bool EIGHTS> static __device__ float row_dot(const dweight &w, int64_t row, const dmat &x, int64_t t) {
+    dmat rows = {const_cast<void *>(w.at), w.in, (int)w.in, W, nullptr};
+    int lane = threadIdx.x % 32, n = (int)w.in;
+    float sum = 0;
+    if constexpr (EIGHTS) {
+#pragma unroll 4
+        for (int i = 8 * lane; i < n; i += 8 * 32) {
+            eight_of<W> a = load_eight<W>(rows, row, i);
+            eight_of<X> b = load_eight<X>(x, t, i);
+            sum += dot(floats_of<W>(a.low), floats_of<X>(b.low)) + dot(floats_of<W>(a.high), floats_of<X>(b.high));
+        }
+    } else {
+        for (int i = lane; i < n; i += 32)
+            sum += load(rows, row, i) * load(x, t, i);
+    }
+    return warp_sum(sum);
+}
+
+template <element W, element X, bool EIGHTS>
+static __global__ void __launch_bounds__(WARPS * 32) moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweight w13, dweight b13) {
+    let_next_start();
+    wait_for_previous();
+    int f = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y / a.top_k, k = blockIdx.y % a.top_k;
+    if (t >= step_tokens(plan) || f >= a.ffn_size)
+        return;
+    int64_t gate_row = (int64_t) static_cast<const int32_t *>(ids.at)[t * ids.stride + k] * 2 * a.ffn_size + f,
+            up_row = gate_row + a.ffn_size;
+    float gate = row_dot<W, X, EIGHTS>(w13, gate_row, x, t), up = row_dot<W, X, EIGHTS>(w13, up_row, x, t);
+    if (b13.at) {
+        gate += load(b13, gate_row);
+        up += load(b13, up_row);
+    }
+    if (threadIdx.x % 32 == 0)
+        a.hidden[(int64_t)blockIdx.y * a.ffn_size + f] = activate(a.act, a.limit, gate, up);
+}
+
+template <element W, bool EIGHTS>
+static __global__ void __launch_bounds__(WARPS * 32)
+    moe_down(device_plan plan, dmoe a, dmat ids, dmat weights, dweight w2, dweight b2, dmat y) {
+    let_next_start();
+    wait_for_previous();
+    int d = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y;
+    if (t >= step_tokens(plan) || d >= y.width)
+        return;
+    dmat hidden = {a.hidden, a.ffn_size, a.ffn_size, ELEMENT_F32, nullptr};
+    float sum = 0;
+#pragma unroll 2
+    for (int k = 0; k < a.top_k; k++) {
+        int64_t row = (int64_t) static_cast<const int32_t *>(ids.at)[t * ids.stride + k] * y.width + d;
+        sum += load(weights, t, k) *
+               (row_dot<W, ELEMENT_F32, EIGHTS>(w2, row, hidden, (int64_t)t * a.top_k + k) + (b2.at ? load(b2, row) : 0.0f));
+    }
+    if (threadIdx.x % 32 == 0)
+        store(y, t, d, sum);
+}
+
+/* Pairs of a token and an expert are a grid's rows, of which there are 65,535: 8,192 tokens with 8 experts each are one too many. Those beyond go into
+ * nodes of their own, which count tokens from their first: a step of more than MOE_GRAPH_TOKENS is launched for the tokens that it has, so none is beyond. */
+enum { MOST_PAIRS = 65535 };
+static_assert(MOE_GRAPH_TOKENS * MOE_MOST_TOP_K <= MOST_PAIRS, "steps with padding are one piece");
+
+static dmat rows_from(dmat m, int64_t first) {
+    int64_t size = m.element == ELEMENT_F16 || m.element == ELEMENT_BF16 ? 2 : 4;
+    m.at = static_cast<char *>(m.at) + first * m.stride * size;
+    return m;
+}
+
+template <element W, element X, bool EIGHTS>
+static void launch_both(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights,
+                        struct dweight w13, struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
+    int most = MOST_PAIRS / a->top_k;
+    for (int first = 0; first < l->n_tokens; first += most) {
+        int n = l->n_tokens - first < most ? l->n_tokens - first : most;
+        dim3 up((a->ffn_size + WARPS - 1) / WARPS, n * a->top_k), down((y.width + WARPS - 1) / WARPS, n);
+        dmoe some = *a;
+        some.hidden += (int64_t)first * a->top_k * a->ffn_size;
+        dmat at = rows_from(ids, first);
+        launch_node(moe_up<W, X, EIGHTS>, up, WARPS * 32, 0, l->stream, l->plan, some, rows_from(x, first), at, w13, b13);
+        launch_node(moe_down<W, EIGHTS>, down, WARPS * 32, 0, l->stream, l->plan, some, at, rows_from(weights, first), w2, b2,
+                    rows_from(y, first));
+    }
+}
+
+void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights, struct dweight w13,
+                    struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
+    auto both = launch_both<ELEMENT_F32, ELEMENT_F32, false>; // of any element of x there are two: float32 and the weights'
+    bool eights = w13.in % 8 == 0 && w2.in % 8 == 0 && lies_in_eights(x), narrow = x.element != ELEMENT_F32;
+    switch (w13.element) {
+    case ELEMENT_F16:
+        both = !eights  ? launch_both<ELEMENT_F16, ELEMENT_F16, false>
+               : narrow ? launch_both<ELEMENT_F16, ELEMENT_F16, true>
+                        : launch_both<ELEMENT_F16, ELEMENT_F32, true>;
+        break;
+    case ELEMENT_BF16:
+        both = !eights  ? launch_both<ELEMENT_BF16, ELEMENT_BF16, false>
+               : narrow ? launch_both<ELEMENT_BF16, ELEMENT_BF16, true>
+                        : launch_both<ELEMENT_BF16, ELEMENT_F32, true>;
+        break;
+    default:
+        if (eights)
+            both = launch_both<ELEMENT_F32, ELEMENT_F32, true>;
+    }
+    both(l, a, x, ids, weights, w13, w2, b13, b2, y);
+}

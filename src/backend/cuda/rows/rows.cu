@@ -1,0 +1,102 @@
+/* rows.cu - EMBED with the angles of the step's rows, TAKE_ROWS and the change of an element type. Bytes: each row once in and
+ * once out.
+ *
+ * A block makes 1,024 columns of a row, a thread four neighbours; rows that do not lie in fours are made column by column. The first
+ * EMBED of a step makes the angles of its ropes too, a block more a row and rope, since both need nothing but the plan; and one
+ * more a row clears the row's largest sizes, as the first node of the step that can. */
+#include "backend/cuda/ptx/fours.cuh"
+
+enum { THREADS = 256, COLUMNS = 1024 };
+
+static int pieces_of(int width) { return (width + COLUMNS - 1) / COLUMNS; }
+
+/* Row `from` of x to row `to` of y, times scale: the block's columns. */
+static __device__ void move_row(const dmat &x, int64_t from, float scale, const dmat &y, int64_t to, bool in_fours) {
+    int first = blockIdx.x * COLUMNS;
+    if (!in_fours) {
+        for (int i = first + threadIdx.x; i < min(first + COLUMNS, y.width); i += THREADS)
+            store(y, to, i, load(x, from, i) * scale);
+        return;
+    }
+    int col = first + 4 * threadIdx.x;
+    if (col < y.width)
+        store_four(y, to, col, load_four(x, from, col) * scale);
+}
+
+/* cos and sin of a row's position for a rope, as core/rope.c has them, in float32: a thread a pair. */
+static __device__ void make_angles(const device_plan &plan, const drope &rope, int t) {
+    int64_t n_known = plan.n_known[plan.seq_of_row[t]];
+    const float *freq = rope.inv_freq;
+    float factor = rope.factor, position = (float)plan.position[t];
+    double theta = 0;
+    if (rope.by_length != 0 && n_known > rope.original_context) {
+        if (rope.by_length == 1) {
+            freq = rope.inv_freq_long;
+            factor = rope.factor_long;
+        } else {
+            double s = (double)n_known / (double)rope.original_context;
+            theta = rope.theta * pow(rope.scaling * s - (rope.scaling - 1), (double)rope.dim / (rope.dim - 2));
+        }
+    }
+    int half = rope.dim / 2;
+    float *out = rope.cos_sin + (int64_t)t * rope.dim;
+    for (int i = threadIdx.x; i < half; i += THREADS) {
+        float angle = position * (theta > 0 ? (float)(1.0 / pow(theta, 2.0 * i / rope.dim)) : freq[i]);
+        out[i] = cosf(angle) * factor;
+        out[half + i] = sinf(angle) * factor;
+    }
+}
+
+/* Of padding rows too: they are folded into like others. */
+static __device__ void clear_mosts(const dmosts &mosts, int t) {
+    for (int i = threadIdx.x; i < mosts.n; i += THREADS)
+        mosts.at[i * mosts.pitch + t] = 0;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    embed(device_plan plan, dweight table, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes, dmosts mosts) {
+    // In this order: the nodes behind this one may read the plan and the lists of attention before they wait.
+    wait_for_previous();
+    let_next_start();
+    int t = blockIdx.y, rope = blockIdx.x - n_pieces;
+    if (rope == ropes.n)
+        clear_mosts(mosts, t);
+    if (rope == ropes.n || t >= step_tokens(plan))
+        return;
+    if (rope >= 0) {
+        make_angles(plan, ropes.rope[rope], t);
+        return;
+    }
+    dmat rows = {const_cast<void *>(table.at), table.in, y.width, table.element, nullptr};
+    move_row(rows, plan.token_id[t], scale, y, t, in_fours);
+}
+
+static __global__ void __launch_bounds__(THREADS) take_rows(device_plan plan, dmat x, dmat y, bool in_fours) {
+    let_next_start();
+    wait_for_previous();
+    int r = blockIdx.y;
+    if (r < step_rows(plan))
+        move_row(x, plan.out_row[r], 1, y, r, in_fours);
+}
+
+static __global__ void __launch_bounds__(THREADS) convert(dmat x, dmat y, bool in_fours) {
+    let_next_start();
+    wait_for_previous();
+    move_row(x, blockIdx.y, 1, y, blockIdx.y, in_fours);
+}
+
+void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes,
+                  const struct dmosts *mosts) {
+    dmat rows = {const_cast<void *>(table.at), table.in, y.width, table.element, nullptr};
+    int n = pieces_of(y.width);
+    launch_node(embed, dim3(n + ropes->n + (mosts->n > 0), l->n_tokens), THREADS, 0, l->stream, l->plan, table, scale, y,
+                lies_in_fours(rows) && lies_in_fours(y), n, *ropes, *mosts);
+}
+
+void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y) {
+    launch_node(take_rows, dim3(pieces_of(y.width), l->n_rows), THREADS, 0, l->stream, l->plan, x, y, lies_in_fours(x) && lies_in_fours(y));
+}
+
+void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y) {
+    launch_node(convert, dim3(pieces_of(y.width), n_rows), THREADS, 0, l->stream, x, y, lies_in_fours(x) && lies_in_fours(y));
+}
