@@ -8,6 +8,7 @@
  * against the CPU, which is exact, twice. What does not change the shape of a step changes no bit. */
 #include "check.h"
 #include "op_rig.h"
+#include "reports.h"
 
 #include "engine/engine.h"
 #include "gyre.h"
@@ -172,11 +173,9 @@ static void write_greedy(struct gyre *g, struct text *texts) {
 
 /* screen: GYRE_SCREEN (backend/cuda/head/screen.c). */
 static void write_screened(const char *folder, const char *screen, const char *dtype, bool eager, struct text *texts) {
-    struct device_memory memory;
     setenv("GYRE_SCREEN", screen, 1);
     struct gyre *g = open_model(folder, rig_backend(), (struct gyre_options){.max_seqs = 32, .dtype = dtype, .enforce_eager = eager});
-    g->ops->memory(g->exe, &memory);
-    EXPECT_EQ(memory.head_screen > 0, strcmp(screen, "0") != 0); // or nothing is compared
+    EXPECT_EQ(report_of(g->ops, g->exe, "head_screen_bytes") > 0, strcmp(screen, "0") != 0); // or nothing is compared
     write_greedy(g, texts);
     gyre_close(g);
     unsetenv("GYRE_SCREEN");

@@ -67,23 +67,13 @@ static void front_metric(struct buf *b, const char *name, const char *type, cons
     buf_printf(b, "%s %.15g\n", name, value);
 }
 
-/* Of a device that has shorter ways for most steps: how often the longer ones were taken. */
 static void append_device(struct buf *b, const struct api *api, const struct service_state *s) {
-    engine_metric(b, api, "gyre:screened_steps_total", "counter", "Steps of greedy rows alone, which may leave most of the head unread.",
-                  (double)s->n_screened);
-    engine_metric(b, api, "gyre:screened_steps_left_total", "counter", "Of those, steps that had to read all of the head as well.",
-                  (double)s->n_screened_left);
-    engine_metric(b, api, "gyre:screened_steps_paused_total", "counter",
-                  "Of those, steps that read all of the head at once, as many were left.", (double)s->n_screened_paused);
-    engine_metric(b, api, "gyre:rescaled_rows_total", "counter", "Rows of layers whose foreseen FP8 scale did not fit, quantised anew.",
-                  (double)s->n_rows_rescaled);
-    engine_metric(b, api, "gyre:watched_steps_total", "counter", "Steps in which what products read in float16 was looked at.",
-                  (double)s->n_watched);
-    engine_metric(b, api, "gyre:cut_rows_total", "counter",
-                  "Of what they read, rows with values beyond 65504, which float16 cut to that: --dtype bfloat16 has the range.",
-                  (double)s->n_rows_cut);
-    engine_metric(b, api, "gyre:host_list_steps_total", "counter",
-                  "Steps that read penalties and biases from the host's memory, as the device's is full.", (double)s->n_lists_left);
+    for (int i = 0; i < s->n_device; i++) {
+        const struct device_report *r = &s->device[i];
+        char name[96];
+        snprintf(name, sizeof name, "gyre:%s", r->name);
+        engine_metric(b, api, name, str_ends(str_of(name), STR("_total")) ? "counter" : "gauge", r->help, (double)r->value);
+    }
 }
 
 static void append_engine(struct buf *b, const struct api *api) {
@@ -105,8 +95,7 @@ static void append_engine(struct buf *b, const struct api *api) {
     buf_printf(b, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", info->block_size,
                (long long)(info->kv_cache_tokens / info->block_size));
     engine_metric(b, api, "gyre:steps_total", "counter", "Steps of the engine.", (double)s.n_steps);
-    if (s.device_counts)
-        append_device(b, api, &s);
+    append_device(b, api, &s);
 }
 
 static void append_finished(struct buf *b, const struct api *api) {

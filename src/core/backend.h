@@ -43,25 +43,20 @@ struct cache_config {
     bool by_need;                        // no block of a KV or latent group can be used before commit_cache says so
 };
 
-/* In bytes. */
-struct device_memory {
-    int64_t weight_copies; // that place_weights made, besides those of the checkpoint's map
-    int64_t head_screen;   // of the head once more, in fewer bits, by which greedy steps leave most of it unread
-    int64_t near_copies;   // of weights once more, as parts of the device read them fastest
-    int64_t step;          // values, scratch and results of an executable
-    int64_t total;         // that the device has; 0: not known
-    int64_t taken;         // of it, now, by whomever; 0: not known
+/* A number that a device tells under a name of its own: metrics, `gyre run` and bench print it without knowing it. */
+struct device_report {
+    const char *name;    // "cut_rows_total", as in metrics; one that ends in _total only grows
+    const char *help;    // a line on it; of bytes that the device holds: what they are for
+    const char *unit;    // "steps", "rows", "bytes"
+    const char *warning; // to be told to whoever started the engine, once value is not 0; NULL: nothing is
+    int64_t value;
 };
+enum { MAX_DEVICE_REPORTS = 16 };
 
-/* Of the steps so far: how often a device had to do more than it does in most steps. */
-struct device_counts {
-    int64_t n_screened;        // steps of greedy rows alone, which may leave most of the head unread (device_memory.head_screen) ...
-    int64_t n_screened_left;   // ... of those, steps in which too many tokens could have won: they read all of it as well ...
-    int64_t n_screened_paused; // ... and steps that read all of it at once, as that had happened often
-    int64_t n_rows_rescaled;   // rows of a layer that were far from the size for which their scale was made beforehand, and got their own
-    int64_t n_watched;         // steps in which products' inputs were looked at, if they could be cut ...
-    int64_t n_rows_cut;        // ... and of these inputs the rows in which some were: they are larger than the element can hold
-    int64_t n_lists_left;      // steps whose histories, biases and bans were read where the host has them, as the device's memory is full
+/* In bytes; 0: not known. */
+struct device_memory {
+    int64_t total; // that the device has
+    int64_t taken; // of it, now, by whomever
 };
 
 /* What a device can do at best, so that a speed can be given as per cent of a limit. */
@@ -71,6 +66,23 @@ struct device_limits {
     double flops_per_s;      // of large products ...
     const char *product;     // ... of what most of the matrices are multiplied as: "e4m3"
     double wide_flops_per_s; // ... and of those that take two bytes or more an element
+};
+
+/* What only a bench asks for, between steps. Each may be NULL. */
+struct backend_probes {
+    /* Measures for up to a second. */
+    enum status (*measure)(struct backend *b, struct device_limits *out, struct error *err);
+
+    /* Runs the step that was collected last again, which none may have followed, and tells how long each op takes by itself and how many
+     * launches it is, 0 where another op's did it, both [program.n_ops]. */
+    enum status (*trace)(struct executable *exe, double *op_us, int *op_nodes, struct error *err);
+
+    /* Seconds that the products of a step of n_tokens rows, n_out of them with logits, take by the fastest algorithms of the vendor's
+     * library, alone, measured now: what an engine that multiplies by those cannot get under. */
+    enum status (*ladder)(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
+
+    /* Bytes that are read of a weight when a step reads all of it; NULL: those that are stored. */
+    int64_t (*weight_bytes)(const struct backend *b, const struct weight *w);
 };
 
 struct backend_ops {
@@ -128,25 +140,13 @@ struct backend_ops {
      * one. Nothing is started while a step whose rows will be asked for is in flight. */
     enum status (*hidden)(struct executable *exe, int t, const float **out, struct error *err);
 
-    /* Of an executable and the backend that it is for, as allocated. */
-    void (*memory)(const struct executable *exe, struct device_memory *out);
+    void (*memory)(const struct backend *b, struct device_memory *out);
 
-    /* Between steps or while some are in flight. NULL: the device does the same in every step. */
-    void (*counts)(const struct backend *b, struct device_counts *out);
+    /* What there is to tell of an executable and what it runs on, between steps or while some are in flight; returns how many. Always the
+     * same names in the same order. */
+    int (*report)(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]);
 
-    /* Bytes that are read of a weight when a step reads all of it; NULL: those that are stored. */
-    int64_t (*weight_bytes)(const struct backend *b, const struct weight *w);
-
-    /* Measures, for up to a second, between steps; NULL: the device has no limits worth knowing. */
-    enum status (*measure)(struct backend *b, struct device_limits *out, struct error *err);
-
-    /* Runs the step that was collected last again, which none may have followed, and tells how long each op takes by itself and how many
-     * launches it is, 0 where another op's did it, both [program.n_ops]. NULL: nobody can tell. */
-    enum status (*trace)(struct executable *exe, double *op_us, int *op_nodes, struct error *err);
-
-    /* Seconds that the products of a step of n_tokens rows, n_out of them with logits, take by the fastest algorithms of the vendor's
-     * library, alone, measured now: what an engine that multiplies by those cannot get under. Between steps. NULL: there is no library. */
-    enum status (*ladder)(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
+    const struct backend_probes *probes; // NULL: none
 
     void (*free_executable)(struct executable *exe); // waits for what is in flight
     void (*free)(struct backend *b);

@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static void __attribute__((format(printf, 4, 5))) add(struct memory_plan *plan, int64_t n, int64_t each, const char *what, ...) {
     if (n * each == 0)
@@ -18,6 +19,15 @@ static void __attribute__((format(printf, 4, 5))) add(struct memory_plan *plan, 
     part->n = n;
     part->each = each;
     plan->total += n * each;
+}
+
+/* What the device says that it holds. */
+static void add_device(struct memory_plan *plan, const struct gyre *g) {
+    struct device_report reports[MAX_DEVICE_REPORTS];
+    int n = g->ops->report(g->exe, reports);
+    for (int i = 0; i < n; i++)
+        if (strcmp(reports[i].unit, "bytes") == 0)
+            add(plan, 1, reports[i].value, "%s", reports[i].help);
 }
 
 static void add_group(struct memory_plan *plan, const struct gyre *g, int group) {
@@ -47,19 +57,16 @@ static int64_t swap_bytes(const struct gyre *g) {
 void memory_plan(const struct gyre *g, struct memory_plan *out) {
     struct device_memory device;
     *out = (struct memory_plan){0};
-    g->ops->memory(g->exe, &device);
+    g->ops->memory(g->backend, &device);
     out->machine = device.total;
     out->taken = device.taken;
     if (g->ops->in_place)
         add(out, 1, g->weight_bytes, "weights, as stored");
-    add(out, 1, device.weight_copies, g->ops->in_place ? "weights, copies of the device's own" : "weights");
-    add(out, 1, device.head_screen, "the head in 8 bits, as a screen");
-    add(out, 1, device.near_copies, "weights once more, by sides of the L2");
+    add_device(out, g);
     for (int i = 0; i < g->program->n_groups; i++)
         add_group(out, g, i);
     int64_t swap = swap_bytes(g);
     add(out, 1, swap, "swap space, on the host");
     if (g->ops->cache_room) // the device has memory of its own
         out->total -= swap;
-    add(out, 1, device.step, "a step: values, scratch, results");
 }

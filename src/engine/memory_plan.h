@@ -1,10 +1,10 @@
 /* memory_plan.h - what an open engine takes of its device's memory, part by part; for whoever prints it. */
 #pragma once
 
-#include "core/plan.h"
+#include "core/backend.h"
 #include "gyre.h"
 
-enum { MAX_MEMORY_PARTS = MAX_CACHE_GROUPS + 6 };
+enum { MAX_MEMORY_PARTS = MAX_CACHE_GROUPS + MAX_DEVICE_REPORTS + 2 };
 
 struct memory_part {
     char what[64]; // "weights", "sliding window of 48, 5 layers", ...

@@ -325,21 +325,6 @@ static double kv_usage(const struct gyre *g) {
     return most;
 }
 
-static void note_device(const struct gyre *g, struct service_state *st) {
-    struct device_counts c;
-    st->device_counts = g->ops->counts != NULL;
-    if (!st->device_counts)
-        return;
-    g->ops->counts(g->backend, &c);
-    st->n_screened = c.n_screened;
-    st->n_screened_left = c.n_screened_left;
-    st->n_screened_paused = c.n_screened_paused;
-    st->n_rows_rescaled = c.n_rows_rescaled;
-    st->n_watched = c.n_watched;
-    st->n_rows_cut = c.n_rows_cut;
-    st->n_lists_left = c.n_lists_left;
-}
-
 static void note_state(struct service *s, const struct gyre_event *events, int n) {
     const struct gyre *g = s->engine;
     pthread_mutex_lock(&s->lock);
@@ -359,7 +344,7 @@ static void note_state(struct service *s, const struct gyre_event *events, int n
         }
     }
     st->kv_usage = kv_usage(g);
-    note_device(g, st);
+    st->n_device = g->ops->report(g->exe, st->device);
     st->last_step_us = clock_us();
     st->step_started_us = 0;
     if (g->failed.status != OK && !st->failed) {
@@ -406,7 +391,7 @@ int service_open(struct gyre *take_engine, const struct service_options *options
     telemetry_init(&s->telemetry, take_engine->info.n_tenants);
     take_engine->telemetry = &s->telemetry;
     s->inbox_end = &s->inbox;
-    note_device(take_engine, &s->state);
+    s->state.n_device = take_engine->ops->report(take_engine->exe, s->state.device);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     s->started = pthread_create(&s->thread, NULL, engine_thread, s) == 0;

@@ -17,6 +17,7 @@
  * accepted request, whatever happens: cancelled, a device that broke, service_close. */
 #pragma once
 
+#include "core/backend.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
 
@@ -93,9 +94,9 @@ struct service_state {
     int64_t n_queued;         // accepted and not yet seen by the scheduler, besides
     int64_t n_steps, n_preempted;
     int64_t n_prompt_tokens, n_generated_tokens, n_reused_tokens;
-    double kv_usage;    // 0 .. 1: the fullest group of blocks
-    bool device_counts; // whether the device has those of the next line, which are as in core/backend.h
-    int64_t n_screened, n_screened_left, n_screened_paused, n_rows_rescaled, n_watched, n_rows_cut, n_lists_left;
+    double kv_usage;                                 // 0 .. 1: the fullest group of blocks
+    struct device_report device[MAX_DEVICE_REPORTS]; // [n_device]
+    int n_device;
     int queue_reason;                      // see queue_reason_name: what the first in the queue waits for
     int64_t last_step_us, step_started_us; // clock_us(); step_started_us 0: none is running
     bool failed, draining;

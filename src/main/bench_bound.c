@@ -7,9 +7,11 @@
 #include <math.h>
 #include <stdio.h>
 
+static bool can_measure(const struct gyre *g) { return g->ops->probes && g->ops->probes->measure; }
+
 enum status bench_limits(struct gyre *g, struct device_limits *out, struct error *err) {
-    if (g->ops->measure)
-        return g->ops->measure(g->backend, out, err);
+    if (can_measure(g))
+        return g->ops->probes->measure(g->backend, out, err);
     *out =
         (struct device_limits){.read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .wide_flops_per_s = INFINITY, .product = "nothing"};
     snprintf(out->name, sizeof out->name, "%s", g->ops->name);
@@ -34,9 +36,9 @@ void bench_limits_print(const struct gyre *g, const struct device_limits *l) {
 enum status bench_ladder(struct gyre *g, int64_t n_tokens, int64_t n_out, double *seconds, struct error *err) {
     int64_t rows = MIN(n_tokens, g->info.max_batched_tokens);
     *seconds = 0;
-    if (!g->ops->ladder)
+    if (!g->ops->probes || !g->ops->probes->ladder)
         return OK;
-    TRY(g->ops->ladder(g->exe, (int)rows, (int)MIN(n_out, g->info.max_seqs), seconds, err));
+    TRY(g->ops->probes->ladder(g->exe, (int)rows, (int)MIN(n_out, g->info.max_seqs), seconds, err));
     *seconds *= (double)n_tokens / (double)rows;
     return OK;
 }
@@ -61,7 +63,7 @@ enum status bench_bound_find(struct gyre *g, const struct bench_shape *l, double
     struct bench_floor prompts, step;
     double of_prompts, of_step;
     *out = (struct bench_bound){.load = *l, .gpu = *gpu, .seconds = seconds};
-    if (!g->ops->measure)
+    if (!can_measure(g))
         return OK;
     TRY(bench_limits(g, &out->limits, err));
     double rows = fmin(fmax(l->n * l->n_prompt, 1), g->info.max_batched_tokens);
@@ -78,7 +80,7 @@ enum status bench_bound_find(struct gyre *g, const struct bench_shape *l, double
 }
 
 void bench_bound_print(const struct gyre *g, const struct bench_bound *b) {
-    if (!g->ops->measure)
+    if (!can_measure(g))
         return;
     bench_limits_print(g, &b->limits);
     if (b->floor_s > 0)

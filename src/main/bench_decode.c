@@ -377,11 +377,11 @@ static void print_ops(const struct gyre *g, const struct device_limits *limits, 
 /* The step that was collected last. */
 static enum status trace(struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new,
                          struct error *err) {
-    if (!g->ops->trace)
+    if (!g->ops->probes || !g->ops->probes->trace)
         return fail(err, ERR_UNSUPPORTED, "bench decode: --device %s cannot tell how long an op takes", g->ops->name);
     double *op_us = xcalloc((size_t)g->program->n_ops, sizeof *op_us);
     int *op_nodes = xcalloc((size_t)g->program->n_ops, sizeof *op_nodes);
-    enum status st = g->ops->trace(g->exe, op_us, op_nodes, err);
+    enum status st = g->ops->probes->trace(g->exe, op_us, op_nodes, err);
     if (st == OK)
         print_ops(g, limits, n_seqs, before, n_new, op_us, op_nodes);
     free(op_nodes);

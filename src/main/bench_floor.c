@@ -37,7 +37,8 @@ static double add_weights(const struct shape *s, const struct op *op, const stru
         const struct weight *w = op->weights[k];
         if (!w)
             continue;
-        double bytes = (double)(s->g->ops->weight_bytes ? s->g->ops->weight_bytes(s->g->backend, w) : weight_stored_bytes(w));
+        const struct backend_probes *probes = s->g->ops->probes;
+        double bytes = (double)(probes && probes->weight_bytes ? probes->weight_bytes(s->g->backend, w) : weight_stored_bytes(w));
         bool is_wide = bytes >= 2 * (double)w->out * (double)w->in;
         double flops = rows * product_flops(op, k);
         work->weight_bytes += bytes * touched(op, k, n_tokens);

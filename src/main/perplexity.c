@@ -4,7 +4,7 @@
  * start plus W is less than the number of tokens; with --bos a BOS is put before each. Every token is scored that
  * has something before it in its window, and where windows overlap (S < W) only in the first window that holds it.
  * The result is exp of the mean negative log-probability, summed in double. */
-#include "main/cut_values.h"
+#include "main/device_warnings.h"
 #include "main/engine_flags.h"
 #include "main/model_text.h"
 #include "main/progress.h"
@@ -151,7 +151,7 @@ static int run(const struct verb_args *args) {
     struct model_text text = {0};
     struct measurement m = {.window = opt.window, .stride = opt.stride ? opt.stride : opt.window};
     enum status st = perplexity(&m, &text, args->operands[0], &err);
-    cut_values_tell_of(m.g);
+    device_warnings_of(m.g);
     gyre_close(m.g);
     token_ids_release(&m.text);
     free(m.sequence);

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "main/answer.h"
-#include "main/cut_values.h"
+#include "main/device_warnings.h"
 #include "main/engine_batch.h"
 #include "main/engine_chat.h"
 #include "main/engine_flags.h"
@@ -320,7 +320,7 @@ static int run(const struct verb_args *args) {
         rc = engine_batch(r.g, &batch, &r);
     else
         rc = is_conversation() ? converse(&r) : run_once(&r);
-    cut_values_tell_of(r.g);
+    device_warnings_of(r.g);
     gyre_close(r.g);
     model_text_release(&r.text);
     return rc;
@@ -337,7 +337,8 @@ const struct verb_spec verb_run = {
     .run = run,
     .epilogue = "Without a prompt, on a terminal, run is a conversation; /help lists its commands.\n"
                 "--batch reads objects with prompt or prompt_ids, and max_tokens min_tokens temperature top_k top_p min_p seed stop\n"
-                "stop_token_ids allowed_token_ids ignore_eos repetition_penalty presence_penalty frequency_penalty logit_bias logprobs top_logprobs;\n"
+                "stop_token_ids allowed_token_ids ignore_eos repetition_penalty presence_penalty frequency_penalty logit_bias logprobs "
+                "top_logprobs;\n"
                 "what a line does not say is as the flags say. All lines share the steps, and are answered in order.\n"
                 "  gyre run models/story --chat -p \"Tell me a story about a little fox.\" --temperature 0.7\n"
                 "  gyre run models/story --no-chat -p \"Once upon a time\" -n 40 --output json\n"};

@@ -1,7 +1,7 @@
 /* score.c - gyre score MODEL: how probable a model finds each token of a prompt, and what it would have said. */
 #include "api/request_fields.h"
 #include "main/answer.h"
-#include "main/cut_values.h"
+#include "main/device_warnings.h"
 #include "main/engine_batch.h"
 #include "main/engine_flags.h"
 #include "main/model_text.h"
@@ -199,7 +199,7 @@ static int run(const struct verb_args *args) {
         rc = engine_batch(scorer.g, &verb, &(struct line_context){&scorer, model});
     else
         rc = score_once(&scorer, model, &err) == OK ? 0 : verb_failed(&err);
-    cut_values_tell_of(scorer.g);
+    device_warnings_of(scorer.g);
     gyre_close(scorer.g);
     model_text_release(&scorer.text);
     return rc;

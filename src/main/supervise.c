@@ -1,7 +1,7 @@
 /* supervise.c - see supervise.h. */
 #include "main/supervise.h"
 
-#include "main/cut_values.h"
+#include "main/device_warnings.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -54,10 +54,11 @@ static void reload_keys(struct api *api, const char *path) {
 
 /* What was told of an engine. */
 struct told {
-    bool hung, cut;
+    bool hung;
+    uint32_t warnings;
 };
 
-/* Tells of a step that hangs, and of its end; once, of values that were cut. True: the device has failed. */
+/* Tells of a step that hangs, and of its end; once, of what the device warns of. True: the device has failed. */
 static bool look_at_engine(struct api *api, struct told *told) {
     struct service_state state;
     service_state(api->service, &state);
@@ -68,9 +69,7 @@ static bool look_at_engine(struct api *api, struct told *told) {
     if (!hangs && told->hung)
         fprintf(stderr, "the step that hung has ended\n");
     told->hung = hangs;
-    if (!told->cut)
-        cut_values_tell(state.n_rows_cut, state.n_watched, stderr);
-    told->cut |= state.n_rows_cut > 0;
+    device_warnings_print(state.device, state.n_device, &told->warnings, stderr);
     if (state.failed)
         fprintf(stderr, "%s\n", state.error);
     return state.failed;

@@ -3,6 +3,7 @@
  *
  *     build/cuda/test_screened_steps     wants a GPU */
 #include "check.h"
+#include "reports.h"
 
 #include "backend/cuda/cuda.h"
 #include "base/random.h"
@@ -104,11 +105,7 @@ static struct dscreen_state state_of(const struct rig *r) {
     return s;
 }
 
-static struct device_counts counts_of(const struct rig *r) {
-    struct device_counts c;
-    backend_cuda.counts(r->b, &c);
-    return c;
-}
+static int64_t told_of(const struct rig *r, const char *name) { return report_of(&backend_cuda, r->exe, name); }
 
 static void some_tokens(int32_t *tokens) {
     for (int i = 0; i < ROWS; i++)
@@ -141,13 +138,13 @@ static void greedy_steps_are_screened_and_others_are_not(void **state) {
             expect_same(&with, &without, n);
             n_done += other < 0;
             n_screened += other < 0;
-            EXPECT_EQ(counts_of(&with).n_screened, n_screened);
-            EXPECT_EQ(counts_of(&without).n_screened, 0);
+            EXPECT_EQ(told_of(&with, "screened_steps_total"), n_screened);
+            EXPECT_EQ(told_of(&without, "screened_steps_total"), 0);
             EXPECT_EQ(state_of(&with).n_done, n_done);
             EXPECT_EQ(state_of(&with).is_done != 0, other < 0);
         }
         EXPECT_EQ(state_of(&with).n_left, 0);
-        EXPECT_EQ(counts_of(&with).n_screened_left + counts_of(&with).n_screened_paused, 0);
+        EXPECT_EQ(told_of(&with, "screened_steps_left_total") + told_of(&with, "screened_steps_paused_total"), 0);
         rig_close(&with);
         rig_close(&without);
         rig_release(&with);
@@ -172,9 +169,9 @@ static void what_cannot_be_screened_is_left_and_after_some_of_it_not_tried(void 
         EXPECT_EQ(s.is_done, 0);
         n_paused += s.n_left == n_left;
         n_left = s.n_left;
-        EXPECT_EQ(counts_of(&r).n_screened, i + 1);
-        EXPECT_EQ(counts_of(&r).n_screened_left, n_left);
-        EXPECT_EQ(counts_of(&r).n_screened_paused, n_paused);
+        EXPECT_EQ(told_of(&r, "screened_steps_total"), i + 1);
+        EXPECT_EQ(told_of(&r, "screened_steps_left_total"), n_left);
+        EXPECT_EQ(told_of(&r, "screened_steps_paused_total"), n_paused);
     }
     EXPECT_EQ(state_of(&r).n_done, n_done);
     EXPECT(n_left > 4 && n_paused > 200);
@@ -242,10 +239,8 @@ static void a_head_that_is_not_finite_is_not_screened(void **state) {
     rig_open(&without, "0", false, false);
     EXPECT(with.exe->screen.state == NULL);
     char remark[200] = "";
-    struct device_memory memory;
-    backend_cuda.memory(with.exe, &memory);
     EXPECT(backend_cuda.remark(with.exe, remark, sizeof remark) && strstr(remark, "not finite"));
-    EXPECT_EQ(memory.head_screen, 0);
+    EXPECT_EQ(told_of(&with, "head_screen_bytes"), 0);
     some_tokens(tokens);
     run(&with, 17, tokens, -1);
     run(&without, 17, tokens, -1);

@@ -368,10 +368,19 @@ static enum status cpu_hidden(struct executable *exe, int t, const float **out, 
     return OK;
 }
 
-static void cpu_memory(const struct executable *exe, struct device_memory *out) {
+static void cpu_memory(const struct backend *b, struct device_memory *out) {
     int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
-    *out = (struct device_memory){
-        .weight_copies = exe->backend->placed.n_bytes, .step = exe->n_bytes, .total = pages > 0 && page > 0 ? pages * page : 0};
+    (void)b;
+    *out = (struct device_memory){.total = pages > 0 && page > 0 ? pages * page : 0};
+}
+
+static int cpu_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
+    const struct device_report all[] = {
+        {"weight_copies_bytes", "weights, copies of the device's own", "bytes", NULL, exe->backend->placed.n_bytes},
+        {"step_bytes", "a step: values, scratch, results", "bytes", NULL, exe->n_bytes},
+    };
+    memcpy(out, all, sizeof all);
+    return (int)ARRAY_LEN(all);
 }
 
 static enum status cpu_measure(struct backend *b, struct device_limits *out, struct error *err) {
@@ -391,6 +400,8 @@ static bool cpu_short_keys(int head_dim, int turned) {
     return true;
 }
 
+static const struct backend_probes cpu_probes = {.measure = cpu_measure};
+
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
@@ -407,7 +418,8 @@ const struct backend_ops backend_cpu = {
     .logits = cpu_logits,
     .hidden = cpu_hidden,
     .memory = cpu_memory,
-    .measure = cpu_measure,
+    .report = cpu_report,
+    .probes = &cpu_probes,
     .free_executable = cpu_free_executable,
     .free = cpu_free,
 };

@@ -624,6 +624,13 @@ static enum status cuda_hidden(struct executable *exe, int t, const float **out,
 /* What fast kernels of attention take. */
 static bool cuda_short_keys(int head_dim, int turned) { return head_dim == 512 && turned == 128; }
 
+static const struct backend_probes cuda_probes = {
+    .measure = cuda_measure,
+    .trace = cuda_trace,
+    .ladder = cuda_ladder,
+    .weight_bytes = cuda_weight_bytes,
+};
+
 const struct backend_ops backend_cuda = {
     .name = "cuda",
     .ragged = true,
@@ -645,11 +652,8 @@ const struct backend_ops backend_cuda = {
     .logits = cuda_logits,
     .hidden = cuda_hidden,
     .memory = cuda_memory,
-    .counts = cuda_counts,
-    .weight_bytes = cuda_weight_bytes,
-    .measure = cuda_measure,
-    .trace = cuda_trace,
-    .ladder = cuda_ladder,
+    .report = cuda_report,
+    .probes = &cuda_probes,
     .free_executable = cuda_free_executable,
     .free = cuda_free,
 };

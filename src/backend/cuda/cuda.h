@@ -7,6 +7,7 @@
  *     upload.c    how they come there
  *     gemm.c      LINEAR by cuBLASLt, tiles.cu, wide.cu, split.cu or large.cu
  *     memory.c    what a step takes of the device, and what is left for caches
+ *     report.c    what the device tells of itself
  *     cache.c     caches: addresses for all blocks, memory behind those that are used; virtual.c maps it
  *     gemm_plan.c which of the library's algorithms for each number of rows, found by timing (gemm_time.c); plan_cache.c keeps what was found
  *     paths.c     which kernel computes each LINEAR for each number of rows, found by timing layers
@@ -106,10 +107,10 @@ struct backend {
         const char *none;        // why the device's sides are not known
     } near;
     struct dcounts *counts; // pinned
-    int64_t n_screened;     // steps: device_counts.n_screened
-    int64_t n_lists_left;   // likewise
+    int64_t n_screened;     // steps of greedy rows alone, of a screened head
+    int64_t n_lists_left;   // steps whose lists had no room on the device
     int64_t n_not_captured; // steps that were no graphs, if products are made in float16 ...
-    int64_t n_watched;      // ... and of those device_counts.n_watched
+    int64_t n_watched;      // ... and those of them that were looked at
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
     bool settles;       // its products may (gemm_settles): those of one backend of the process
@@ -373,7 +374,8 @@ enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, con
 enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, int block_size, const int *table_width,
                             double share, int64_t *out, struct error *err);
 int64_t memory_left(const struct backend *b); // that may still be taken, of what is free; 0: none, or the device does not say
-void cuda_memory(const struct executable *exe, struct device_memory *out);
+void cuda_memory(const struct backend *b, struct device_memory *out);
+int cuda_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]);
 
 /* ---- measure.c ---- */
 enum status cuda_measure(struct backend *b, struct device_limits *out, struct error *err);
@@ -451,7 +453,6 @@ void near_release(struct backend *b);
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err);
-void cuda_counts(const struct backend *b, struct device_counts *out);
 const struct step_slot *step_collected(const struct executable *exe);                       // the one collected last
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err); // all ops, one after the other
 enum status step_launch_ops(struct executable *exe, const struct launch *l, int first, int end, struct error *err); // some of them

@@ -323,10 +323,16 @@ static void toy_free(struct backend *b) {
     free(b);
 }
 
-static void toy_memory(const struct executable *exe, struct device_memory *out) {
+static void toy_memory(const struct backend *b, struct device_memory *out) {
+    (void)b;
+    *out = (struct device_memory){0};
+}
+
+static int toy_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
     int64_t rows = exe->bucket.max_rows, vocab = exe->backend->program->vocab_size;
-    *out = (struct device_memory){.step =
-                                      rows * (2 * (int64_t)sizeof(int32_t) + vocab * (int64_t)sizeof(float)) + sample_scratch_bytes(vocab)};
+    int64_t step = rows * (2 * (int64_t)sizeof(int32_t) + vocab * (int64_t)sizeof(float)) + sample_scratch_bytes(vocab);
+    out[0] = (struct device_report){"step_bytes", "a step: values, scratch, results", "bytes", NULL, step};
+    return 1;
 }
 
 const struct backend_ops backend_toy = {
@@ -343,6 +349,7 @@ const struct backend_ops backend_toy = {
     .collect = toy_collect,
     .logits = toy_logits,
     .memory = toy_memory,
+    .report = toy_report,
     .free_executable = toy_free_executable,
     .free = toy_free,
 };

@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda.h"
 #include "device.h"
 #include "engine/engine.h"
+#include "reports.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ struct outcome {
     bool opened;
     int64_t opened_at;         // call
     struct gyre_error refused; // else
-    int64_t n_lists_left;      // device_counts
+    int64_t n_lists_left;      // host_list_steps_total
     enum gyre_finish finish[2];
     char why[2][800];
 };
@@ -48,13 +49,13 @@ static void measure(struct gyre *g, struct outcome *o) {
     struct error err = {0};
     double *op_us = xcalloc((size_t)g->program->n_ops, sizeof *op_us), seconds;
     int *op_nodes = xcalloc((size_t)g->program->n_ops, sizeof *op_nodes);
-    enum status st = g->ops->measure(g->backend, &limits, &err);
+    enum status st = g->ops->probes->measure(g->backend, &limits, &err);
     if (st == OK) // no figure is made of what did not run
         EXPECT(limits.read_bytes_per_s < 5e14 && limits.flops_per_s < 5e17 && limits.flops_per_s > 5e16);
     if (st == OK)
-        st = g->ops->trace(g->exe, op_us, op_nodes, &err);
+        st = g->ops->probes->trace(g->exe, op_us, op_nodes, &err);
     if (st == OK)
-        st = g->ops->ladder(g->exe, 3, 2, &seconds, &err);
+        st = g->ops->probes->ladder(g->exe, 3, 2, &seconds, &err);
     o->finish[1] = st == OK ? GYRE_LENGTH : GYRE_FAILED;
     snprintf(o->why[1], sizeof o->why[1], "%s", err.text);
     free(op_us);
@@ -81,9 +82,7 @@ static void run(const struct gyre_options *options, bool measures, struct outcom
     }
     if (measures && o->finish[0] == GYRE_LENGTH)
         measure(g, o);
-    struct device_counts counts;
-    g->ops->counts(g->backend, &counts);
-    o->n_lists_left = counts.n_lists_left;
+    o->n_lists_left = report_of(g->ops, g->exe, "host_list_steps_total");
     gyre_close(g);
 }
 

@@ -1,4 +1,4 @@
-/* measure.c - the limits of the card, from kernels that do nothing else: see measure.h and backend_ops.measure.
+/* measure.c - the limits of the card, from kernels that do nothing else: see measure.h and backend_probes.measure.
  *
  * Products: the largest that still fits next to a full cache, by the fastest of the library's algorithms. */
 #include "backend/cuda/device/measure.h"

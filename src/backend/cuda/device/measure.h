@@ -1,4 +1,4 @@
-/* measure.h - what the card can do at best, measured when somebody asks (backend_ops.measure). */
+/* measure.h - what the card can do at best, measured when somebody asks (backend_probes.measure). */
 #pragma once
 
 #include "backend/cuda/kernels.h"

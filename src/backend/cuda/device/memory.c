@@ -66,19 +66,3 @@ int64_t memory_left(const struct backend *b) {
         cudaGetLastError();
     return MAX(that_may_be_taken(total, b->memory_share) - (int64_t)(total - free_bytes), 0);
 }
-
-void cuda_memory(const struct executable *exe, struct device_memory *out) {
-    size_t free_bytes = 0, total = 0;
-    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
-        cudaGetLastError();
-        total = 0; // not known
-    }
-    int64_t screen = exe->backend->screen.head ? exe->backend->screen.n_bytes : 0,
-            near = exe->backend->near.at ? exe->backend->near.n_bytes : 0;
-    *out = (struct device_memory){.weight_copies = exe->backend->weight_bytes - screen - near,
-                                  .head_screen = screen,
-                                  .near_copies = near,
-                                  .step = exe->step_bytes + WORKSPACE_BYTES,
-                                  .total = (int64_t)total,
-                                  .taken = total ? (int64_t)(total - free_bytes) : 0};
-}

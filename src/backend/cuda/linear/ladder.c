@@ -1,4 +1,4 @@
-/* ladder.c - what a step's products take by the library alone (backend_ops.ladder): the bound of an engine that multiplies by cuBLASLt and does
+/* ladder.c - what a step's products take by the library alone (backend_probes.ladder): the bound of an engine that multiplies by cuBLASLt and does
  * nothing else. Each shape's product is timed with up to 32 algorithms that the library proposes, as many as gemm_plan.c times, as nodes of a graph over the weights of up to
  * 16 layers, so that a large model's come from memory; the fastest counts, as often as the program has the shape. No scales a row, no bias, no
  * activation. Overwrites the values of a step; nothing may be in flight. */

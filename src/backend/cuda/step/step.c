@@ -300,17 +300,6 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, stru
     return OK;
 }
 
-void cuda_counts(const struct backend *b, struct device_counts *out) {
-    const volatile struct dcounts *c = b->counts;
-    *out = (struct device_counts){.n_screened = b->n_screened,
-                                  .n_screened_left = (int64_t)c->left,
-                                  .n_screened_paused = (int64_t)c->paused,
-                                  .n_rows_rescaled = (int64_t)c->rows_outside,
-                                  .n_watched = b->n_watched,
-                                  .n_rows_cut = (int64_t)c->rows_cut,
-                                  .n_lists_left = b->n_lists_left};
-}
-
 const struct step_slot *step_collected(const struct executable *exe) { return &exe->slots[(exe->n_collected - 1) % STEPS_IN_FLIGHT]; }
 
 static void take_result(const struct step_slot *slot, int r, struct sample_result *result) {

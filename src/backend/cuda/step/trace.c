@@ -1,5 +1,5 @@
 /* trace.c - how long each op of a step takes, and of how many nodes it is: the step captured once more with an event before every op
- * (backend_ops.trace).
+ * (backend_probes.trace).
  *
  * The plan on the device is that of the step that ran last, so the same rows are computed again, to the same places. Between events nothing
  * starts early, so the sum is more than the step takes; an op that is part of another's kernel shows about a microsecond. */
