@@ -148,7 +148,7 @@ BACKEND ?= cpu
 test-parity: $(BUILD)/tests/test_parity $(if $(filter cuda,$(BACKEND)),cuda)
 	GYRE_TEST_BACKEND=$(BACKEND) GYRE_PLUGINS=$(BUILD) $<
 
-SANITIZED = CC=clang OPT="-O1 -g -fno-omit-frame-pointer" TEST_TIMEOUT=1200
+SANITIZED = CC=clang OPT="-O1 -g -fno-omit-frame-pointer" TEST_TIMEOUT=2400
 asan: build/.setup-dev
 	@$(MAKE) --no-print-directory test VARIANT=asan $(SANITIZED) SAN="-fsanitize=address"
 ubsan: build/.setup-dev

@@ -31,7 +31,7 @@ class Dummies(unittest.TestCase):
             with open(os.path.join(folder, "config.json"), "w") as f:
                 json.dump(config, f)
             p = subprocess.run([GYRE, "run", folder, "--load-format", "dummy", "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1", "--no-chat", "-p", "Once upon", "-n", "6",
-                                "--temperature", "0", "--output", "ids"], capture_output=True, text=True, timeout=120, env=os.environ | {"GYRE_PLUGINS": MACHINE})
+                                "--temperature", "0", "--output", "ids"], capture_output=True, text=True, env=os.environ | {"GYRE_PLUGINS": MACHINE})
             self.assertEqual(p.returncode, 0, p.stderr)
             return p.stdout
 
