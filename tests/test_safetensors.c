@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 #include "file/checkpoint.h"
-#include "file/folder.h"
+#include "base/folder.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 #include "file/checkpoint.h"
 
 #include "base/file.h"
-#include "file/folder.h"
+#include "base/folder.h"
 #include "file/safetensors.h"
 #include "file/shard_index.h"
 

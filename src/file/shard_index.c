@@ -2,7 +2,7 @@
 #include "file/shard_index.h"
 
 #include "base/json.h"
-#include "file/folder.h"
+#include "base/folder.h"
 
 static enum status check_metadata(const json_t *root, const char *path, struct error *err) {
     json_t *metadata;

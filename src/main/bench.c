@@ -26,6 +26,7 @@ static const struct flag flags[] = {
     {"n-tokens", 'n', FLAG_INT, &opt.n_tokens, "N", "Workload", "tokens to generate", .min = 1, .max = 1 << 20},
     {"repeat", 'r', FLAG_INT, &opt.repeat, "N", "Workload", "runs of each; the median is printed", .min = 1, .max = 99},
     {"load-format", 0, FLAG_CHOICE, &opt.load_format, "auto|dummy", "Model", "dummy: random weights in the shapes of config.json"},
+    ALLOW_LINKS_FLAG,
     {"threads", 't', FLAG_INT, &opt.threads, "N", "Device", "threads; 0 is one a processor", .min = 0, .max = 1024},
     {"read-size", 0, FLAG_SIZE, &opt.read_bytes, "BYTES", "Device", "memory to measure the read rate with", .min = 1 << 20, .max = 1e12},
 };

@@ -58,6 +58,7 @@ static const struct flag flags[] = {
     {"num-warmups", 0, FLAG_INT, &opt.n_warmups, "N", "Load", "requests before it, which are not counted", .min = 0, .max = 1 << 20},
     BENCH_DATASET_FLAGS(opt.data),
     {"tokenizer", 0, FLAG_STRING, &opt.tokenizer, "FOLDER", "Dataset", "model folder with the tokenizer; otherwise --model where that is one"},
+    ALLOW_LINKS_FLAG,
     {"ignore-eos", 0, FLAG_BOOL, &opt.ignore_eos, NULL, "Sampling", "answers as long as asked; always so for random prompts"},
     {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Sampling", "otherwise 0", .min = 0, .max = 100},
     {"top-p", 0, FLAG_REAL, &opt.top_p, "P", "Sampling", "only the most probable tokens that together have probability P. This and the next: sent if given", .min = 0, .max = 1},

@@ -14,6 +14,7 @@ static const struct flag flags[] = {
     {"ids", 0, FLAG_IDS, &opt.ids, "1,2,3", "Input", "the token ids"},
     {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input", "JSON lines in, each an array of ids; JSON lines out, each a string or an error"},
     {"skip-special", 0, FLAG_BOOL, &opt.skip_special, NULL, "Tokens", "leave special tokens out of the text"},
+    ALLOW_LINKS_FLAG,
 };
 
 /* Every id must be one of the vocabulary's. */

@@ -22,13 +22,14 @@ struct engine_flags {
 
 /* Rows of a flag table. */
 #define ENGINE_FLAGS(e)                                                                                                               \
-    {"device",                                                                                                                        \
-     0,                                                                                                                               \
-     FLAG_CHOICE,                                                                                                                     \
-     &(e).device,                                                                                                                     \
-     BACKEND_NAMES,                                                                                                                   \
-     "Engine",                                                                                                                        \
-     "what computes; toy makes tokens up and reads no weights, to measure the rest"},                                                 \
+    ALLOW_LINKS_FLAG,                                                                                                                 \
+        {"device",                                                                                                                    \
+         0,                                                                                                                           \
+         FLAG_CHOICE,                                                                                                                 \
+         &(e).device,                                                                                                                 \
+         BACKEND_NAMES,                                                                                                               \
+         "Engine",                                                                                                                    \
+         "what computes; toy makes tokens up and reads no weights, to measure the rest"},                                             \
         {"dtype",                                                                                                                     \
          0,                                                                                                                           \
          FLAG_CHOICE,                                                                                                                 \

@@ -12,6 +12,7 @@ static struct { int64_t tokens; } opt = {.tokens = 512};
 static const struct flag flags[] = {
     {"tokens", 't', FLAG_INT, &opt.tokens, "N", "Output", "show the memory of activations for a step of N tokens", .min = 1,
      .max = 1 << 20},
+    ALLOW_LINKS_FLAG,
 };
 
 static void print_memory(const struct program *p) {

@@ -30,6 +30,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "base/folder.h"
 #include "base/status.h"
 
 enum flag_kind {
@@ -51,6 +52,13 @@ struct flag {
     const char *metavar, *topic, *help;
     double min, max; // for numbers, when min < max
 };
+
+/* The row of every verb that opens a model's files. */
+#define ALLOW_LINKS_FLAG                                                                                                 \
+    {                                                                                                                    \
+        "allow-links", 0, FLAG_BOOL, &folder_allow_links, NULL, "Model",                                                 \
+            "follow links from the model's folder to files anywhere; only for a folder that you made yourself, or trust" \
+    }
 
 struct flag_list {
     const char **items; // [n], owned by the args

@@ -12,6 +12,7 @@ static struct { const char *output; } opt = {.output = "text"};
 
 static const struct flag flags[] = {
     {"output", 0, FLAG_CHOICE, &opt.output, "text|json", "Output", "a table to read, or one JSON object"},
+    ALLOW_LINKS_FLAG,
 };
 
 enum { CACHE_ELEMENT_BYTES = 2 }; // bf16

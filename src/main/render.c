@@ -17,6 +17,7 @@ static const struct flag flags[] = {
     {"file", 'f', FLAG_STRING, &opt.file, "REQUEST", "Input", "JSON with messages, tools and other variables; - is standard input"},
     {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input", "JSON lines in, each a request; JSON lines out, each a string or an error"},
     {"now", 0, FLAG_STRING, &opt.now, "'YYYY-MM-DD HH:MM:SS'", "Input", "what strftime_now tells the template instead of the time"},
+    ALLOW_LINKS_FLAG,
 };
 
 struct job {

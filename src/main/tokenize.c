@@ -21,6 +21,7 @@ static const struct flag flags[] = {
     {"special", 0, FLAG_BOOL, &opt.special, NULL, "Tokens", "add what the vocabulary puts around a text: BOS, EOS, [CLS] ..."},
     {"parse-special", 0, FLAG_BOOL, &opt.parse_special, NULL, "Tokens", "special tokens written in the text become their ids"},
     {"output", 0, FLAG_CHOICE, &opt.output, "ids|pieces|count", "Output", "what to print"},
+    ALLOW_LINKS_FLAG,
 };
 
 struct job {

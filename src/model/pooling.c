@@ -2,11 +2,12 @@
 #include "model/pooling.h"
 
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/json.h"
 
 #include <string.h>
 
-enum { PATH_BYTES = 4096, MAX_FILE = 1 << 20 };
+enum { MAX_FILE = 1 << 20 };
 
 /* {"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": false, ...}: exactly one of them is true. */
 static enum status read_modes(const json_t *config, const char *path, enum gyre_pooling *out, struct error *err) {
@@ -30,12 +31,12 @@ static enum status read_modes(const json_t *config, const char *path, enum gyre_
 }
 
 static enum status read_pooling_module(const char *folder, const char *module, enum gyre_pooling *out, struct error *err) {
-    char name[PATH_BYTES], path[PATH_BYTES];
+    char name[FOLDER_PATH_BYTES], path[FOLDER_PATH_BYTES];
     json_t *config;
-    if (!*module || strchr(module, '/') || module[0] == '.')
+    if (!folder_name_is_plain(module))
         return fail(err, ERR_FORMAT, "%s/modules.json: path \"%s\" is no name of a folder", folder, module);
     TRY(path_join(name, sizeof name, module, "config.json", err));
-    TRY(path_join(path, sizeof path, folder, name, err));
+    TRY(folder_file(folder, name, path, err));
     TRY(jv_load(path, MAX_FILE, 0, &config, err));
     enum status st = json_is_object(config) ? read_modes(config, path, out, err) : fail(err, ERR_FORMAT, "%s: must be an object", path);
     json_decref(config);
@@ -61,13 +62,14 @@ static enum status read_module(const char *folder, const char *path, const json_
 }
 
 enum status pooling_read(const char *folder, enum gyre_pooling *pooling, bool *normalize, struct error *err) {
-    char path[PATH_BYTES];
+    char path[FOLDER_PATH_BYTES];
     json_t *modules, *module;
     size_t i;
+    bool found;
     *pooling = GYRE_POOL_LAST;
     *normalize = true;
-    TRY(path_join(path, sizeof path, folder, "modules.json", err));
-    if (!file_exists(path))
+    TRY(folder_find(folder, "modules.json", path, &found, err));
+    if (!found)
         return OK;
     *normalize = false;
     TRY(jv_load(path, MAX_FILE, 0, &modules, err));

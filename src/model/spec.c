@@ -3,7 +3,7 @@
 #include "model/spec.h"
 
 #include "base/file.h"
-#include "file/folder.h"
+#include "base/folder.h"
 #include "model/spec_read.h"
 
 #include <math.h>
@@ -356,9 +356,10 @@ static enum status read_beside(struct spec_reader *r, const char *dir, const cha
                                enum status (*read)(struct spec_reader *r, const json_t *root, const char *where)) {
     char path[FOLDER_PATH_BYTES];
     json_t *root;
-    if (!folder_has(dir, name))
+    bool found;
+    TRY(folder_find(dir, name, path, &found, r->err));
+    if (!found)
         return OK;
-    TRY(folder_file(dir, name, path, r->err));
     TRY(jv_load(path, max_config_bytes, 0, &root, r->err));
     enum status st = read(r, root, path);
     json_decref(root);

@@ -3,10 +3,11 @@
 
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/folder.h"
 
 #include <stdlib.h>
 
-enum { MAX_TEMPLATE_BYTES = 4 << 20, MAX_CONFIG_BYTES = 64 << 20, PATH_BYTES = 4096, MAX_TOKENS = 32 };
+enum { MAX_TEMPLATE_BYTES = 4 << 20, MAX_CONFIG_BYTES = 64 << 20, MAX_TOKENS = 32 };
 
 struct chat_template {
     struct arena arena;
@@ -49,10 +50,11 @@ static enum status take_tokens(struct chat_template *t, const json_t *config, co
 
 /* *out is NULL when the file is not there. */
 static enum status load_if_there(const char *folder, const char *name, json_t **out, struct error *err) {
-    char path[PATH_BYTES];
+    char path[FOLDER_PATH_BYTES];
+    bool found;
     *out = NULL;
-    TRY(path_join(path, sizeof path, folder, name, err));
-    if (!file_exists(path))
+    TRY(folder_find(folder, name, path, &found, err));
+    if (!found)
         return OK;
     TRY(jv_load(path, MAX_CONFIG_BYTES, JV_ALLOW_DUPLICATES, out, err));
     if (json_is_object(*out))
@@ -116,16 +118,18 @@ static bool has_template(const json_t *config) {
 }
 
 static enum status parse_jinja_files(struct chat_template *t, const char *folder, const char *path, struct error *err) {
-    char with_tools[PATH_BYTES];
+    char with_tools[FOLDER_PATH_BYTES];
+    bool found;
     TRY(parse_file(path, &t->usual, err));
-    TRY(path_join(with_tools, sizeof with_tools, folder, "additional_chat_templates/tool_use.jinja", err));
-    return file_exists(with_tools) ? parse_file(with_tools, &t->with_tools, err) : OK;
+    TRY(folder_find(folder, "additional_chat_templates/tool_use.jinja", with_tools, &found, err));
+    return found ? parse_file(with_tools, &t->with_tools, err) : OK;
 }
 
 static enum status find_templates(struct chat_template *t, const json_t *tokenizer_config, const char *folder, struct error *err) {
-    char path[PATH_BYTES];
-    TRY(path_join(path, sizeof path, folder, "chat_template.jinja", err));
-    if (file_exists(path))
+    char path[FOLDER_PATH_BYTES];
+    bool found;
+    TRY(folder_find(folder, "chat_template.jinja", path, &found, err));
+    if (found)
         return parse_jinja_files(t, folder, path, err);
     json_t *config;
     TRY(load_if_there(folder, "chat_template.json", &config, err));
@@ -164,9 +168,8 @@ enum status chat_template_open(const char *path, struct chat_template **out, str
 
 bool chat_template_exists(const char *folder) {
     static const char *const files[] = {"chat_template.jinja", "chat_template.json"};
-    char path[PATH_BYTES];
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
-        if (path_join(path, sizeof path, folder, files[i], NULL) == OK && file_exists(path))
+        if (folder_has(folder, files[i]))
             return true;
     json_t *config = NULL;
     bool found = load_if_there(folder, "tokenizer_config.json", &config, NULL) == OK && has_template(config);

@@ -4,6 +4,7 @@
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"
+#include "base/folder.h"
 #include "text/base64.h"
 
 #include <dirent.h>
@@ -61,20 +62,20 @@ static enum status split_path(const char *path, char folder[static PATH_MAX], ch
     return OK;
 }
 
-static enum status find_pattern(const char *folder, const char *stem, char path[static PATH_MAX], struct error *err) {
+static enum status find_pattern(const char *folder, const char *stem, char path[static FOLDER_PATH_BYTES], struct error *err) {
     char name[PATH_MAX + 16];
+    bool found;
     snprintf(name, sizeof name, "%s.pattern.txt", stem);
-    TRY(path_join(path, PATH_MAX, folder, name, err));
-    if (file_exists(path))
-        return OK;
-    TRY(path_join(path, PATH_MAX, folder, "pattern.txt", err));
-    if (file_exists(path))
+    TRY(folder_find(folder, name, path, &found, err));
+    if (!found)
+        TRY(folder_find(folder, "pattern.txt", path, &found, err));
+    if (found)
         return OK;
     return fail(err, ERR_IO, "%s: %s.tiktoken needs its splitting pattern in %s or pattern.txt beside it", folder, stem, name);
 }
 
 static enum status read_pattern(struct tokenizer *t, const char *folder, const char *stem, struct error *err) {
-    char path[PATH_MAX];
+    char path[FOLDER_PATH_BYTES];
     TRY(find_pattern(folder, stem, path, err));
     struct buf text = {0};
     struct pattern pattern;
@@ -92,9 +93,10 @@ static enum status read_pattern(struct tokenizer *t, const char *folder, const c
 }
 
 /* tokenizer_config.json, or the one file whose name ends so; path is empty when there is none. */
-static enum status find_config(const char *folder, char path[static PATH_MAX], struct error *err) {
-    TRY(path_join(path, PATH_MAX, folder, "tokenizer_config.json", err));
-    if (file_exists(path))
+static enum status find_config(const char *folder, char path[static FOLDER_PATH_BYTES], struct error *err) {
+    bool found;
+    TRY(folder_find(folder, "tokenizer_config.json", path, &found, err));
+    if (found)
         return OK;
     path[0] = '\0';
     DIR *dir = opendir(folder);
@@ -102,7 +104,7 @@ static enum status find_config(const char *folder, char path[static PATH_MAX], s
     size_t n = 0;
     for (struct dirent *entry; dir && st == OK && (entry = readdir(dir));)
         if (str_ends(str_of(entry->d_name), STR("_tokenizer_config.json")) && n++ == 0)
-            st = path_join(path, PATH_MAX, folder, entry->d_name, err);
+            st = folder_file(folder, entry->d_name, path, err);
     if (dir)
         closedir(dir);
     TRY(st);
@@ -110,7 +112,7 @@ static enum status find_config(const char *folder, char path[static PATH_MAX], s
 }
 
 enum status tokenizer_read_tiktoken(struct tokenizer *t, const char *path, struct error *err) {
-    char folder[PATH_MAX], stem[PATH_MAX], config[PATH_MAX];
+    char folder[PATH_MAX], stem[PATH_MAX], config[FOLDER_PATH_BYTES];
     struct file_map map;
     TRY(file_map_open(&map, path, FILE_MAX_BYTES, err));
     enum status st = read_ranks(t, (struct str){map.bytes, map.n_bytes}, path, err);

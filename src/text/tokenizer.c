@@ -2,9 +2,9 @@
 #include "text/tokenizer_parts.h"
 
 #include "base/file.h"
+#include "base/folder.h"
 
 #include <dirent.h>
-#include <limits.h>
 #include <stdio.h>
 
 enum { ADDED_TOKEN_MAX_BYTES = 4096 };
@@ -63,39 +63,39 @@ static enum status read_file(struct tokenizer *t, const char *path, struct error
 }
 
 /* How many *.tiktoken a folder has; the first one found goes into path. */
-static enum status find_ranks(const char *folder, char path[static PATH_MAX], size_t *n, struct error *err) {
+static enum status find_ranks(const char *folder, char path[static FOLDER_PATH_BYTES], size_t *n, struct error *err) {
     DIR *dir = opendir(folder);
     enum status st = OK;
     *n = 0;
     for (struct dirent *entry; dir && st == OK && (entry = readdir(dir));)
         if (has_suffix(entry->d_name, ".tiktoken") && (*n)++ == 0)
-            st = path_join(path, PATH_MAX, folder, entry->d_name, err);
+            st = folder_file(folder, entry->d_name, path, err);
     if (dir)
         closedir(dir);
     return st;
 }
 
 /* The folder's tokenizer but for ranks; *found is false when there is none. */
-static enum status find_file(const char *folder, char path[static PATH_MAX], bool *found, struct error *err) {
+static enum status find_file(const char *folder, char path[static FOLDER_PATH_BYTES], bool *found, struct error *err) {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
     *found = false;
-    for (size_t i = 0; i < ARRAY_LEN(names) && !*found; i++) {
-        TRY(path_join(path, PATH_MAX, folder, names[i], err));
-        *found = file_exists(path);
-    }
+    for (size_t i = 0; i < ARRAY_LEN(names) && !*found; i++)
+        TRY(folder_find(folder, names[i], path, found, err));
     return OK;
 }
 
 bool tokenizer_in_folder(const char *folder) {
-    char path[PATH_MAX];
+    char path[FOLDER_PATH_BYTES];
     struct error err;
     bool found;
     size_t n_ranks;
-    return find_file(folder, path, &found, &err) == OK && (found || (find_ranks(folder, path, &n_ranks, &err) == OK && n_ranks > 0));
+    if (find_file(folder, path, &found, &err) != OK || found)
+        return true; // what is refused is there
+    return find_ranks(folder, path, &n_ranks, &err) != OK || n_ranks > 0;
 }
 
 static enum status read_folder(struct tokenizer *t, const char *folder, struct error *err) {
-    char path[PATH_MAX];
+    char path[FOLDER_PATH_BYTES];
     bool found;
     size_t n_ranks;
     TRY(find_file(folder, path, &found, err));
@@ -106,8 +106,8 @@ static enum status read_folder(struct tokenizer *t, const char *folder, struct e
         return tokenizer_read_tiktoken(t, path, err);
     }
     TRY(read_file(t, path, err));
-    TRY(path_join(path, sizeof path, folder, "tokenizer_config.json", err));
-    return file_exists(path) ? tokenizer_read_config(t, path, err) : OK;
+    TRY(folder_find(folder, "tokenizer_config.json", path, &found, err));
+    return found ? tokenizer_read_config(t, path, err) : OK;
 }
 
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err) {
