@@ -114,16 +114,98 @@ static void every_string_survives_writing_and_reading(void **state) {
     }
 }
 
-static void an_integer_past_64_bits_makes_all_numbers_real(void **state) {
+static void an_integer_past_64_bits_changes_no_other_number(void **state) {
     (void)state;
     struct error err = {0};
     json_t *value;
-    EXPECT_OK(jv_parse(STR("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 7}"), "x", 0, &value, &err), err);
+    EXPECT_OK(jv_parse(STR("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 7, \"ids\": [-1, 1.5, -9223372036854775808]}"),
+                       "x", 0, &value, &err),
+              err);
+    const json_t *ids = json_object_get(value, "ids");
+    EXPECT(json_is_integer(json_object_get(value, "n")) && json_is_integer(json_array_get(ids, 0)));
+    EXPECT(json_is_real(json_array_get(ids, 1)) && json_integer_value(json_array_get(ids, 2)) == INT64_MIN);
+    EXPECT(json_real_value(json_object_get(value, "model_max_length")) == 1e30);
     int64_t n;
-    EXPECT_OK(jv_int(value, "x", "n", 0, 10, &n, &err), err);
-    EXPECT_EQ(n, 7);
     EXPECT_EQ(jv_int(value, "x", "model_max_length", 0, INT64_MAX, &n, &err), ERR_FORMAT);
+    EXPECT(strstr(err.text, "\"model_max_length\" is too large") != NULL);
     json_decref(value);
+}
+
+static void the_edges_of_64_bits_are_told_from_what_is_past_them(void **state) {
+    (void)state;
+    struct error err = {0};
+    static const struct edge {
+        const char *text, *why;
+        int64_t n;
+    } edges[] = {
+        {"{\"n\":9223372036854775807}", NULL, INT64_MAX}, {"{\"n\":-9223372036854775808}", NULL, INT64_MIN},
+        {"{\"n\":9223372036854775808}", "too large", 0},  {"{\"n\":-9223372036854777856}", "too small", 0},
+        {"{\"n\":1e18}", NULL, 1000000000000000000},      {"{\"n\":1e19}", "too large", 0},
+        {"{\"n\":1.5}", "it must be an integer", 0},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(edges); i++) {
+        json_t *value;
+        int64_t n = 0;
+        EXPECT_OK(jv_parse(str_of(edges[i].text), "x", 0, &value, &err), err);
+        enum status st = jv_int(value, "x", "n", INT64_MIN, INT64_MAX, &n, &err);
+        if (edges[i].why ? st != ERR_FORMAT || !strstr(err.text, edges[i].why) : st != OK || n != edges[i].n)
+            fail_msg("%s: %lld, %s", edges[i].text, (long long)n, err.text);
+        json_decref(value);
+    }
+}
+
+/* What the values of a text take is counted before they are made: the text of a stranger may be 90 times shorter. */
+static void what_values_take_is_bounded(void **state) {
+    (void)state;
+    static const char *const units[] = {"{}", "[]", "0", "\"\"", "{\"a\":0}", "true", "[[]]"};
+    enum { MOST = 1 << 20 };
+    for (size_t u = 0; u < ARRAY_LEN(units); u++) {
+        struct error err = {0};
+        json_t *value;
+        struct buf text = {0};
+        buf_push(&text, '[');
+        for (int i = 0; i < 100000; i++)
+            buf_printf(&text, "%s%s", i ? "," : "", units[u]);
+        buf_push(&text, ']');
+        EXPECT_EQ(jv_parse_within(buf_view(&text), "x", 0, MOST, &value, &err), ERR_LIMIT);
+        EXPECT(value == NULL && strstr(err.text, "more than 1 MiB of memory") != NULL);
+        EXPECT_OK(jv_parse_within(buf_view(&text), "x", 0, 100 * MOST, &value, &err), err);
+        json_decref(value);
+        buf_release(&text);
+    }
+}
+
+static void a_long_string_counts_as_one_value(void **state) {
+    (void)state;
+    struct error err = {0};
+    json_t *value;
+    struct buf text = {0};
+    buf_push(&text, '"');
+    for (int i = 0; i < 1 << 20; i++)
+        buf_push(&text, 'a');
+    buf_push(&text, '"');
+    EXPECT_OK(jv_parse_within(buf_view(&text), "x", 0, 1 << 10, &value, &err), err);
+    EXPECT_EQ(json_string_length(value), 1 << 20);
+    json_decref(value);
+    buf_release(&text);
+}
+
+static void *no_memory(size_t n_bytes) {
+    (void)n_bytes;
+    return NULL;
+}
+
+static void missing_memory_is_no_fault_of_the_text(void **state) {
+    (void)state;
+    static const char *const texts[] = {"1", "1.5", "\"a\"", "[]", "{}", "18446744073709551615"};
+    json_set_alloc_funcs(no_memory, free);
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        struct error err = {0};
+        json_t *value;
+        EXPECT_EQ(jv_parse(str_of(texts[i]), "x", 0, &value, &err), ERR_MEMORY);
+        EXPECT_STR(err.text, "x: there is no memory for the values of its JSON");
+    }
+    json_set_alloc_funcs(malloc, free);
 }
 
 int main(void) {
@@ -135,7 +217,11 @@ int main(void) {
         cmocka_unit_test(depth_is_bounded),
         cmocka_unit_test(an_oversized_file_is_refused_unread),
         cmocka_unit_test(every_string_survives_writing_and_reading),
-        cmocka_unit_test(an_integer_past_64_bits_makes_all_numbers_real),
+        cmocka_unit_test(an_integer_past_64_bits_changes_no_other_number),
+        cmocka_unit_test(the_edges_of_64_bits_are_told_from_what_is_past_them),
+        cmocka_unit_test(what_values_take_is_bounded),
+        cmocka_unit_test(a_long_string_counts_as_one_value),
+        cmocka_unit_test(missing_memory_is_no_fault_of_the_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,20 +6,7 @@
 #include <math.h>
 
 enum status jv_parse(struct str text, const char *where, int flags, json_t **out, struct error *err) {
-    json_error_t je;
-    *out = NULL;
-    // jansson takes a NUL right after a number for the end of the text.
-    if (text.len && memchr(text.ptr, '\0', text.len))
-        return fail(err, ERR_FORMAT, "%s: not valid JSON: it holds a NUL byte", where);
-    size_t jansson_flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
-    if (!(flags & JV_ALLOW_DUPLICATES))
-        jansson_flags |= JSON_REJECT_DUPLICATES;
-    *out = json_loadb(text.ptr ? text.ptr : "", text.len, jansson_flags, &je);
-    if (!*out && json_error_code(&je) == json_error_numeric_overflow)
-        *out = json_loadb(text.ptr, text.len, jansson_flags | JSON_DECODE_INT_AS_REAL, &je);
-    if (!*out)
-        return fail(err, ERR_FORMAT, "%s: not valid JSON: %s (line %d, column %d)", where, je.text, je.line, je.column);
-    return OK;
+    return jv_parse_within(text, where, flags, JV_MAX_BYTES, out, err);
 }
 
 enum status jv_load(const char *path, size_t max_bytes, int flags, json_t **out, struct error *err) {
@@ -62,8 +49,12 @@ enum status jv_int(const json_t *obj, const char *where, const char *key, int64_
     int64_t n;
     if (json_is_integer(v)) {
         n = json_integer_value(v);
-    } else if (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)) && fabs(json_real_value(v)) < 9e15) {
-        n = (int64_t)json_real_value(v);
+    } else if (json_is_real(v) && json_real_value(v) == floor(json_real_value(v))) {
+        double f = json_real_value(v);
+        if (f < -0x1p63 || f >= 0x1p63)
+            return fail(err, ERR_FORMAT, "%s: \"%s\" is too %s, it must be between %lld and %lld", where, key, f < 0 ? "small" : "large",
+                        (long long)min, (long long)max);
+        n = (int64_t)f;
     } else {
         return wrong_type(where, key, v, "an integer", err);
     }

@@ -4,10 +4,13 @@
  * loading with bounds and typed getters whose failure is a sentence. `where` in every getter is what
  * the user knows the value by, usually the file's path.
  *
- * Numbers: integers are 64-bit; anything with a '.' or exponent is a real. A text with an integer past that (the
- * model_max_length of many tokenizer_config.json files is 10^30) has reals only, which jv_int takes where they are
- * whole. Objects keep their order.
- * Depth is limited to JSON_PARSER_MAX_DEPTH (2048) by jansson. */
+ * Numbers: integers are 64-bit; anything with a '.' or exponent is a real, and so is an integer past that (the
+ * model_max_length of many tokenizer_config.json files is 10^30). jv_int takes a real that is whole and fits. Objects keep
+ * their order.
+ *
+ * Bounds: depth is limited to JSON_READER_DEPTH, and what the values take of memory beside the bytes of strings to
+ * JV_MAX_BYTES, or to what the caller says: 3 bytes of a text, `{},`, become 270.
+ */
 #pragma once
 
 #include "base/status.h"
@@ -19,8 +22,14 @@ enum jv_flags {
     JV_ALLOW_DUPLICATES = 1, // the last of two equal keys wins, as in browsers; otherwise an error
 };
 
-/* Parses one JSON text (any type at the root). On success *out is owned by the caller (json_decref). */
+enum { JV_MAX_BYTES = 256 << 20 }; // about 5 million numbers, or 900,000 objects
+
+/* Parses one JSON text (any type at the root). On success *out is owned by the caller (json_decref). ERR_FORMAT for a text
+ * that is not JSON, with its line and column; ERR_LIMIT for too many values; ERR_MEMORY where there was none for them. */
 enum status jv_parse(struct str text, const char *where, int flags, json_t **out, struct error *err);
+
+/* The same where the values may take max_bytes. */
+enum status jv_parse_within(struct str text, const char *where, int flags, size_t max_bytes, json_t **out, struct error *err);
 
 /* Reads and parses a file of at most max_bytes. */
 enum status jv_load(const char *path, size_t max_bytes, int flags, json_t **out, struct error *err);

@@ -10,11 +10,16 @@ void json_reader_init(struct json_reader *r, struct str text, const char *where)
 
 void json_reader_release(struct json_reader *r) { buf_release(&r->unescaped); }
 
-static enum status __attribute__((cold)) complain(const struct json_reader *r, const char *what, struct error *err) {
+enum status json_complain(const struct json_reader *r, const char *what, struct error *err) {
     size_t line = 1;
-    for (const char *p = r->begin; p < r->at; p++)
-        line += *p == '\n';
-    return fail(err, ERR_FORMAT, "%s: not valid JSON: %s (line %zu)", r->where, what, line);
+    const char *begin = r->begin; // of the line
+    for (const char *p = r->begin; p < r->at; p++) {
+        if (*p != '\n')
+            continue;
+        line++;
+        begin = p + 1;
+    }
+    return fail(err, ERR_FORMAT, "%s: not valid JSON: %s (line %zu, column %zu)", r->where, what, line, (size_t)(r->at - begin) + 1);
 }
 
 static inline void skip_space(struct json_reader *r) {
@@ -25,7 +30,7 @@ static inline void skip_space(struct json_reader *r) {
 enum status json_peek_kind(struct json_reader *r, enum json_kind *kind, struct error *err) {
     skip_space(r);
     if (r->at == r->end)
-        return complain(r, "the text ends where a value must be", err);
+        return json_complain(r, "the text ends where a value must be", err);
     switch (*r->at) {
     case '{': *kind = JSON_KIND_OBJECT; return OK;
     case '[': *kind = JSON_KIND_ARRAY; return OK;
@@ -36,7 +41,7 @@ enum status json_peek_kind(struct json_reader *r, enum json_kind *kind, struct e
     case '-': *kind = JSON_KIND_NUMBER; return OK;
     default:
         if (*r->at < '0' || *r->at > '9')
-            return complain(r, "a value must be here", err);
+            return json_complain(r, "a value must be here", err);
         *kind = JSON_KIND_NUMBER;
         return OK;
     }
@@ -45,7 +50,7 @@ enum status json_peek_kind(struct json_reader *r, enum json_kind *kind, struct e
 static enum status enter(struct json_reader *r, char bracket, const char *wanted, struct error *err) {
     skip_space(r);
     if (r->at == r->end || *r->at != bracket)
-        return complain(r, wanted, err);
+        return json_complain(r, wanted, err);
     r->at++;
     r->first = true;
     return OK;
@@ -66,7 +71,7 @@ static enum status next(struct json_reader *r, char closing, bool *more, struct 
     }
     if (!r->first) {
         if (r->at == r->end || *r->at != ',')
-            return complain(r, closing == '}' ? "a comma or } must be here" : "a comma or ] must be here", err);
+            return json_complain(r, closing == '}' ? "a comma or } must be here" : "a comma or ] must be here", err);
         r->at++;
     }
     r->first = false;
@@ -82,7 +87,7 @@ enum status json_next_key(struct json_reader *r, struct str *key, bool *more, st
     TRY(json_take_string(r, key, err));
     skip_space(r);
     if (r->at == r->end || *r->at != ':')
-        return complain(r, "a colon must be here", err);
+        return json_complain(r, "a colon must be here", err);
     r->at++;
     return OK;
 }
@@ -112,17 +117,17 @@ static int32_t take_hex4(struct json_reader *r) {
 static enum status take_unicode_escape(struct json_reader *r, struct error *err) {
     int32_t cp = take_hex4(r);
     if (cp < 0)
-        return complain(r, "\\u needs four hexadecimal digits", err);
+        return json_complain(r, "\\u needs four hexadecimal digits", err);
     if (cp >= 0xD800 && cp <= 0xDBFF) {
         if (r->end - r->at < 2 || r->at[0] != '\\' || r->at[1] != 'u')
-            return complain(r, "half of a surrogate pair", err);
+            return json_complain(r, "half of a surrogate pair", err);
         r->at += 2;
         int32_t low = take_hex4(r);
         if (low < 0xDC00 || low > 0xDFFF)
-            return complain(r, "half of a surrogate pair", err);
+            return json_complain(r, "half of a surrogate pair", err);
         cp = 0x10000 + ((cp - 0xD800) << 10) + (low - 0xDC00);
     } else if (cp >= 0xDC00 && cp <= 0xDFFF) {
-        return complain(r, "half of a surrogate pair", err);
+        return json_complain(r, "half of a surrogate pair", err);
     }
     char utf8[4];
     buf_append(&r->unescaped, utf8, (size_t)utf8_encode((uint32_t)cp, utf8));
@@ -132,7 +137,7 @@ static enum status take_unicode_escape(struct json_reader *r, struct error *err)
 /* The character after a backslash. */
 static enum status take_escape(struct json_reader *r, struct error *err) {
     if (r->at == r->end)
-        return complain(r, "the text ends inside a string", err);
+        return json_complain(r, "the text ends inside a string", err);
     char c = *r->at++;
     switch (c) {
     case '"':
@@ -144,7 +149,7 @@ static enum status take_escape(struct json_reader *r, struct error *err) {
     case 'r': buf_push(&r->unescaped, '\r'); return OK;
     case 't': buf_push(&r->unescaped, '\t'); return OK;
     case 'u': return take_unicode_escape(r, err);
-    default: return complain(r, "no such escape in a string", err);
+    default: return json_complain(r, "no such escape in a string", err);
     }
 }
 
@@ -155,7 +160,7 @@ static enum status skip_plain(struct json_reader *r, struct error *err) {
         if (c == '"' || c == '\\')
             return OK;
         if (c < 0x20)
-            return complain(r, "a control character inside a string", err);
+            return json_complain(r, "a control character inside a string", err);
         if (c < 0x80) {
             r->at++;
             continue;
@@ -163,10 +168,10 @@ static enum status skip_plain(struct json_reader *r, struct error *err) {
         int32_t cp;
         int n = utf8_decode(r->at, (size_t)(r->end - r->at), &cp);
         if (cp < 0)
-            return complain(r, "a string is not UTF-8", err);
+            return json_complain(r, "a string is not UTF-8", err);
         r->at += n;
     }
-    return complain(r, "the text ends inside a string", err);
+    return json_complain(r, "the text ends inside a string", err);
 }
 
 enum status json_take_string(struct json_reader *r, struct str *out, struct error *err) {
@@ -200,20 +205,20 @@ static size_t count_digits(const struct json_reader *r, const char *p) {
 }
 
 /* Checks the grammar of a number and moves over it. */
-static enum status take_number(struct json_reader *r, struct str *span, bool *integral, struct error *err) {
+static enum status take_digits(struct json_reader *r, struct str *span, bool *integral, struct error *err) {
     skip_space(r);
     const char *begin = r->at, *p = begin;
     p += p < r->end && *p == '-';
     size_t n = count_digits(r, p);
     if (n == 0 || (n > 1 && *p == '0'))
-        return complain(r, "a number must be here", err);
+        return json_complain(r, "a number must be here", err);
     p += n;
     *integral = true;
     if (p < r->end && *p == '.') {
         *integral = false;
         n = count_digits(r, ++p);
         if (n == 0)
-            return complain(r, "a number needs digits after its point", err);
+            return json_complain(r, "a number needs digits after its point", err);
         p += n;
     }
     if (p < r->end && (*p == 'e' || *p == 'E')) {
@@ -222,7 +227,7 @@ static enum status take_number(struct json_reader *r, struct str *span, bool *in
         p += p < r->end && (*p == '+' || *p == '-');
         n = count_digits(r, p);
         if (n == 0)
-            return complain(r, "a number needs digits in its exponent", err);
+            return json_complain(r, "a number needs digits in its exponent", err);
         p += n;
     }
     r->at = p;
@@ -230,42 +235,56 @@ static enum status take_number(struct json_reader *r, struct str *span, bool *in
     return OK;
 }
 
+/* False when it does not fit. */
+static bool int_of(struct str digits, int64_t *out) {
+    bool negative = digits.ptr[0] == '-';
+    int64_t value = 0;
+    for (size_t i = negative; i < digits.len; i++) {
+        int digit = digits.ptr[i] - '0';
+        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, negative ? -digit : digit, &value))
+            return false;
+    }
+    *out = value;
+    return true;
+}
+
+static enum status real_of(const struct json_reader *r, struct str span, double *out, struct error *err) {
+    char digits[512];
+    if (span.len >= sizeof digits)
+        return json_complain(r, "a number has more than 500 digits", err);
+    memcpy(digits, span.ptr, span.len);
+    digits[span.len] = '\0';
+    *out = strtod(digits, NULL);
+    return isfinite(*out) ? OK : json_complain(r, "a number is out of range", err);
+}
+
 enum status json_take_int(struct json_reader *r, int64_t *out, struct error *err) {
     struct str span;
     bool integral;
-    TRY(take_number(r, &span, &integral, err));
+    TRY(take_digits(r, &span, &integral, err));
     if (!integral)
-        return complain(r, "an integer must be here", err);
-    bool negative = span.ptr[0] == '-';
-    int64_t value = 0;
-    for (size_t i = negative; i < span.len; i++) {
-        int digit = span.ptr[i] - '0';
-        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, negative ? -digit : digit, &value))
-            return complain(r, "an integer does not fit into 64 bits", err);
-    }
-    *out = value;
-    return OK;
+        return json_complain(r, "an integer must be here", err);
+    return int_of(span, out) ? OK : json_complain(r, "an integer does not fit into 64 bits", err);
 }
 
 enum status json_take_real(struct json_reader *r, double *out, struct error *err) {
     struct str span;
     bool integral;
-    TRY(take_number(r, &span, &integral, err));
-    char digits[512];
-    if (span.len >= sizeof digits)
-        return complain(r, "a number has more than 500 digits", err);
-    memcpy(digits, span.ptr, span.len);
-    digits[span.len] = '\0';
-    *out = strtod(digits, NULL);
-    if (!isfinite(*out))
-        return complain(r, "a number is out of range", err);
-    return OK;
+    TRY(take_digits(r, &span, &integral, err));
+    return real_of(r, span, out, err);
+}
+
+enum status json_take_number(struct json_reader *r, struct json_number *out, struct error *err) {
+    struct str span;
+    TRY(take_digits(r, &span, &out->is_int, err));
+    out->is_int = out->is_int && int_of(span, &out->i);
+    return out->is_int ? OK : real_of(r, span, &out->f, err);
 }
 
 static enum status take_word(struct json_reader *r, struct str word, struct error *err) {
     skip_space(r);
     if (!str_starts((struct str){r->at, (size_t)(r->end - r->at)}, word))
-        return complain(r, "a value must be here", err);
+        return json_complain(r, "a value must be here", err);
     r->at += word.len;
     return OK;
 }
@@ -287,7 +306,7 @@ static enum status skip_scalar(struct json_reader *r, enum json_kind kind, struc
     bool integral;
     switch (kind) {
     case JSON_KIND_STRING: return skip_string(r, err);
-    case JSON_KIND_NUMBER: return take_number(r, &span, &integral, err);
+    case JSON_KIND_NUMBER: return take_digits(r, &span, &integral, err);
     case JSON_KIND_TRUE: return take_word(r, STR("true"), err);
     case JSON_KIND_FALSE: return take_word(r, STR("false"), err);
     default: return take_word(r, STR("null"), err);
@@ -301,7 +320,7 @@ static enum status skip_into(struct json_reader *r, bool in_object[], int *depth
     if (kind != JSON_KIND_OBJECT && kind != JSON_KIND_ARRAY)
         return skip_scalar(r, kind, err);
     if (*depth == JSON_READER_DEPTH)
-        return complain(r, "nested too deeply", err);
+        return json_complain(r, "nested too deeply", err);
     in_object[(*depth)++] = kind == JSON_KIND_OBJECT;
     r->at++;
     r->first = true;
@@ -331,5 +350,5 @@ enum status json_skip(struct json_reader *r, struct str *span, struct error *err
 
 enum status json_expect_end(struct json_reader *r, struct error *err) {
     skip_space(r);
-    return r->at == r->end ? OK : complain(r, "more after the end of the value", err);
+    return r->at == r->end ? OK : json_complain(r, "more after the end of the value", err);
 }

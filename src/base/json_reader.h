@@ -18,7 +18,7 @@
 #include "base/buf.h"
 #include "base/status.h"
 
-enum { JSON_READER_DEPTH = 512 };
+enum { JSON_READER_DEPTH = 2048 };
 
 enum json_kind { JSON_KIND_OBJECT, JSON_KIND_ARRAY, JSON_KIND_STRING, JSON_KIND_NUMBER, JSON_KIND_TRUE, JSON_KIND_FALSE, JSON_KIND_NULL };
 
@@ -47,10 +47,23 @@ enum status json_next_item(struct json_reader *r, bool *more, struct error *err)
 enum status json_take_string(struct json_reader *r, struct str *out, struct error *err);
 enum status json_take_int(struct json_reader *r, int64_t *out, struct error *err);
 enum status json_take_real(struct json_reader *r, double *out, struct error *err);
+
+/* An integer where it is written as one and fits into 64 bits, else a real. */
+struct json_number {
+    bool is_int;
+    union {
+        int64_t i;
+        double f;
+    };
+};
+enum status json_take_number(struct json_reader *r, struct json_number *out, struct error *err);
 enum status json_take_bool(struct json_reader *r, bool *out, struct error *err);
 
 /* Passes over one whole value, checking it; *span (may be NULL) is its text. */
 enum status json_skip(struct json_reader *r, struct str *span, struct error *err);
+
+/* ERR_FORMAT with the sentence "where: not valid JSON: what (line, column)": for what a caller finds wrong at this place. */
+enum status json_complain(const struct json_reader *r, const char *what, struct error *err) __attribute__((cold));
 
 /* Nothing but white space may be left. */
 enum status json_expect_end(struct json_reader *r, struct error *err);

@@ -5,6 +5,7 @@
  * is normally sent after the body was read and dropped, as a client that is still sending would lose it to a reset. */
 #include "http/internal.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -28,6 +29,12 @@ void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd) {
     return x;
 }
 
+/* What a large body became lay in many small pieces, which glibc keeps. */
+static void give_memory_back(size_t n_body_bytes) {
+    if (n_body_bytes >= 1u << 20)
+        malloc_trim(0);
+}
+
 static void exchange_free(struct exchange *x) {
     struct http_server *s = x->io->server;
     if (x->head_read) {
@@ -40,6 +47,7 @@ static void exchange_free(struct exchange *x) {
     buf_release(&x->body);
     buf_release(&x->out);
     arena_release(&x->pub.arena);
+    give_memory_back(x->body_seen);
     free(x);
 }
 

@@ -26,7 +26,7 @@ static void read_fields(const json_t *object) {
             buf_release(&out);
         }
         if (json_is_object(value))
-            read_fields(value); // as deep as jansson parses: 2048
+            read_fields(value); // as deep as is parsed: 2048
     }
 }
 

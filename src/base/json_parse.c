@@ -1,0 +1,155 @@
+/* json_parse.c - a JSON text as jansson's values, in one pass over json_reader; see json.h.
+ *
+ * jansson's own parser is not used: it bounds no memory, and reads integers past 64 bits only as reals of the whole text.
+ * The bytes that are counted are those of jansson 2.14 and glibc, rounded up; the bytes of strings are not among them, since
+ * a text cannot hold more of those than it has. */
+#include "base/json.h"
+
+#include "base/json_reader.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { DEPTH = JSON_READER_DEPTH };
+
+enum { SCALAR_BYTES = 32, STRING_BYTES = 80, ARRAY_BYTES = 128, OBJECT_BYTES = 256, ITEM_BYTES = 16, MEMBER_BYTES = 112 };
+
+struct parser {
+    struct json_reader reader;
+    struct error *err;
+    bool allow_duplicates;
+    size_t bytes, max_bytes;
+    struct buf key;      // of the member at hand
+    int depth;           // how many containers are open ...
+    json_t *open[DEPTH]; // ... outermost first, borrowed from the root
+};
+
+static enum status no_memory(const struct parser *p) {
+    return fail(p->err, ERR_MEMORY, "%s: there is no memory for the values of its JSON", p->reader.where);
+}
+
+static enum status count(struct parser *p, size_t bytes) {
+    p->bytes += bytes;
+    if (p->bytes <= p->max_bytes)
+        return OK;
+    return fail(p->err, ERR_LIMIT, "%s: its JSON holds so many values that they would take more than %zu MiB of memory", p->reader.where,
+                p->max_bytes >> 20);
+}
+
+static enum status take_string(struct parser *p, json_t **out) {
+    struct str s;
+    TRY(json_take_string(&p->reader, &s, p->err));
+    TRY(count(p, STRING_BYTES));
+    *out = json_stringn_nocheck(s.ptr, s.len);
+    return OK;
+}
+
+static enum status take_number(struct parser *p, json_t **out) {
+    struct json_number n;
+    TRY(json_take_number(&p->reader, &n, p->err));
+    TRY(count(p, SCALAR_BYTES));
+    *out = n.is_int ? json_integer(n.i) : json_real(n.f);
+    return OK;
+}
+
+static enum status take_scalar(struct parser *p, enum json_kind kind, json_t **out) {
+    bool truth;
+    switch (kind) {
+    case JSON_KIND_STRING: return take_string(p, out);
+    case JSON_KIND_NUMBER: return take_number(p, out);
+    case JSON_KIND_TRUE:
+    case JSON_KIND_FALSE:
+        TRY(json_take_bool(&p->reader, &truth, p->err));
+        *out = json_boolean(truth);
+        return OK;
+    default: *out = json_null(); return json_skip(&p->reader, NULL, p->err);
+    }
+}
+
+static enum status enter(struct parser *p, enum json_kind kind, json_t **out) {
+    bool object = kind == JSON_KIND_OBJECT;
+    if (p->depth == DEPTH)
+        return json_complain(&p->reader, "nested too deeply", p->err);
+    TRY(count(p, object ? OBJECT_BYTES : ARRAY_BYTES));
+    TRY(object ? json_enter_object(&p->reader, p->err) : json_enter_array(&p->reader, p->err));
+    *out = object ? json_object() : json_array();
+    return OK;
+}
+
+/* Puts the value, which may be NULL, into the innermost container, or makes it the root. */
+static enum status put(struct parser *p, json_t *take_value, json_t **root) {
+    json_t *in = p->depth > 0 ? p->open[p->depth - 1] : NULL;
+    if (!take_value)
+        return no_memory(p);
+    if (!in) {
+        *root = take_value;
+        return OK;
+    }
+    TRY(count(p, json_is_object(in) ? MEMBER_BYTES : ITEM_BYTES));
+    int rc =
+        json_is_object(in) ? json_object_setn_new_nocheck(in, p->key.ptr, p->key.len, take_value) : json_array_append_new(in, take_value);
+    return rc == 0 ? OK : no_memory(p);
+}
+
+/* One scalar, or the opening bracket of a container, which is then open. */
+static enum status take_value(struct parser *p, json_t **root) {
+    enum json_kind kind;
+    json_t *value = NULL;
+    TRY(json_peek_kind(&p->reader, &kind, p->err));
+    bool container = kind == JSON_KIND_OBJECT || kind == JSON_KIND_ARRAY;
+    TRY(container ? enter(p, kind, &value) : take_scalar(p, kind, &value));
+    TRY(put(p, value, root));
+    if (container)
+        p->open[p->depth++] = value;
+    return OK;
+}
+
+static enum status duplicate(struct parser *p, struct str key) {
+    char what[128];
+    snprintf(what, sizeof what, "duplicate key \"%.*s\"", (int)MIN(key.len, 80), key.ptr);
+    return json_complain(&p->reader, what, p->err);
+}
+
+static enum status next_member(struct parser *p, bool *more) {
+    struct str key;
+    TRY(json_next_key(&p->reader, &key, more, p->err));
+    if (!*more)
+        return OK;
+    if (key.len > 0 && memchr(key.ptr, '\0', key.len))
+        return json_complain(&p->reader, "a key holds a NUL character", p->err);
+    if (!p->allow_duplicates && json_object_getn(p->open[p->depth - 1], key.ptr, key.len))
+        return duplicate(p, key);
+    buf_clear(&p->key);
+    buf_str(&p->key, key);
+    buf_reserve(&p->key, 0);
+    return OK;
+}
+
+static enum status take_all(struct parser *p, json_t **root) {
+    TRY(take_value(p, root));
+    while (p->depth > 0) {
+        bool more;
+        TRY(json_is_object(p->open[p->depth - 1]) ? next_member(p, &more) : json_next_item(&p->reader, &more, p->err));
+        if (more)
+            TRY(take_value(p, root));
+        else
+            p->depth--;
+    }
+    return json_expect_end(&p->reader, p->err);
+}
+
+enum status jv_parse_within(struct str text, const char *where, int flags, size_t max_bytes, json_t **out, struct error *err) {
+    struct parser *p = xmalloc(sizeof *p);
+    *p = (struct parser){.err = err, .allow_duplicates = flags & JV_ALLOW_DUPLICATES, .max_bytes = max_bytes};
+    json_reader_init(&p->reader, text, where);
+    *out = NULL;
+    enum status st = take_all(p, out);
+    if (st != OK) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    buf_release(&p->key);
+    json_reader_release(&p->reader);
+    free(p);
+    return st;
+}
