@@ -14,7 +14,7 @@
 #   make install [PREFIX=/usr/local] [DESTDIR=]          binary, library, header, man page, completions
 #   make CC=clang            another compiler; each variant builds in a folder of its own
 
-VERSION := 0.1.0
+VERSION := $(shell sed -n 's/^\#define GYRE_VERSION "\(.*\)"/\1/p' include/gyre.h)
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
@@ -28,14 +28,14 @@ PREFIX  ?= /usr/local
 CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -MMD -MP
 CFLAGS   += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror -fPIC -fno-semantic-interposition $(OPT) $(SAN)
 LDFLAGS  += $(SAN)
-LIB_LIBS  := -ljansson -lpcre2-8 -lxxhash -lpthread -lm
-ALL_LIBS  := -lutf8proc -lsodium -lmicrohttpd -ledit $(LIB_LIBS)
+LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lpthread -lm
+ALL_LIBS  := -lsodium -lmicrohttpd -ledit $(LIB_LIBS)
 
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/main/*.c))
-# What gyre.h promises is libgyre; text and what serves stand in front of it.
+# What the headers in include/ promise is libgyre; what serves stands in front of it.
 LIB_SRC   := $(wildcard src/base/*.c src/core/*.c src/file/*.c src/model/*.c src/backend/cpu/*.c src/backend/toy/*.c src/sched/*.c \
-                        src/grammar/*.c src/dist/*.c src/engine/*.c)
-FRONT_SRC := $(wildcard src/text/*.c src/http/*.c src/api/*.c)
+                        src/grammar/*.c src/dist/*.c src/engine/*.c src/text/*.c src/lib/*.c)
+FRONT_SRC := $(wildcard src/http/*.c src/api/*.c)
 TEST_SRC  := $(wildcard tests/test_*.c)
 TEST_LIB  := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)

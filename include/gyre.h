@@ -1,4 +1,4 @@
-/* gyre.h - the engine: token ids in, token ids out. The only public header of libgyre.
+/* gyre.h - the engine: token ids in, token ids out. Text is in gyre_text.h.
  *
  *     struct gyre *g;
  *     struct gyre_error err;
@@ -16,8 +16,7 @@
  *     gyre_close(g);
  *
  * An engine holds one model on one device. Requests that are in it together share its steps (continuous
- * batching), and each gets the tokens that it would have got alone. It knows no text: tokenising, chat
- * templates and stop strings are the caller's.
+ * batching), and each gets the tokens that it would have got alone.
  *
  * What the caller may lean on:
  * - gyre_submit either refuses with a sentence, or accepts; an accepted request gives any number of PROMPT and
@@ -25,7 +24,10 @@
  * - A fault of one request ends that request alone. A fault of the device ends all, each with DONE, and every
  *   later gyre_submit is refused with the device's sentence.
  * - Nothing is computed but inside gyre_poll, on the caller's thread (and the device's own).
- * - All functions of one engine are called from one thread. Engines are independent of one another. */
+ * - All functions of one engine are called from one thread. Engines are independent of one another.
+ * - A program runs with later libraries of the same major number. Structs that callers fill begin with struct_size, their
+ *   sizeof; 0 stands for that of version 0.1. Members are only added, at the end, with zero for what was before; one that
+ *   an older library does not know is refused unless it is zero. gyre_info grows so too; other structs stay. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,6 +37,10 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define GYRE_VERSION "0.1.0"
+#define GYRE_VERSION_NUMBER 100 // 10000 * major + 100 * minor + patch
+const char *gyre_version(void); // of the library, where GYRE_VERSION is of this header
 
 struct gyre;
 struct backend_ops;
@@ -54,7 +60,8 @@ enum gyre_policy {
 
 /* Zero means the default everywhere. */
 struct gyre_options {
-    const char *model; // a folder in Hugging Face's layout
+    size_t struct_size; // sizeof(struct gyre_options)
+    const char *model;  // a folder in Hugging Face's layout
     const struct backend_ops *backend;
     int n_threads;              // of the CPU; one a processor
     const char *dtype;          // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
@@ -88,9 +95,8 @@ enum { GYRE_MAX_EOS = 16, GYRE_MAX_TOP_LOGPROBS = 20 };
 
 /* What was opened; as long as the engine. */
 struct gyre_info {
-    int32_t vocab_size;
-    int32_t hidden_size; // of what pooling gives; 0: the device cannot
-    int32_t bos;         // -1: none
+    int32_t vocab_size, hidden_size; // the latter of what pooling gives; 0: the device cannot
+    int32_t bos;                     // -1: none
     int32_t eos[GYRE_MAX_EOS];
     int n_eos;
     int64_t max_model_len;   // tokens that a sequence may have here ...
@@ -122,6 +128,7 @@ enum gyre_pooling {
 
 /* Everything is copied by gyre_submit. */
 struct gyre_request {
+    size_t struct_size;    // gyre_request_default sets it
     const int32_t *prompt; // at least one id
     int64_t n_prompt;
     int64_t max_tokens; // to generate; 0: none, the prompt is only computed; -1: to the end of the context
@@ -159,7 +166,12 @@ struct gyre_request {
 };
 
 /* The model's generation defaults; greedy where it has none. */
-struct gyre_request gyre_request_default(const struct gyre *g);
+void gyre_request_init(const struct gyre *g, struct gyre_request *request, size_t struct_size);
+static inline struct gyre_request gyre_request_default(const struct gyre *g) {
+    struct gyre_request r;
+    gyre_request_init(g, &r, sizeof r);
+    return r;
+}
 
 /* Refuses what is out of range, prompts that are longer than the context or than the cache, and ids that are
  * not in the vocabulary. */

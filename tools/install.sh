@@ -8,7 +8,7 @@ major=${version%%.*}
 install -d "$root/bin" "$root/lib/pkgconfig" "$root/include" "$root/share/man/man1" "$root/share/bash-completion/completions" \
     "$root/share/zsh/site-functions" "$root/share/fish/vendor_completions.d"
 install -m 755 "$build/gyre" "$root/bin/gyre"
-install -m 644 include/gyre.h "$root/include/gyre.h"
+install -m 644 include/gyre.h include/gyre_text.h "$root/include/"
 [ ! -e "$build/libgyre-cuda.so" ] || install -D -m 755 "$build/libgyre-cuda.so" "$root/lib/gyre/libgyre-cuda.so" # the command looks there
 install -m 644 "$build/install/libgyre.a" "$root/lib/libgyre.a"
 install -m 644 "$build/libgyre.so" "$root/lib/libgyre.so.$version"
@@ -23,7 +23,7 @@ libdir=\${prefix}/lib
 Name: gyre
 Description: inference engine for large language models
 Version: $version
-Requires.private: jansson libpcre2-8 libxxhash
+Requires.private: jansson libpcre2-8 libutf8proc libxxhash
 Cflags: -I\${includedir}
 Libs: -L\${libdir} -lgyre
 Libs.private: -lpthread -lm

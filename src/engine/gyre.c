@@ -2,23 +2,28 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
+#include "engine/abi.h"
 
-struct gyre_request gyre_request_default(const struct gyre *g) {
-    struct gyre_request r = {.max_tokens = -1, .top_p = 1, .repetition_penalty = 1};
-    if (!g->model)
-        return r;
-    const struct generation_defaults *d = &g->model->spec->generation;
+const char *gyre_version(void) { return GYRE_VERSION; }
+
+static void take_defaults(struct gyre_request *r, const struct generation_defaults *d) {
     if (d->do_sample)
-        r.temperature = d->temperature >= 0 ? (float)d->temperature : 1;
+        r->temperature = d->temperature >= 0 ? (float)d->temperature : 1;
     if (d->top_p > 0)
-        r.top_p = (float)d->top_p;
+        r->top_p = (float)d->top_p;
     if (d->min_p > 0)
-        r.min_p = (float)d->min_p;
+        r->min_p = (float)d->min_p;
     if (d->top_k > 0)
-        r.top_k = (int32_t)MIN(d->top_k, INT32_MAX);
+        r->top_k = (int32_t)MIN(d->top_k, INT32_MAX);
     if (d->repetition_penalty > 0)
-        r.repetition_penalty = (float)d->repetition_penalty;
-    return r;
+        r->repetition_penalty = (float)d->repetition_penalty;
+}
+
+void gyre_request_init(const struct gyre *g, struct gyre_request *request, size_t struct_size) {
+    struct gyre_request r = {.max_tokens = -1, .top_p = 1, .repetition_penalty = 1};
+    if (g->model)
+        take_defaults(&r, &g->model->spec->generation);
+    abi_write(&abi_request, &r, request, struct_size);
 }
 
 // ---- the life of a request --------------------------------------------------------------------------------------
@@ -52,10 +57,11 @@ void engine_accept(struct gyre *g, struct request *r) {
     g->n_busy++;
 }
 
-int gyre_submit(struct gyre *g, const struct gyre_request *asked, uint64_t *id, struct gyre_error *err) {
+int gyre_submit(struct gyre *g, const struct gyre_request *request, uint64_t *id, struct gyre_error *err) {
     struct error e = g->failed;
+    struct gyre_request asked;
     struct request *r;
-    if (g->failed.status != OK || request_new(g, asked, &r, &e) != OK)
+    if (g->failed.status != OK || abi_read(&abi_request, request, &asked, &e) != OK || request_new(g, &asked, &r, &e) != OK)
         return engine_report(err, &e);
     engine_accept(g, r);
     *id = r->id;

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
+#include "engine/abi.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -148,11 +149,20 @@ int engine_report(struct gyre_error *out, const struct error *err) {
 }
 _Static_assert(sizeof((struct gyre_error){0}.text) == sizeof((struct error){0}.text), "a sentence is copied whole");
 
-int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error *err) {
+static enum status read_options(const struct gyre_options *from, struct gyre_options *o, struct error *err) {
+    TRY(abi_read(&abi_options, from, o, err));
+    if (!o->model)
+        return fail(err, ERR_ARG, "model is NULL: it is a folder in Hugging Face's layout");
+    if (!o->backend)
+        return fail(err, ERR_ARG, "backend is NULL: set it to &backend_cpu, or to what gyre_backend gives");
+    return OK;
+}
+
+/* The options of this version. */
+static int open_with(const struct gyre_options *o, struct gyre **out, struct gyre_error *err) {
     struct error e = {0};
     struct model *model;
     int64_t start = clock_us();
-    *out = NULL;
     struct load_progress progress = {o->load_step, o->load_context};
     bool no_data = o->backend->no_weights || (o->dummy_weights && o->backend->makes_dummies);
     enum load_format load = no_data ? LOAD_PHANTOM : o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT;
@@ -173,6 +183,13 @@ int gyre_open(const struct gyre_options *o, struct gyre **out, struct gyre_error
     (*out)->model = model;
     (*out)->open_us.model = model_us;
     return 0;
+}
+
+int gyre_open(const struct gyre_options *options, struct gyre **out, struct gyre_error *err) {
+    struct gyre_options o;
+    struct error e;
+    *out = NULL;
+    return read_options(options, &o, &e) == OK ? open_with(&o, out, err) : engine_report(err, &e);
 }
 
 static void free_requests(struct gyre *g) {

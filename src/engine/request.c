@@ -86,7 +86,25 @@ static enum status check_pooling(const struct gyre_request *a, const struct gyre
     return OK;
 }
 
+/* A caller's array that has a length and is not there. */
+static enum status check_arrays(const struct gyre_request *a, struct error *err) {
+    const struct {
+        const char *name;
+        const void *array;
+        size_t n;
+    } arrays[] = {{"prompt", a->prompt, (size_t)MAX(a->n_prompt, 0)},
+                  {"logit_bias", a->logit_bias, a->n_logit_bias},
+                  {"allowed_token_ids", a->allowed_ids, a->n_allowed_ids},
+                  {"bad_words", a->bad_sequences, a->n_bad_sequences},
+                  {"stop_token_ids", a->stop_ids, a->n_stop_ids}};
+    for (size_t i = 0; i < ARRAY_LEN(arrays); i++)
+        if (arrays[i].n > 0 && !arrays[i].array)
+            return fail(err, ERR_ARG, "%s: it is NULL, and its length is %zu", arrays[i].name, arrays[i].n);
+    return OK;
+}
+
 static enum status check_request(const struct gyre *g, const struct gyre_request *a, struct error *err) {
+    TRY(check_arrays(a, err));
     TRY(check_length(a, &g->info, err));
     TRY(check_ids("prompt", a->prompt, a->n_prompt, g->info.vocab_size, err));
     TRY(check_sampling(a, g->info.vocab_size, err));

@@ -1,5 +1,5 @@
 """The command line as a whole: verbs, help, exit codes; and what the build promises about the sources."""
-import os, pty, shutil, subprocess, sys, tempfile, unittest
+import os, pty, re, shutil, subprocess, sys, tempfile, unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -139,26 +139,29 @@ class Installed(unittest.TestCase):
         found = sorted(os.path.relpath(os.path.join(d, f), self.root) for d, _, files in os.walk(self.root) for f in files)
         for_gpus = ["lib/gyre/libgyre-cuda.so"] if os.path.exists(os.path.join(os.path.dirname(os.path.abspath(GYRE)), "libgyre-cuda.so")) else []  # make cuda
         self.assertEqual(found, sorted(for_gpus + [
-            "bin/gyre", "include/gyre.h", "lib/libgyre.a", "lib/libgyre.so", "lib/libgyre.so.0", "lib/libgyre.so.0.1.0",
+            "bin/gyre", "include/gyre.h", "include/gyre_text.h", "lib/libgyre.a", "lib/libgyre.so", "lib/libgyre.so.0", "lib/libgyre.so.0.1.0",
             "lib/pkgconfig/gyre.pc", "share/man/man1/gyre.1", "share/bash-completion/completions/gyre",
             "share/zsh/site-functions/_gyre", "share/fish/vendor_completions.d/gyre.fish"]))
         p = subprocess.run([self.root + "/bin/gyre", "version"], capture_output=True, text=True, timeout=60)
         self.assertEqual(p.stdout, "gyre 0.1.0\n")
 
-    def test_the_libraries_show_the_names_of_the_header_only(self):
-        with open(os.path.join(ROOT, "include/gyre.h")) as f:
-            header = f.read()
+    def test_the_libraries_show_the_names_of_the_headers_only(self):
+        header = ""
+        for name in ("gyre.h", "gyre_text.h"):
+            with open(os.path.join(ROOT, "include", name)) as f:
+                header += f.read()
         for library in (["-D", self.root + "/lib/libgyre.so"], ["-g", self.root + "/lib/libgyre.a"]):
             p = subprocess.run(["nm", "--defined-only", "--format=posix", *library], capture_output=True, text=True, timeout=60)
             names = [line.split()[0] for line in p.stdout.splitlines() if len(line.split()) >= 3]
             self.assertGreater(len(names), 5)
             self.assertEqual([n for n in names if n not in header], [])
 
-    def test_a_program_runs_with_either_library(self):
+    def run_with_either_library(self, text, talk=""):
+        """Compiles a program and runs it, with the static and the shared library; what it says each time."""
         source = self.folder.name + "/program.c"
         with open(source, "w") as f:
-            f.write(PROGRAM)
-        flags = ["-std=c17", "-Wall", "-Werror", "-I" + self.root + "/include", source, "-o", self.folder.name + "/program"]
+            f.write(text)
+        flags = ["-std=gnu17", "-Wall", "-Wextra", "-Werror", "-I" + self.root + "/include", source, "-o", self.folder.name + "/program"]
         with open(self.root + "/lib/pkgconfig/gyre.pc") as f:
             needs = [line.split(":")[1].split() for line in f if line.startswith("Requires.private")][0]
         static = [self.root + "/lib/libgyre.a"] + ["-l" + n.removeprefix("lib") for n in needs] + ["-lpthread", "-lm"]
@@ -166,9 +169,22 @@ class Installed(unittest.TestCase):
         for libraries in (static, shared):
             p = subprocess.run(["cc", *flags, *libraries], capture_output=True, text=True, timeout=100)
             self.assertEqual(p.returncode, 0, p.stderr)
-            p = subprocess.run([self.folder.name + "/program", os.path.join(ROOT, "models/story")], capture_output=True, text=True, timeout=60,
-                               env={"LD_LIBRARY_PATH": self.root + "/lib"})
-            self.assertEqual((p.returncode, p.stdout), (0, "4 tokens, 1 done\n"))
+            p = subprocess.run([self.folder.name + "/program", os.path.join(ROOT, "models/story")], input=talk, capture_output=True, text=True,
+                               timeout=60, env={"LD_LIBRARY_PATH": self.root + "/lib"})
+            self.assertEqual((p.returncode, p.stderr), (0, ""))
+            yield p.stdout
+
+    def test_a_program_runs_with_either_library(self):
+        self.assertEqual(list(self.run_with_either_library(PROGRAM)), ["4 tokens, 1 done\n"] * 2)
+
+    def test_the_chat_of_the_manual_talks(self):
+        with open(os.path.join(ROOT, "docs/c.md")) as f:
+            program = re.search(r"^```c\n(.*?)^```$", f.read(), re.M | re.S).group(1)
+        self.assertLess(len(program.splitlines()), 42)  # forty, and how it is compiled
+        first = gyre("run", os.path.join(ROOT, "models/story"), "--chat", "-p", "Tell me a story about a fox.", "-n", "200", "--temperature", "0")
+        for said in self.run_with_either_library(program, "Tell me a story about a fox.\nAnd then?\n"):
+            self.assertTrue(said.startswith(first.stdout), said)
+            self.assertGreater(len(said), len(first.stdout) + 20)
 
 
 class Progress(unittest.TestCase):
