@@ -425,9 +425,9 @@ static void what_cannot_be_computed_is_refused_in_words(void **state) {
     CASE("empty", q->n_prompt = 0);
     CASE("prompt: id 40", q->prompt = bad_ids, q->n_prompt = 2);
     CASE("prompt: id -1", q->prompt = negative, q->n_prompt = 1);
-    CASE("context of 96", q->max_tokens = LONGEST);
-    CASE("context of 96", q->max_tokens = INT64_MAX);
-    CASE("context of 96", q->n_prompt = INT64_MAX);
+    CASE("maximum context length is 96 tokens", q->max_tokens = LONGEST);
+    CASE("maximum context length is 96 tokens", q->max_tokens = INT64_MAX);
+    CASE("maximum context length is 96 tokens", q->n_prompt = INT64_MAX);
     CASE("max_tokens", q->max_tokens = -2);
     CASE("min_tokens", q->min_tokens = 6);
     CASE("min_tokens", q->min_tokens = -1);

@@ -418,11 +418,9 @@ static int64_t room_after(const struct generation *g, struct prompt_ids prompt) 
 /* A probe asks for one token only, so the engine would see too late that the answer cannot have all its tokens. */
 static enum status check_lengths(const struct generation *g, const struct gyre_request *r, const struct prompt_ids *prompts, int n,
                                  struct error *err) {
-    int64_t least = MAX(1, r->max_tokens);
+    const struct gyre_info *info = service_info(g->api->service);
     for (int i = 0; i < n; i++)
-        if (room_after(g, prompts[i]) < least)
-            return fail(err, ERR_ARG, "the prompt of %zu tokens and max_tokens %lld exceed the context of %lld tokens", prompts[i].n,
-                        (long long)least, (long long)service_info(g->api->service)->max_model_len);
+        TRY(request_check_room((int64_t)prompts[i].n, r->max_tokens == 0 ? 1 : r->max_tokens, info, err));
     return OK;
 }
 

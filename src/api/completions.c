@@ -131,6 +131,21 @@ static const struct dialect dialect = {"cmpl-", write_chunk, write_last, write_b
 
 // ---- the handler ------------------------------------------------------------------------------------------------
 
+enum { OPENAI_MAX_TOKENS = 16 }; // of a request that does not say
+
+static bool says_max_tokens(const json_t *body) {
+    const json_t *n = json_object_get(body, "max_tokens");
+    return n && !json_is_null(n);
+}
+
+/* Nobody asked for the default, so it gives way to a prompt that leaves less; the service refuses one that leaves nothing. */
+static void fit_default(const struct generation *g, const struct prompt_ids *prompts, int n, struct gyre_request *r) {
+    int64_t room = service_info(g->api->service)->max_model_len;
+    for (int i = 0; i < n; i++)
+        room = MIN(room, service_info(g->api->service)->max_model_len - (int64_t)prompts[i].n);
+    r->max_tokens = room > 0 ? MIN(r->max_tokens, room) : -1;
+}
+
 /* Here logprobs is how many; true is chat's word. */
 static enum status check_logprobs(const json_t *body, struct error *err) {
     const json_t *value = json_object_get(body, "logprobs");
@@ -165,6 +180,8 @@ static enum status read_prompts(struct generation *g, const json_t *body, struct
                                    g->api->options.limits.max_choices / p->n, "answers that one request may ask for (n or best_of of each)",
                                    e.cut};
     TRY(prompts_read(g->x, body, &source, out, n, err));
+    if (!says_max_tokens(body))
+        fit_default(g, *out, *n, r);
     if (g->echo && g->logprobs) {
         r->score_prompt = true;
         r->n_prompt_top_logprobs = MAX(r->n_prompt_top_logprobs, r->n_top_logprobs);
@@ -190,9 +207,8 @@ void endpoint_completions(struct http_exchange *x) {
     *g = (struct generation){.api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
     struct params p = {0};
     if (api_check_model(x, body) && params_read(g, body, fields, &p)) {
-        const json_t *max_tokens = json_object_get(body, "max_tokens");
-        if (!max_tokens || json_is_null(max_tokens))
-            p.fields.request.max_tokens = 16; // OpenAI's default
+        if (!says_max_tokens(body))
+            p.fields.request.max_tokens = OPENAI_MAX_TOKENS;
         start(g, body, &p);
     }
     params_release(&p);

@@ -76,7 +76,7 @@ static const char *code_of(int status, struct str param, const char *message) {
         return "model_not_found";
     if (status == 429)
         return "rate_limit_exceeded";
-    return status == 400 && strstr(message, "exceed the context of") ? "context_length_exceeded" : NULL; // the engine's sentence
+    return status == 400 && strstr(message, "maximum context length is") ? "context_length_exceeded" : NULL; // the engine's sentence
 }
 
 void api_append_error(struct buf *out, struct str path, int status, const char *param, const char *message) {

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
+#include "engine/service.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -56,15 +57,25 @@ static const char *context_reason(const struct gyre_info *info) {
     return info->max_model_len < info->model_max_len ? " (the model's is longer; see max_model_len and kv_cache_bytes)" : "";
 }
 
+enum status request_check_room(int64_t n_prompt, int64_t max_tokens, const struct gyre_info *info, struct error *err) {
+    int64_t room = info->max_model_len - n_prompt;
+    if (room < 0 || (room == 0 && max_tokens != 0))
+        return fail(err, ERR_ARG, "prompt is too long: %lld tokens%s, and this model's maximum context length is %lld tokens%s",
+                    (long long)n_prompt, room == 0 ? " leave no room for an answer" : "", (long long)info->max_model_len,
+                    context_reason(info));
+    if (max_tokens > room)
+        return fail(err, ERR_ARG,
+                    "this model's maximum context length is %lld tokens%s: a prompt of %lld leaves %lld, and the answer may have %lld",
+                    (long long)info->max_model_len, context_reason(info), (long long)n_prompt, (long long)room, (long long)max_tokens);
+    return OK;
+}
+
 static enum status check_length(const struct gyre_request *a, const struct gyre_info *info, struct error *err) {
     if (a->n_prompt < 1)
         return fail(err, ERR_ARG, "the prompt is empty: it needs at least one token");
     if (a->max_tokens < -1)
         return fail(err, ERR_ARG, "max_tokens: %lld is negative", (long long)a->max_tokens);
-    int64_t least = a->max_tokens == -1 ? 1 : a->max_tokens;
-    if (a->n_prompt > info->max_model_len || least > info->max_model_len - a->n_prompt)
-        return fail(err, ERR_ARG, "the prompt of %lld tokens and max_tokens %lld exceed the context of %lld tokens%s",
-                    (long long)a->n_prompt, (long long)least, (long long)info->max_model_len, context_reason(info));
+    TRY(request_check_room(a->n_prompt, a->max_tokens, info, err));
     int64_t max_tokens = a->max_tokens == -1 ? info->max_model_len - a->n_prompt : a->max_tokens;
     if (a->min_tokens < 0 || a->min_tokens > max_tokens)
         return fail(err, ERR_ARG, "min_tokens: %lld is not between 0 and max_tokens, %lld", (long long)a->min_tokens,

@@ -17,6 +17,7 @@
  * accepted request, whatever happens: cancelled, a device that broke, service_close. */
 #pragma once
 
+#include "base/status.h"
 #include "core/backend.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
@@ -109,3 +110,7 @@ const struct telemetry *service_telemetry(const struct service *s);
 
 const struct gyre_info *service_info(const struct service *s);
 struct gyre_request service_request_default(const struct service *s);
+
+/* Whether prompt and answer fit the context, as submitting checks it; max_tokens -1 wants room for one token. Programs look for
+ * "prompt is too long" and "maximum context length is N tokens" in what it says. */
+enum status request_check_room(int64_t n_prompt, int64_t max_tokens, const struct gyre_info *info, struct error *err);

@@ -209,6 +209,21 @@ class Faults(unittest.TestCase):
             client.post("/completions", cast_to=object, body={"prompt": "x" * (33 << 20)})
         self.assertEqual(e.exception.status_code, 413)
 
+    def test_a_prompt_that_is_too_long_is_told_in_the_words_that_programs_look_for(self):
+        long, near = "fox " * 2000, [7] * 1020  # of a context of 1,024
+        for call in (lambda: client.completions.create(model="story", prompt=long), lambda: client.embeddings.create(model="story", input=long),
+                     lambda: client.chat.completions.create(model="story", messages=[{"role": "user", "content": long}]),
+                     lambda: client.responses.create(model="story", input=long, store=False),
+                     lambda: client.completions.create(model="story", prompt=near, extra_body={"use_beam_search": True, "n": 2}, max_tokens=40),
+                     lambda: client.chat.completions.create(max_completion_tokens=5000, **ASK)):
+            with self.assertRaises(openai.BadRequestError) as e:
+                call()
+            self.assertIn("maximum context length is 1024 tokens", str(e.exception))
+            self.assertNotIn("max_tokens", str(e.exception))
+            self.assertEqual(e.exception.code, "context_length_exceeded")
+        rest = client.completions.create(model="story", prompt=near, extra_body={"ignore_eos": True})  # nobody asked for the default of 16
+        self.assertEqual(rest.usage.completion_tokens, 4)
+
     def test_a_full_queue_is_a_rate_limit(self):
         streams = [narrow.chat.completions.create(stream=True, **LONG)]
         wait_until(lambda: state("narrow")["running"] == 1)

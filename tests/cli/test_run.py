@@ -133,8 +133,8 @@ class Refusals(unittest.TestCase):
         self.refused(1, "perplexity", STORY, "-f", os.path.join(STORY, "config.json"), "--window", "900", says="window of 900")
 
     def test_a_context_that_is_too_short_is_said_with_the_numbers(self):
-        self.refused(1, "run", STORY, "--no-chat", "-p", "Once upon a time", "-n", "2000", says="4 tokens and max_tokens 2000")
-        self.refused(1, "run", STORY, "--no-chat", "-p", "Once " * 1500, says="context of 1024 tokens")
+        self.refused(1, "run", STORY, "--no-chat", "-p", "Once upon a time", "-n", "2000", says="a prompt of 4 leaves 1020, and the answer may have 2000")
+        self.refused(1, "run", STORY, "--no-chat", "-p", "Once " * 1500, says="maximum context length is 1024 tokens")
         self.refused(1, "run", STORY, "--no-chat", "-p", "Once upon a time", "-n", "70", "--max-model-len", "64", says="64 tokens")
 
     def test_misuse_is_exit_code_2(self):
