@@ -105,7 +105,8 @@ static bool is_within(const struct bench_report_options *o, const struct bench_r
     return true;
 }
 
-/* Chunks and requests of each second since the first request; a request counts in each second that it touches. */
+/* Tokens and requests of each second since the first request; a request counts in each second that it touches. A server may put
+ * several tokens into a chunk, so an answer's tokens are spread over its chunks. Of a run under a second the rate is the peak. */
 static void find_peaks(struct figures *f, const struct bench_load *load, const struct bench_result *results) {
     double begin = INFINITY, end = 0;
     for (size_t i = 0; i < load->n; i++)
@@ -121,15 +122,17 @@ static void find_peaks(struct figures *f, const struct bench_load *load, const s
         const struct bench_result *r = &results[i];
         if (!r->success)
             continue;
-        double at = r->start + r->ttft - begin;
-        tokens[MIN((size_t)at, n - 1)]++;
-        for (size_t k = 0; k < r->n_itl; k++)
-            tokens[MIN((size_t)(at += r->itl[k]), n - 1)]++;
+        double at = r->start + r->ttft - begin, of_a_chunk = (double)output_tokens(r) / (double)(r->n_itl + 1);
+        tokens[MIN((size_t)at, n - 1)] += of_a_chunk;
+        for (size_t k = 0; k < r->n_itl; k++) {
+            at += r->itl[k];
+            tokens[MIN((size_t)at, n - 1)] += of_a_chunk;
+        }
         for (size_t s = (size_t)(r->start - begin); s <= (size_t)(r->start + r->latency - begin) && s < n; s++)
             requests[s]++;
     }
     for (size_t i = 0; i < n; i++) {
-        f->peak_tokens = MAX(f->peak_tokens, tokens[i]);
+        f->peak_tokens = MAX(f->peak_tokens, tokens[i] / MIN(end - begin, 1));
         f->peak_requests = MAX(f->peak_requests, requests[i]);
     }
     free(tokens);

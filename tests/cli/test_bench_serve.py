@@ -106,6 +106,14 @@ class BenchServe(unittest.TestCase):
         self.assertLess(r["mean_tpot_ms"], 20)  # 60 ms over 30 tokens, not over 2 gaps
         self.assertGreater(r["mean_tpot_ms"], 1)
 
+    def test_the_peak_counts_tokens_not_chunks(self):
+        short = self.fake(lambda h, b: completions(h, b, n=3, pause=0.01, tokens=3000))
+        _, r = self.saved(short.url, *self.custom(4))
+        self.assertGreaterEqual(r["max_output_tokens_per_s"], r["output_throughput"])
+        long = self.fake(lambda h, b: completions(h, b, n=4, pause=0.5, tokens=4000))  # 2,000 a second, and the last in a second second
+        _, r = self.saved(long.url, *self.custom(1))
+        self.assertIn(r["max_output_tokens_per_s"], (2000, 3000), "chunks of 1,000 tokens each")
+
     def test_requests_say_what_the_flags_say(self):
         s = self.fake(completions)
         p = bench(s.url, *self.custom(3), "--model", "m", "--custom-output-len", "9", "--top-k", "4", "--min-p", "0.1", "--logprobs", "2", "--ignore-eos", "--header", "X-Team=blue", "--api-key", "sk-1",
