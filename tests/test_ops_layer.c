@@ -291,7 +291,7 @@ static void loud_and_quiet_case(const struct layer_case *c, const char *dtype, i
  * smaller. Clamped, or as zeros, those would be like nothing. */
 static void rows_that_a_scale_was_not_foreseen_for_have_their_own(void **state) {
     (void)state;
-    static const struct layer_case large = {.name = "large", .width = 3584, .ffn = 4704}; // as wide.cu and split.cu take them unasked
+    static const struct layer_case large = {.name = "large", .width = 3584, .ffn = 4704}; // as gemm_fp8_gated.cu and gemm_fp8_split_k.cu take them unasked
     static const int sizes[] = {6, 90, 300};
     if (rig_backend() == &backend_cpu)
         skip(); // nothing is quantised

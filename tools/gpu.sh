@@ -20,7 +20,7 @@ pack() {
     tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c |
         sed 's:tests/\(.*\)\.c$:\1:')
     release=build/release root=build/gpu/root
-    make cuda cuda-tests build/data/tokenizers/qwen3/tokenizer.json build/data/tokenizers/qwen3/tokenizer_config.json build/racecheck/libgyre-cuda.so build/racecheck/test_tiles build/racecheck/test_wide build/racecheck/test_split build/racecheck/test_large $(for t in $tests; do echo "$release/tests/$t"; done)
+    make cuda cuda-tests build/data/tokenizers/qwen3/tokenizer.json build/data/tokenizers/qwen3/tokenizer_config.json build/racecheck/libgyre-cuda.so $(for t in small_m gated split_k prefill; do echo "build/racecheck/test_gemm_fp8_$t"; done) $(for t in $tests; do echo "$release/tests/$t"; done)
     rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
     cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive $release/src/main/backends.o \
         $release/tests/op_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lpthread -lm
@@ -55,7 +55,7 @@ tests() {
     for t in thousands eight_bit each_of sixteen captured what_others; do
         echo "device_$t GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=$t* $there/test_device"
     done
-    echo "device_large GYRE_LINEAR=large GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
+    echo "device_prefill GYRE_LINEAR=prefill GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
     for k in 1 2 3 4; do echo "device_screening_$k GYRE_TEST_PART=$k/4 GYRE_TEST_ONLY=screening* $there/test_device"; done
     for k in 1 2 3 4; do echo "parity_fp8_$k $fp8 GYRE_TEST_PART=$k/4 $there/test_parity"; done
     for dtype in float32 float16 bfloat16; do
@@ -66,11 +66,11 @@ tests() {
         [ $dtype != auto ] || asked=
         for k in 1 2 3; do echo "goldens_${dtype}_$k $asked GYRE_TEST_PART=$k/3 $there/test_goldens"; done
     done
-    for path in library stream tiles wide split large; do # wherever it can be taken, not where it is fastest
+    for path in library gemv small_m gated split_k prefill; do # wherever it can be taken, not where it is fastest
         echo "rows_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/6 $there/test_ops_rows"
         echo "layer_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=2/4 $there/test_ops_layer"
     done
-    for path in wide split; do
+    for path in gated split_k; do
         echo "rows_near_$path GYRE_NEAR=force GYRE_LINEAR=$path GYRE_TEST_PART=2/6 $there/test_ops_rows"
         echo "layer_near_$path GYRE_NEAR=force GYRE_LINEAR=$path GYRE_TEST_PART=3/4 $there/test_ops_layer"
     done
@@ -113,20 +113,20 @@ samples() {
     for k in 1 2; do
         echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/2)"
     done
-    for k in 1 2 3; do echo "racecheck_split_$k GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$k/3 $(under racecheck $there/racecheck/test_split)"; done
-    for path in large wide tiles; do echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_$path)"; done
+    for k in 1 2 3; do echo "racecheck_split_$k GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$k/3 $(under racecheck $there/racecheck/test_gemm_fp8_split_k)"; done
+    for path in prefill gated small_m; do echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_gemm_fp8_$path)"; done
     for sample in ops_rows:60 ops_layer:40 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
         echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
     done
     echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_SCREEN=64)"
     echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
-    echo "racecheck_rows_by_stream $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=stream GYRE_TEST_ONLY="*e4m3*")"
-    for path in split wide; do
+    echo "racecheck_rows_by_gemv $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=gemv GYRE_TEST_ONLY="*e4m3*")"
+    for path in split_k gated; do
         echo "memcheck_near_$path $(sample_of memcheck ops_rows:40 GYRE_NEAR=force GYRE_LINEAR=$path)"
         echo "racecheck_near_$path $(sample_of racecheck ops_rows:40 "$race" GYRE_NEAR=force GYRE_LINEAR=$path GYRE_TEST_ONLY="*e4m3*")"
     done
-    for path in split large wide tiles; do
-        for tool in memcheck initcheck synccheck; do echo "${tool}_$path GYRE_TEST_BRIEF=1 $(under $tool $there/test_$path)"; done
+    for path in split_k prefill gated small_m; do
+        for tool in memcheck initcheck synccheck; do echo "${tool}_$path GYRE_TEST_BRIEF=1 $(under $tool $there/test_gemm_fp8_$path)"; done
     done
     for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 sample_rows:1; do
         for tool in memcheck initcheck; do

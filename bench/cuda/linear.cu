@@ -25,23 +25,23 @@ static __global__ void read_all(const uint4 *p, size_t n, unsigned *out) {
 
 static dmat input_of(const shape &s) { return {inputs, s.in, (int)s.in, ELEMENT_F16, nullptr}; }
 static dmat output_of(const shape &s) { return {y, s.width(), s.width(), s.gated ? ELEMENT_F16 : ELEMENT_F32, nullptr}; }
-static dstream stream_of(const shape &s) {
-    dstream a = {};
+static dgemv gemv_of(const shape &s) {
+    dgemv a = {};
     a.w = weight_of(s);
     a.ending.kind = s.gated ? ENDING_GATED : ENDING_PLAIN;
     return a;
 }
 
-static double time_stream(const shape &s, int rows, const stream_cut *cut, int n_runs) {
-    dstream first = stream_of(s);
-    if (!stream_takes(&first, input_of(s), output_of(s), rows))
+static double time_stream(const shape &s, int rows, const gemv_cut *cut, int n_runs) {
+    dgemv first = gemv_of(s);
+    if (!gemv_takes(&first, input_of(s), output_of(s), rows))
         return -1;
     struct launch l = {};
     l.stream = stream;
     return time_launches(s, n_runs, [&] {
-        dstream a = stream_of(s);
-        stream_cut usual = stream_cut_of(&a, rows);
-        launch_stream_linear_cut(&l, rows, &a, input_of(s), output_of(s), cut ? cut : &usual);
+        dgemv a = gemv_of(s);
+        gemv_cut usual = gemv_cut_of(&a, rows);
+        launch_gemv_cut(&l, rows, &a, input_of(s), output_of(s), cut ? cut : &usual);
         return cudaGetLastError() == cudaSuccess;
     });
 }
@@ -75,7 +75,7 @@ static void table(const std::vector<int> &rows) {
     }
 }
 
-static std::string cut_name(const stream_cut &c) {
+static std::string cut_name(const gemv_cut &c) {
     char text[80];
     snprintf(text, sizeof text, "%dx16 rows, %dx%d warps, cluster %d, %d blocks%s", c.m_tiles, c.row_warps, c.column_warps, c.cluster,
              c.n_blocks, c.deep ? ", deep" : "");
@@ -88,15 +88,15 @@ static void cuts(const std::vector<int> &rows) {
         all.push_back(m.head);
         for (const shape &s : all)
             for (int n : rows) {
-                std::vector<std::pair<double, stream_cut>> tried;
-                dstream first = stream_of(s);
-                stream_cut usual = stream_cut_of(&first, n);
-                for (int tiles = 1; tiles <= STREAM_MAX_M_TILES; tiles++)
+                std::vector<std::pair<double, gemv_cut>> tried;
+                dgemv first = gemv_of(s);
+                gemv_cut usual = gemv_cut_of(&first, n);
+                for (int tiles = 1; tiles <= GEMV_MAX_M_TILES; tiles++)
                     for (int cluster = 1; cluster <= 8; cluster *= 2)
                         for (int columns = 1; columns <= 8; columns *= 2)
                             for (int deep = 0; deep <= 1; deep++) {
-                                stream_cut c = {tiles, 8 / columns, columns, cluster, stream_blocks(cluster), deep != 0};
-                                if (cluster > 2 * usual.cluster || (deep && (n > 8 || cluster > 1)) || !stream_takes_cut(&first, n, &c))
+                                gemv_cut c = {tiles, 8 / columns, columns, cluster, gemv_blocks(cluster), deep != 0};
+                                if (cluster > 2 * usual.cluster || (deep && (n > 8 || cluster > 1)) || !gemv_takes_cut(&first, n, &c))
                                     continue;
                                 double us = time_stream(s, n, &c, 2);
                                 if (us > 0)
@@ -118,13 +118,13 @@ static void step(const std::vector<int> &rows) {
     for (const model &m : ALL_MODELS)
         for (int n : rows) {
             auto put = [&](const shape &s) {
-                dstream a = stream_of(s);
-                launch_stream_linear(&l, n, &a, input_of(s), output_of(s));
+                dgemv a = gemv_of(s);
+                launch_gemv(&l, n, &a, input_of(s), output_of(s));
             };
             bool takes = true;
             for (const shape &s : m.layer) {
-                dstream a = stream_of(s);
-                takes &= stream_takes(&a, input_of(s), output_of(s), n);
+                dgemv a = gemv_of(s);
+                takes &= gemv_takes(&a, input_of(s), output_of(s), n);
             }
             if (!takes)
                 continue;
@@ -149,10 +149,10 @@ int main(int argc, char **argv) {
     double us = microseconds(
         stream, [&] { return read_all<<<132 * 8, 512, 0, stream>>>((const uint4 *)pool, POOL / 16, (unsigned *)y), true; }, 5);
     printf("reading alone: %.0f GB/s\n", POOL / us / 1e3);
-    for (int n = 1; n <= STREAM_MAX_ROWS; n *= 2)
+    for (int n = 1; n <= GEMV_MAX_ROWS; n *= 2)
         for (const shape &s : MODELS[0].layer) {
-            dstream a = stream_of(s);
-            printf("%s M=%d: %s\n", s.name, n, cut_name(stream_cut_of(&a, n)).c_str());
+            dgemv a = gemv_of(s);
+            printf("%s M=%d: %s\n", s.name, n, cut_name(gemv_cut_of(&a, n)).c_str());
         }
     if (what == "table")
         table(rows);

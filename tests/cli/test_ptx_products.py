@@ -14,9 +14,9 @@ class Kernels(unittest.TestCase):
     test_weights_as_they_are_placed = alone("test_place")
     test_sides_of_the_cache = alone("test_sides")
     test_quantise = alone("test_quantise")
-    test_tiles = alone("test_tiles")
-    test_wide = alone("test_wide")
-    test_large = alone("test_large")
+    test_gemm_fp8_small_m = alone("test_gemm_fp8_small_m")
+    test_gemm_fp8_gated = alone("test_gemm_fp8_gated")
+    test_gemm_fp8_prefill = alone("test_gemm_fp8_prefill")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from ptx_machine import alone
 
 
 class Streams(unittest.TestCase):
-    test_streams = alone("test_stream")
+    test_streams = alone("test_gemv")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/* product_cases.cuh - a case of the tests of products from e4m3 values (test_tiles.cu, test_wide.cu, test_split.cu, test_large.cu): random operands, and the
+/* product_cases.cuh - a case of the tests of products from e4m3 values (test_gemm_fp8_small_m.cu, test_gemm_fp8_gated.cu, test_gemm_fp8_split_k.cu, test_gemm_fp8_prefill.cu): random operands, and the
  * same by plain kernels, with sums that lose what the tensor core loses (e4m3_sums.cuh). So raw products are compared bit for bit, and of others nothing
  * but the rounding behind the sums may be off. Double precision says that the sums lose no more than they should on average.
  *

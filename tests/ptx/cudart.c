@@ -169,7 +169,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return runtime_said(capture_forbids_waiting(stream_of(stream))); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return runtime_said(capture_forbids_waiting(gemv_of(stream))); }
 
 static double now_ms(void) {
     struct timespec now;
@@ -206,7 +206,7 @@ void work_run(const struct work *w) {
 }
 
 cudaError_t stream_put(cudaStream_t stream, const struct work *w) {
-    stream = stream_of(stream);
+    stream = gemv_of(stream);
     if (stream->graph)
         return capture_put(stream, w);
     if (stream == &default_stream) {
@@ -250,7 +250,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
     if (!event)
         return runtime_said(cudaErrorInvalidResourceHandle);
-    if (stream_of(stream)->graph && !(flags & cudaEventRecordExternal))
+    if (gemv_of(stream)->graph && !(flags & cudaEventRecordExternal))
         return cudaSuccess;
     return runtime_said(stream_put(stream, &(struct work){.type = cudaGraphNodeTypeEventRecord, .event = event}));
 }

@@ -305,7 +305,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     int n;
     if (!exec)
         return runtime_said(cudaErrorInvalidValue);
-    if (stream_of(stream)->graph)
+    if (gemv_of(stream)->graph)
         runtime_unknown("a graph is launched into a graph");
     cudaGraphNode_t *nodes = ordered(exec->graph, &n);
     for (int i = 0; i < n; i++)
@@ -354,7 +354,7 @@ cudaError_t capture_forbids_waiting(cudaStream_t stream) {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
     static unsigned long n_captures;
-    stream = stream_of(stream);
+    stream = gemv_of(stream);
     if (stream == &default_stream)
         return runtime_said(cudaErrorStreamCaptureUnsupported);
     if (stream->graph)
@@ -371,7 +371,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
-    stream = stream_of(stream);
+    stream = gemv_of(stream);
     if (!out || !stream->graph)
         return runtime_said(out ? cudaErrorIllegalState : cudaErrorInvalidValue);
     if (stream->mode != cudaStreamCaptureModeRelaxed && !is_this_thread(stream))
@@ -388,7 +388,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
 
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
                                      const cudaGraphNode_t **before, const cudaGraphEdgeData **edges, size_t *n_before) {
-    stream = stream_of(stream);
+    stream = gemv_of(stream);
     if (!status || edges)
         return runtime_said(cudaErrorInvalidValue);
     *status = !stream->graph   ? cudaStreamCaptureStatusNone

@@ -84,7 +84,7 @@ struct CUstream_st {
     struct CUstream_st *next;
 };
 extern struct CUstream_st default_stream; // the first of all
-static inline cudaStream_t stream_of(cudaStream_t s) {
+static inline cudaStream_t gemv_of(cudaStream_t s) {
     return s == NULL || s == cudaStreamLegacy || s == cudaStreamPerThread ? &default_stream : s;
 }
 

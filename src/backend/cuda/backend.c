@@ -355,7 +355,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->backend->product};
         x = c->convert;
     }
-    c->stream_rows = stream_rows(c, x, max_rows);
+    c->gemv_rows = gemv_rows(c, x, max_rows);
     c->is_head = head_compiled(exe, c, x);
     if (c->matrix[0].element == ELEMENT_E4M3) {
         c->in_twin = twin_of(exe, op->in[0]);

@@ -53,23 +53,23 @@ build/cuda/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
 # Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
-PRODUCT_TESTS := $(addprefix build/cuda/test_,tiles wide split large)
-KERNEL_TESTS  := $(PRODUCT_TESTS) $(addprefix build/cuda/test_,place sides quantise screen)
-$(PRODUCT_TESTS) $(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): $(call cu_source,near)
+GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
+KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place sides quantise screen)
+$(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): $(call cu_source,near)
 build/cuda/test_screen: $(call cu_objects,head sample)
 $(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) $(filter %.cu %.o,$^)
-$(PRODUCT_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
+$(GEMM_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) -DGYRE_RACECHECK $(filter %.cu,$^)
 
 # Programs that time kernels alone; bench/cuda says how.
-CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,wide large library head sample screen tiles attention nodes linear)
-build/cuda/bench_wide: $(call cu_source,near)
-build/cuda/bench_linear: $(call cu_objects,stream)
+CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m library head sample screen attention nodes linear)
+build/cuda/bench_gemm_fp8_gated: $(call cu_source,near)
+build/cuda/bench_linear: $(call cu_objects,gemv)
 build/cuda/bench_screen: $(call cu_objects,head sample sides)
-build/cuda/bench_tiles: $(call cu_objects,norm quantise)
+build/cuda/bench_gemm_fp8_small_m: $(call cu_objects,norm quantise)
 build/cuda/bench_nodes: $(call cu_objects,elementwise quantise)
 build/cuda/bench_attention: $(call cu_objects,attention attention_parts attention_decode attention_decode_bytes attention_decode_warps \
     attention_prefill attention_prefill_halves qkv_prep)
@@ -84,7 +84,7 @@ cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) $(KERNEL_TESTS) $(CUDA_BENCHES) build/cu
 
 # The library for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (ptx/bulk.cuh).
 RACE_CODE := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE \
-    'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/[a-z_/]*/(act|decode|prefill|screen|stream|tiles|wide)_' $(CUDA_CU)))
+    'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/[a-z_/]*/(act|decode|prefill|screen|gemv|gemm_fp8_(small_m|gated))_' $(CUDA_CU)))
 RACE_OBJ  := $(filter-out $(patsubst build/racecheck/%,build/cuda/%,$(RACE_CODE)) build/cuda/kernels.o,$(CUDA_OBJ)) $(RACE_CODE)
 build/racecheck/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
@@ -99,8 +99,8 @@ build/racecheck/libgyre-cuda.so: $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/
 
 # ---- GPU code without a GPU -------------------------------------------------------------------------------------
 # The same programs on a machine on the CPU that runs their kernels from PTX: tests/ptx/machine.h. ptxas has no part in it.
-PTX_KERNEL_TESTS := $(addprefix build/ptx/test_,wide split large tiles quantise place sides screen)
-PTX_UNITS := $(addprefix build/ptx/test_,stream graphs nodes cache screened_steps)
+PTX_KERNEL_TESTS := $(patsubst build/cuda/%,build/ptx/%,$(KERNEL_TESTS))
+PTX_UNITS := $(addprefix build/ptx/test_,gemv graphs nodes cache screened_steps)
 PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies) $(PTX_KERNEL_TESTS) $(filter-out %cache %screened_steps,$(PTX_UNITS))
 PTX_CODE  := $(CUDA_CODE:build/cuda/%=build/ptx/%)
 PTX_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o
@@ -122,7 +122,7 @@ build/ptx/%.o: tests/ptx/%.c
 build/ptx/libmachine.a: $(patsubst tests/ptx/%.c,build/ptx/%.o,$(filter-out tests/ptx/test_%,$(wildcard tests/ptx/*.c)))
 build/ptx/libbackend.a: $(PTX_OBJ)
 ptx_objects = $(patsubst build/cuda/%,build/ptx/%,$(call cu_objects,$(1)))
-$(addprefix build/ptx/test_,tiles wide split large): $(call ptx_objects,near)
+$(patsubst build/cuda/%,build/ptx/%,$(GEMM_TESTS)): $(call ptx_objects,near)
 build/ptx/test_screen: $(call ptx_objects,head sample)
 $(PTX_KERNEL_TESTS): build/ptx/test_%: build/ptx/test_%.cu.o build/ptx/libmachine.a
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.cu.o,$^) build/ptx/libmachine.a -lstdc++ -lpthread -lm
@@ -130,7 +130,7 @@ build/ptx/test_machine build/ptx/test_copies: build/ptx/%: build/ptx/%.o build/p
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lpthread -lm
 build/ptx/test_matrices: build/ptx/test_matrices.o build/ptx/matrices.o
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lm
-$(filter-out %stream,$(PTX_UNITS)): WHOLE := -Wl,--whole-archive
+$(filter-out %gemv,$(PTX_UNITS)): WHOLE := -Wl,--whole-archive
 $(PTX_UNITS): build/ptx/%: build/cuda/tests/%.o build/ptx/libbackend.a build/ptx/libmachine.a $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/ptx/libbackend.a -Wl,--no-whole-archive $(LIBS) -lcmocka $(ALL_LIBS) $(PTX_LIBS)
 build/ptx/libgyre-cuda.so: $(PTX_OBJ) build/ptx/libmachine.a $(BUILD)/libgyre.a tools/plugin.map

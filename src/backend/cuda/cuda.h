@@ -5,7 +5,7 @@
  *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
  *     weights.c   weights on the device: which element and place each gets, and what rounding did
  *     upload.c    how they come there
- *     gemm.c      LINEAR by cuBLASLt, tiles.cu, wide.cu, split.cu or large.cu
+ *     gemm.c      LINEAR by cuBLASLt, gemm_fp8_small_m.cu, gemm_fp8_gated.cu, gemm_fp8_split_k.cu or gemm_fp8_prefill.cu
  *     memory.c    what a step takes of the device, and what is left for caches
  *     report.c    what the device tells of itself
  *     cache.c     caches: addresses for all blocks, memory behind those that are used; virtual.c maps it
@@ -173,27 +173,27 @@ void gemm_count_at(struct gemm *g, void *counter);
 enum linear_path {
     PATH_VALUE,  // by cuBLASLt from the value, in the element of the products
     PATH_TWIN,   // by cuBLASLt from its e4m3 twin, to raw products
-    PATH_TILES,  // by tiles.cu from its twin, with the GATED_ACT behind it
-    PATH_STREAM, // by stream.cu from the value, likewise
-    PATH_WIDE,   // by wide.cu, or of many rows large.cu, from its twin, likewise
-    PATH_SPLIT,  // by split.cu from its twin, to raw products
-    PATH_LARGE,  // by large.cu from its twin, likewise
+    PATH_SMALL_M,  // by gemm_fp8_small_m.cu from its twin, with the GATED_ACT behind it
+    PATH_GEMV, // by gemv.cu from the value, likewise
+    PATH_GATED,   // by gemm_fp8_gated.cu, or of many rows gemm_fp8_prefill.cu, from its twin, likewise
+    PATH_SPLIT_K,  // by gemm_fp8_split_k.cu from its twin, to raw products
+    PATH_PREFILL,  // by gemm_fp8_prefill.cu from its twin, likewise
     PATH_HEAD,   // by head.cu from the value, with the SOFTCAP behind it and what SAMPLE wants of greedy rows
     N_PATHS
 };
-static inline bool makes_raw(enum linear_path path) { return path == PATH_TWIN || path == PATH_SPLIT || path == PATH_LARGE; }
-static inline bool reads_twin(enum linear_path path) { return makes_raw(path) || path == PATH_TILES || path == PATH_WIDE; }
-static inline bool is_ours(enum linear_path path) { return path == PATH_TILES || path == PATH_STREAM || path == PATH_WIDE; }
+static inline bool makes_raw(enum linear_path path) { return path == PATH_TWIN || path == PATH_SPLIT_K || path == PATH_PREFILL; }
+static inline bool reads_twin(enum linear_path path) { return makes_raw(path) || path == PATH_SMALL_M || path == PATH_GATED; }
+static inline bool is_ours(enum linear_path path) { return path == PATH_SMALL_M || path == PATH_GEMV || path == PATH_GATED; }
 enum linear_path gemm_library(const struct gemm *g);                    // PATH_VALUE or PATH_TWIN
 enum linear_path gemm_path(const struct gemm *g, int n_rows);           // the library, until one is taken
 void gemm_take(struct gemm *g, enum linear_path path, int n_rows);      // nothing beyond the rows it is for
-bool gemm_takes(const struct gemm *g, enum linear_path path, int rows); // whether that can be; of all but stream.cu's
+bool gemm_takes(const struct gemm *g, enum linear_path path, int rows); // whether that can be; of all but gemv.cu's
 bool gemm_is_worth_timing(const struct gemm *g);                        // its weight is large
 /* What a LINEAR reads and writes. */
 struct linear_values {
     struct dmat x, y;
-    struct drest rest; // of x, by PATH_SPLIT: what is left to be done
-    struct dmat twin;  // of y, by PATH_WIDE and PATH_TILES, with a static_scale; at NULL: none
+    struct drest rest; // of x, by PATH_SPLIT_K: what is left to be done
+    struct dmat twin;  // of y, by PATH_GATED and PATH_SMALL_M, with a static_scale; at NULL: none
 };
 enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, struct error *err);
 bool gemm_settles(const struct gemm *g, int n_rows); // whether it takes a rest.value
@@ -248,7 +248,7 @@ struct compiled_op {
     struct dmat in[OP_MAX_IN], out[OP_MAX_OUT];
     struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
     struct gemm *gemm;                 // LINEAR
-    int stream_rows;                   // LINEAR: up to so many rows stream.cu takes it
+    int gemv_rows;                   // LINEAR: up to so many rows gemv.cu takes it
     bool is_head;                      // LINEAR: the program's head, and head.cu takes it
     struct compiled_op *pair;          // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR
     struct dmat convert;               // LINEAR: where x goes first, if it has another element
@@ -409,14 +409,14 @@ bool gated_act_follows(const struct program *p, int i);
 bool attention_follows(const struct program *p, int i);
 /* Values [p->n_values] live as long as fused nodes need them. */
 void fuse_lives(const struct program *p, struct value *values);
-/* Up to how many rows of x, of max_rows, stream.cu takes a LINEAR; 0: never. */
-int stream_rows(const struct compiled_op *c, struct dmat x, int max_rows);
+/* Up to how many rows of x, of max_rows, gemv.cu takes a LINEAR; 0: never. */
+int gemv_rows(const struct compiled_op *c, struct dmat x, int max_rows);
 bool linear_takes(const struct compiled_op *c, enum linear_path path, int rows); // rows: one of padded_rows
 enum linear_path linear_path(const struct compiled_op *c, int n_rows);
 bool does_its_pair(const struct compiled_op *linear, int n_rows);                     // in one node
 const struct compiled_op *linear_maker(const struct compiled_op *linear, int n_rows); // which of the two has the node's output
 struct dmat linear_made(const struct compiled_op *linear);                            // that output where the node is one of ours
-void stream_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x);
+void gemv_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x);
 
 /* ---- head.c ---- */
 /* The LINEAR whose rows are the logits, all of them, but for a SOFTCAP between it and SAMPLE, and that nobody else reads; NULL: there is none. */

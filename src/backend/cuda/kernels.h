@@ -5,7 +5,7 @@
  * kernel reads how many there are from the plan on the device, so that a captured graph serves any step that fits.
  *
  * Most are plain kernels: the mathematics of core/ops.def with coalesced reads, and the oracle on the device of faster ones. Sums
- * are in float32, but for those of e4m3 by wide.cu, split.cu and large.cu (below). */
+ * are in float32, but for those of e4m3 by gemm_fp8_gated.cu, gemm_fp8_split_k.cu and gemm_fp8_prefill.cu (below). */
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -245,7 +245,7 @@ struct drest {
     struct dtally others;       // rows that are made
 };
 
-/* What the library and split.cu make of e4m3 rows and e4m3 rows are raw products: sums of products of elements, in half precision. With scales in the library
+/* What the library and gemm_fp8_split_k.cu make of e4m3 rows and e4m3 rows are raw products: sums of products of elements, in half precision. With scales in the library
  * itself, one a row of either, it computes up to twice as long on Hopper: it has a single kernel for that, without split sums. */
 /* y = the value of raw products. y may be raw's memory if its element has 16 bits. */
 void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, struct dmat y);
@@ -272,9 +272,9 @@ struct dwatch {
 };
 void launch_watch(const struct launch *l, int n_rows, const struct dwatch *w, struct dtally cut);
 
-/* ---- stream.cu: LINEAR of a few rows, bound by reading its weight once ---- */
-enum { STREAM_MAX_ROWS = 8, STREAM_MAX_M_TILES = 3 };
-struct dstream {
+/* ---- gemv.cu: LINEAR of a few rows, bound by reading its weight once ---- */
+enum { GEMV_MAX_ROWS = 8, GEMV_MAX_M_TILES = 3 };
+struct dgemv {
     struct dweight w;      // e4m3, f16 or bf16
     const float *bias;     // [w.out]; NULL: none
     struct dending ending; // plain or gated
@@ -282,25 +282,25 @@ struct dstream {
 };
 /* Whether it can compute that: x f16 (or bf16 with a weight of that) at addresses that are multiples of 16, whole pieces of 16 bytes
  * in a row of the weight, and shared memory for so many rows. */
-bool stream_takes(const struct dstream *a, struct dmat x, struct dmat y, int n_rows);
-void launch_stream_linear(const struct launch *l, int n_rows, const struct dstream *a, struct dmat x, struct dmat y);
+bool gemv_takes(const struct dgemv *a, struct dmat x, struct dmat y, int n_rows);
+void launch_gemv(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y);
 
-/* How it is cut into blocks and warps. launch_stream_linear takes what stream_cut_of says; benchmarks try others. */
-struct stream_cut {
+/* How it is cut into blocks and warps. launch_gemv takes what gemv_cut_of says; benchmarks try others. */
+struct gemv_cut {
     int m_tiles;                 // of 16 rows that a warp computes at once
     int row_warps, column_warps; // of a block; the latter a power of two
     int cluster, n_blocks;       // blocks that share the columns; all blocks
     bool deep;                   // longer queues, without a cluster
 };
-struct stream_cut stream_cut_of(const struct dstream *a, int n_rows);                     // n_blocks 0: shared memory is not enough
-int stream_blocks(int cluster);                                                           // that run at once, one on a multiprocessor
-bool stream_takes_cut(const struct dstream *a, int n_rows, const struct stream_cut *cut); // whether shared memory is enough
-void launch_stream_linear_cut(const struct launch *l, int n_rows, const struct dstream *a, struct dmat x, struct dmat y,
-                              const struct stream_cut *cut);
+struct gemv_cut gemv_cut_of(const struct dgemv *a, int n_rows);                     // n_blocks 0: shared memory is not enough
+int gemv_blocks(int cluster);                                                           // that run at once, one on a multiprocessor
+bool gemv_takes_cut(const struct dgemv *a, int n_rows, const struct gemv_cut *cut); // whether shared memory is enough
+void launch_gemv_cut(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
+                              const struct gemv_cut *cut);
 
-/* ---- tiles.cu: LINEAR of some tens of rows, e4m3 by e4m3 on the tensor core, bound by reading its weight once ---- */
-enum { TILES_MAX_ROWS = 64 };
-struct dtiles {
+/* ---- gemm_fp8_small_m.cu: LINEAR of some tens of rows, e4m3 by e4m3 on the tensor core, bound by reading its weight once ---- */
+enum { SMALL_M_MAX_ROWS = 64 };
+struct dsmall_m {
     struct dweight w;  // e4m3
     const float *bias; // [w.out]; NULL: none
     struct dending ending;
@@ -309,24 +309,24 @@ struct dtiles {
 };
 /* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, units of 8, w and x at multiples of 16 bytes; y of 16
  * bits, or float32 if PLAIN. Of GATED y may have most. */
-bool tiles_take(const struct dtiles *a, struct dmat x, struct dmat y, int n_rows);
-cudaError_t launch_tiles_linear(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y);
+bool small_m_takes(const struct dsmall_m *a, struct dmat x, struct dmat y, int n_rows);
+cudaError_t launch_gemm_small_m(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x, struct dmat y);
 
-/* How it is cut into blocks. launch_tiles_linear takes what tiles_cut_of says; benchmarks try others. */
-struct tiles_cut {
+/* How it is cut into blocks. launch_gemm_small_m takes what small_m_cut_of says; benchmarks try others. */
+struct small_m_cut {
     int octets;   // of columns of y in a tile
     int split;    // blocks that share a tile, each with some of its terms; 1, or all tiles are computed at once
     int n_blocks; // a multiple of split, which is 8 at most
     int n_stages; // of the ring: 2 at least
 };
-struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows);
-cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y,
-                                    const struct tiles_cut *cut);
+struct small_m_cut small_m_cut_of(const struct dsmall_m *a, int n_rows);
+cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x, struct dmat y,
+                                    const struct small_m_cut *cut);
 
-/* ---- wide.cu: LINEAR of many rows, e4m3 by e4m3 on the tensor core, with GATED_ACT behind it ---- */
-enum { WIDE_MAX_ROWS = 512 }; // of more by large.cu
+/* ---- gemm_fp8_gated.cu: LINEAR of many rows, e4m3 by e4m3 on the tensor core, with GATED_ACT behind it ---- */
+enum { GATED_MAX_ROWS = 512 }; // of more by gemm_fp8_prefill.cu
 struct dnear;                 // near.h
-struct dwide {
+struct dgated {
     struct dweight w;         // e4m3: gates, then what they let through
     const float *bias;        // [w.out]; NULL: none
     int act;                  // core/ops.h activation: ACT_SILU or ACT_GELU_TANH
@@ -335,84 +335,84 @@ struct dwide {
 };
 /* Whether it can compute y = act(gate) * up, y.width = w.out / 2: x e4m3 with a scale a row; w.in a multiple of 16, above 128, up to HALF_SUMS_IN,
  * y.width of 8, w, x and y and their rows at multiples of 16 bytes; y of 16 bits. y may have most. */
-bool wide_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows);
-cudaError_t launch_wide_linear(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y);
+bool gated_takes(const struct dgated *a, struct dmat x, struct dmat y, int n_rows);
+cudaError_t launch_gemm_gated(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y);
 
-/* How it is cut into blocks. launch_wide_linear takes what wide_cut_of says; benchmarks try others. */
-enum wide_sharing { WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X };
-struct wide_cut {
+/* How it is cut into blocks. launch_gemm_gated takes what gated_cut_of says; benchmarks try others. */
+enum gated_sharing { GATED_SHARES_NOTHING, GATED_SHARES_W, GATED_SHARES_X };
+struct gated_cut {
     int octets;   // half of those of y's columns in a tile: 6, 7, 9 or 11
     int parts;    // of 64 tokens in a tile: 2, 3 or 4 (of 11 octets not 4)
     int n_blocks; // even where they share
     int n_stages; // of the ring: 2 at least, room for a tile's sums, and no more than there are pieces of 128 columns of x
     /* What the two blocks of a cluster have in common: rows of W, with other tokens each, which make an even number of tiles; or tokens, with other
      * rows of W each. */
-    enum wide_sharing shared;
+    enum gated_sharing shared;
 };
-struct wide_cut wide_cut_of(const struct dwide *a, int n_rows);
-int wide_blocks(enum wide_sharing shared); // that run at once
-int wide_stages(int octets, int parts);    // most that shared memory has room for
-bool wide_takes_cut(const struct dwide *a, int n_rows, const struct wide_cut *cut);
-cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y,
-                                   const struct wide_cut *cut);
+struct gated_cut gated_cut_of(const struct dgated *a, int n_rows);
+int gated_blocks(enum gated_sharing shared); // that run at once
+int gated_stages(int octets, int parts);    // most that shared memory has room for
+bool gated_takes_cut(const struct dgated *a, int n_rows, const struct gated_cut *cut);
+cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y,
+                                   const struct gated_cut *cut);
 
-/* ---- split.cu: raw products of 65 and more rows, whose terms the blocks of a cluster share ---- */
+/* ---- gemm_fp8_split_k.cu: raw products of 65 and more rows, whose terms the blocks of a cluster share ---- */
 /* Whether it can compute y = x W^T: x e4m3; w.in a multiple of 16 up to HALF_SUMS_IN, w.out of 8, w, x and y and their rows at multiples of
  * 16 bytes; y of half precision, as its sums are. Scales are not looked at. */
-bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
+bool split_k_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
 /* near: [NEAR_SHAPES] copies of w (near.h), of which one is read in place of w whose tiles the step has; NULL, or NULL for one: not there. rest: of x; NULL: none.
  * The node behind it starts when all before it have ended, and so may read before it waits what those left. */
-cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
                                  struct dmat y, const struct drest *rest);
 /* Whether rest.value may be given. */
-bool split_settles(struct dweight w, int n_rows);
+bool split_k_settles(struct dweight w, int n_rows);
 
-/* How it is cut into blocks. launch_split_product takes the one that split_cut_of names, or the first; tests and benchmarks try others. */
-enum { SPLIT_CUTS = 19 };
-struct split_cut {
+/* How it is cut into blocks. launch_gemm_split_k takes the one that split_k_cut_of names, or the first; tests and benchmarks try others. */
+enum { SPLIT_K_CUTS = 19 };
+struct split_k_cut {
     int rows;    // of W in a tile, whose tokens are 128
     int split;   // blocks with the same tile, each with a part of its terms
     int sharers; // tiles of a cluster, of other tokens and the same rows: 1 or 2
 };
-struct split_cut split_cut_at(int i);
+struct split_k_cut split_k_cut_at(int i);
 /* One with which all blocks are at work at once, on most multiprocessors; negative: none, and the library is better. */
-int split_cut_of(struct dweight w, int n_rows);
+int split_k_cut_of(struct dweight w, int n_rows);
 /* How many rows the tiles of w's near copy i < NEAR_SHAPES are to have: those that steps of 128 rows read, of 256; 0: none, or the same. */
-int split_near_rows(struct dweight w, int i);
-cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+int split_k_near_rows(struct dweight w, int i);
+cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
                                      struct dmat y, const struct drest *rest, int cut);
 
-/* ---- large.cu: products of hundreds and thousands of rows, summed in half precision ---- */
-/* Whether it can compute the raw products y = x W^T: x e4m3; w.in a multiple of 16, at most LARGE_MOST_IN, w.out of 8, w, x and y and their rows at multiples of
+/* ---- gemm_fp8_prefill.cu: products of hundreds and thousands of rows, summed in half precision ---- */
+/* Whether it can compute the raw products y = x W^T: x e4m3; w.in a multiple of 16, at most GEMM_PREFILL_MOST_IN, w.out of 8, w, x and y and their rows at multiples of
  * 16 bytes; y of half precision. Scales are not looked at.
  *
  * A sum is one chain of terms, of which the tensor core drops what is below 2^-13 of the sum so far: terms that are all alike in size and sign stop adding up
  * after 8,192 to 16,384 of them. Of others sums do not come near that. */
-enum { LARGE_MOST_IN = 22016 };
-bool large_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
-cudaError_t launch_large_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y);
-/* Likewise what wide.cu computes, and as it does. */
-bool large_gated_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows);
-cudaError_t launch_large_gated(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y);
+enum { GEMM_PREFILL_MOST_IN = 22016 };
+bool gemm_prefill_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
+cudaError_t launch_gemm_prefill(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y);
+/* Likewise what gemm_fp8_gated.cu computes, and as it does. */
+bool gemm_prefill_gated_takes(const struct dgated *a, struct dmat x, struct dmat y, int n_rows);
+cudaError_t launch_gemm_prefill_gated(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y);
 /* Whether it should, in place of the library: rows fill its tiles, and tiles the multiprocessors. */
-bool large_pays(struct dweight w, int n_rows);
-bool large_gated_pays(struct dweight w, bool biased, int n_rows);
+bool gemm_prefill_pays(struct dweight w, int n_rows);
+bool gemm_prefill_gated_pays(struct dweight w, bool biased, int n_rows);
 
-/* How it is cut into blocks. launch_large_product takes what large_cut_of says; tests and benchmarks try others. */
-enum { LARGE_CUTS = 10, LARGE_PAIR_CUTS = 6 };
-struct large_cut {
+/* How it is cut into blocks. launch_gemm_prefill takes what gemm_prefill_cut_of says; tests and benchmarks try others. */
+enum { GEMM_PREFILL_CUTS = 10, GEMM_PREFILL_PAIR_CUTS = 6 };
+struct gemm_prefill_cut {
     int rows;    // of W in a tile, whose tokens are 256
     int sharers; // blocks of a cluster, which have the same rows and each other tokens: 1, or 2 if tokens make an even number of tiles
 };
-struct large_cut large_cut_at(int i);
-int large_cut_of(struct dweight w, int n_rows);
-bool large_takes_cut(int n_rows, int cut);
-cudaError_t launch_large_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut);
+struct gemm_prefill_cut gemm_prefill_cut_at(int i);
+int gemm_prefill_cut_of(struct dweight w, int n_rows);
+bool gemm_prefill_takes_cut(int n_rows, int cut);
+cudaError_t launch_gemm_prefill_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut);
 /* Likewise of pairs, whose tiles have as many gates as rows that they let through. */
-struct large_cut large_pair_cut_at(int i);
-int large_pair_cut_of(struct dweight w, bool biased, int n_rows);
-bool large_takes_pair_cut(bool biased, int n_rows, int cut);
-cudaError_t launch_large_gated_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y, int cut);
+struct gemm_prefill_cut gemm_prefill_pair_cut_at(int i);
+int gemm_prefill_pair_cut_of(struct dweight w, bool biased, int n_rows);
+bool gemm_prefill_takes_pair_cut(bool biased, int n_rows, int cut);
+cudaError_t launch_gemm_prefill_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y, int cut);
 
 /* ---- head.cu: LINEAR of 16 bits whose rows are logits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows ---- */
 struct dhead {
@@ -500,7 +500,7 @@ struct dadd_norm {
     struct dweight d_norm; // at given: d is normed by it first, where widths are multiples of 4 and at most 8,192
     float d_eps;
     bool d_plus_one;
-    bool prefetch; // the node before is launch_split_product's and has not made x, which is read before that ends
+    bool prefetch; // the node before is launch_gemm_split_k's and has not made x, which is read before that ends
 };
 void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r, struct dmat y,
                      struct dmat twin);

@@ -1,8 +1,8 @@
 /* near.c - which weights are there once more, whole on either side of the L2 (near.h), and where; see cuda.h.
  *
  * A byte from the own side takes 111 pJ and one of addresses as they come 129, in steps whose clock is what the power limit leaves (sides.h). That is worth it
- * where a step of 65 to 512 rows reads each weight once: gate_up by wide.cu, and of up to 256 rows others by split.cu (docs/benchmarks.md). A copy has
- * tiles of one width: of gate_up that which most numbers of rows want, of others what split.cu says, for two kinds of steps where it wants two. Steps
+ * where a step of 65 to 512 rows reads each weight once: gate_up by gemm_fp8_gated.cu, and of up to 256 rows others by gemm_fp8_split_k.cu (docs/benchmarks.md). A copy has
+ * tiles of one width: of gate_up that which most numbers of rows want, of others what gemm_fp8_split_k.cu says, for two kinds of steps where it wants two. Steps
  * with other tiles read the rows.
  *
  * Copies are made when the weights are there, from what is there; nothing writes weights after that. A copy takes twice its weight and more, as either side has
@@ -57,10 +57,10 @@ struct near {
 };
 
 /* The width of tiles that most of the numbers of rows want. */
-static struct near_shape wide_shape(const struct dwide *w) {
+static struct near_shape gated_shape(const struct dgated *w) {
     int n[32] = {0}, best = 0;
-    for (int i = padded_index(FEW_ROWS) + 1; padded_rows_at(i) <= WIDE_MAX_ROWS; i++) {
-        int octets = wide_cut_of(w, padded_rows_at(i)).octets;
+    for (int i = padded_index(FEW_ROWS) + 1; padded_rows_at(i) <= GATED_MAX_ROWS; i++) {
+        int octets = gated_cut_of(w, padded_rows_at(i)).octets;
         BUG_IF(octets < 0 || octets >= (int)ARRAY_LEN(n));
         if (++n[octets] > n[best])
             best = octets;
@@ -69,11 +69,11 @@ static struct near_shape wide_shape(const struct dwide *w) {
 }
 
 static void lay_out(struct kind *k) {
-    struct dwide wide = {.w = k->like, .act = k->act};
+    struct dgated wide = {.w = k->like, .act = k->act};
     for (int i = 0; i < NEAR_SHAPES; i++) {
-        struct near_shape shape = {.rows = k->act >= 0 ? 0 : split_near_rows(k->like, i), .halves = 1};
+        struct near_shape shape = {.rows = k->act >= 0 ? 0 : split_k_near_rows(k->like, i), .halves = 1};
         if (k->act >= 0 && i == 0)
-            shape = wide_shape(&wide);
+            shape = gated_shape(&wide);
         if (shape.rows > 0 && near_lay_out(k->like, shape, &k->near[k->n_shapes]))
             k->n_shapes++;
     }
@@ -107,7 +107,7 @@ static void add(struct backend *b, const struct program *p, int op) {
     struct near *all = b->near.all;
     bool gated = gated_act_follows(p, op);
     int act = gated ? (int)p->ops[op + 1].args.gated_act.act : -1;
-    if (p->ops[op].code != OP_LINEAR || act > 1) // wide.cu has SiLU and GELU by tanh
+    if (p->ops[op].code != OP_LINEAR || act > 1) // gemm_fp8_gated.cu has SiLU and GELU by tanh
         return;
     struct placed *of = placed_on_device(b, p->ops[op].weights[0]);
     if (!is_worth_it(of->matrix, gated))

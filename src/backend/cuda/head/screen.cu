@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
     bool fine = m.squares < INFINITY;
     float step = fine ? step_of(m.most) : 1;
     squares s = round_row<BF16>(
-        at, c.scale, fine ? in : 0, step, STREAM_W + i * ((in + 1) / 2), [&](int k) { return q.byte(i, k); }, sums);
+        at, c.scale, fine ? in : 0, step, GEMV_W + i * ((in + 1) / 2), [&](int k) { return q.byte(i, k); }, sums);
     if (threadIdx.x == 0) {
         rows[i] = fine ? row_of(step, s) : row{1, INFINITY}; // it may always win, and nobody uses its bytes
         if (!fine && n_not_finite)
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
     bool fine = there && m.squares < INFINITY;
     float step = fine ? step_of(m.most) : 1;
     squares of_x = round_row<BF16>(
-        at, w.columns.inverse, fine ? x.width : 0, step, STREAM_X, [&](int k) { return s.p + r * s.pitch + k; }, sums);
+        at, w.columns.inverse, fine ? x.width : 0, step, GEMV_X, [&](int k) { return s.p + r * s.pitch + k; }, sums);
     if (fine && is_watched)
         watch_columns<BF16>(at, x.width, w.columns);
     if (threadIdx.x != 0)

@@ -21,7 +21,7 @@ __host__ __device__ inline uint64_t mixed(uint64_t i) {
 __host__ __device__ inline float uniform(uint32_t bits) { return (bits >> 8) * (1.0f / 16777216); }
 
 /* The two streams: of w by element, of x by column alone, so that no result depends on what else is in a step. */
-enum : uint64_t { STREAM_W = 0x5f0a4d1ull << 40, STREAM_X = 0x93b7c25ull << 40 };
+enum : uint64_t { GEMV_W = 0x5f0a4d1ull << 40, GEMV_X = 0x93b7c25ull << 40 };
 
 /* x / step rounded up or down so that the mean is x / step. |x| <= 127 step. */
 __host__ __device__ inline int rounded(float x, float inverse, float u) { return (int)floorf(x * inverse + u); }

@@ -43,8 +43,8 @@ void fuse_lives(const struct program *p, struct value *values) {
 }
 
 /* A LINEAR, with its pair, as a stream, and what that writes. */
-static struct dstream stream_of(const struct compiled_op *c) {
-    struct dstream s = {.w = c->matrix[0], .bias = c->floats[1].at};
+static struct dgemv gemv_of(const struct compiled_op *c) {
+    struct dgemv s = {.w = c->matrix[0], .bias = c->floats[1].at};
     if (c->pair) {
         const struct act_args *a = &c->pair->op->args.gated_act;
         s.ending = (struct dending){.kind = ENDING_GATED, .act = (int)a->act, .limit = a->limit};
@@ -62,19 +62,19 @@ const struct compiled_op *linear_maker(const struct compiled_op *linear, int n_r
     return does_its_pair(linear, n_rows) ? linear->pair : linear;
 }
 
-int stream_rows(const struct compiled_op *c, struct dmat x, int max_rows) {
-    struct dstream s = stream_of(c);
+int gemv_rows(const struct compiled_op *c, struct dmat x, int max_rows) {
+    struct dgemv s = gemv_of(c);
     int most = 0, last = padded_index(max_rows);
-    if (c->in_order.at && !c->convert.at && !stream_takes(&s, c->in_order, linear_made(c), 1))
+    if (c->in_order.at && !c->convert.at && !gemv_takes(&s, c->in_order, linear_made(c), 1))
         return 0;
-    for (int i = 0; i <= last && padded_rows_at(i) <= STREAM_MAX_ROWS && stream_takes(&s, x, linear_made(c), padded_rows_at(i)); i++)
+    for (int i = 0; i <= last && padded_rows_at(i) <= GEMV_MAX_ROWS && gemv_takes(&s, x, linear_made(c), padded_rows_at(i)); i++)
         most = padded_rows_at(i);
     return most;
 }
 
 bool linear_takes(const struct compiled_op *c, enum linear_path path, int rows) {
     switch (path) {
-    case PATH_STREAM: return rows <= c->stream_rows;
+    case PATH_GEMV: return rows <= c->gemv_rows;
     case PATH_HEAD: return c->is_head && rows <= HEAD_MAX_ROWS;
     default: return gemm_takes(c->gemm, path, rows);
     }
@@ -91,8 +91,8 @@ static int held_by_attention(const struct executable *exe, const struct compiled
     return n_rows * a->n_kv_heads * attention_share(maker->cache.element, a->head_dim, n_rows, a->n_kv_heads);
 }
 
-void stream_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x) {
-    struct dstream s = stream_of(c);
+void gemv_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x) {
+    struct dgemv s = gemv_of(c);
     s.held = held_by_attention(exe, c, n_rows);
-    launch_stream_linear(l, padded_rows(n_rows), &s, x, linear_made(c));
+    launch_gemv(l, padded_rows(n_rows), &s, x, linear_made(c));
 }

@@ -1,4 +1,4 @@
-/* gated_end.cuh - what the ends of tiles of wide.cu and large.cu have in common, where GATED_ACT follows a LINEAR: scales on their way to shared memory,
+/* gated_end.cuh - what the ends of tiles of gemm_fp8_gated.cu and gemm_fp8_prefill.cu have in common, where GATED_ACT follows a LINEAR: scales on their way to shared memory,
  * the hyperbolic tangent that activations are made of, the largest size of a row, and how a value and its e4m3 twin are written. */
 #pragma once
 

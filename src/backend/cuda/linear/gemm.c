@@ -1,4 +1,4 @@
-/* gemm.c - LINEAR by cuBLASLt, or by tiles.cu, wide.cu, split.cu or large.cu where paths.c has chosen one of them.
+/* gemm.c - LINEAR by cuBLASLt, or by gemm_fp8_small_m.cu, gemm_fp8_gated.cu, gemm_fp8_split_k.cu or gemm_fp8_prefill.cu where paths.c has chosen one of them.
  *
  *     y [M, out] = x [M, in] W^T + b        as cuBLAS sees it: Y^T [out, M] = W x^T, columns one after another
  *
@@ -70,28 +70,28 @@ static const float *bias_of(const struct gemm *g) {
     return bias ? weight_on_device(g->backend, bias)->floats.at : NULL;
 }
 
-static struct dtiles tiles_of(const struct gemm *g) {
-    struct dtiles t = {.w = g->weight, .bias = bias_of(g)};
+static struct dsmall_m small_m_of(const struct gemm *g) {
+    struct dsmall_m t = {.w = g->weight, .bias = bias_of(g)};
     if (g->act)
         t.ending = (struct dending){.kind = ENDING_GATED, .act = (int)g->act->args.gated_act.act, .limit = g->act->args.gated_act.limit};
     return t;
 }
 
-static struct dwide wide_of(const struct gemm *g) {
-    return (struct dwide){.w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0, .near = g->near[0]};
+static struct dgated gated_of(const struct gemm *g) {
+    return (struct dgated){.w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0, .near = g->near[0]};
 }
 
 enum linear_path gemm_library(const struct gemm *g) { return g->weight.element == ELEMENT_E4M3 ? PATH_TWIN : PATH_VALUE; }
 
 bool gemm_takes(const struct gemm *g, enum linear_path path, int rows) {
-    struct dtiles tiles = tiles_of(g);
-    struct dwide wide = wide_of(g);
+    struct dsmall_m tiles = small_m_of(g);
+    struct dgated wide = gated_of(g);
     switch (path) {
-    case PATH_TILES: return tiles_take(&tiles, g->x, g->made, rows);
-    case PATH_WIDE:
-        return g->act && (rows > WIDE_MAX_ROWS ? large_gated_takes(&wide, g->x, g->made, rows) : wide_takes(&wide, g->x, g->made, rows));
-    case PATH_SPLIT: return split_takes(g->weight, g->x, g->y, rows);
-    case PATH_LARGE: return large_takes(g->weight, g->x, g->y, rows);
+    case PATH_SMALL_M: return small_m_takes(&tiles, g->x, g->made, rows);
+    case PATH_GATED:
+        return g->act && (rows > GATED_MAX_ROWS ? gemm_prefill_gated_takes(&wide, g->x, g->made, rows) : gated_takes(&wide, g->x, g->made, rows));
+    case PATH_SPLIT_K: return split_k_takes(g->weight, g->x, g->y, rows);
+    case PATH_PREFILL: return gemm_prefill_takes(g->weight, g->x, g->y, rows);
     default: return path == gemm_library(g);
     }
 }
@@ -170,33 +170,33 @@ cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, cons
 }
 
 static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, const struct linear_values *v) {
-    struct dtiles tiles = tiles_of(g);
-    struct dwide wide = wide_of(g);
+    struct dsmall_m tiles = small_m_of(g);
+    struct dgated wide = gated_of(g);
     tiles.twin = wide.twin = v->twin;
     tiles.rest = v->rest;
     switch (p->path) {
-    case PATH_TILES: return launch_tiles_linear(g->backend->stream, p->rows, &tiles, v->x, v->y);
-    case PATH_WIDE:
-        return p->rows > WIDE_MAX_ROWS ? launch_large_gated(g->backend->stream, p->rows, &wide, v->x, v->y)
-                                       : launch_wide_linear(g->backend->stream, p->rows, &wide, v->x, v->y);
-    case PATH_LARGE: return launch_large_product(g->backend->stream, p->rows, g->weight, v->x, v->y);
-    default: return launch_split_product(g->backend->stream, p->rows, g->weight, g->near, v->x, v->y, &v->rest);
+    case PATH_SMALL_M: return launch_gemm_small_m(g->backend->stream, p->rows, &tiles, v->x, v->y);
+    case PATH_GATED:
+        return p->rows > GATED_MAX_ROWS ? launch_gemm_prefill_gated(g->backend->stream, p->rows, &wide, v->x, v->y)
+                                       : launch_gemm_gated(g->backend->stream, p->rows, &wide, v->x, v->y);
+    case PATH_PREFILL: return launch_gemm_prefill(g->backend->stream, p->rows, g->weight, v->x, v->y);
+    default: return launch_gemm_split_k(g->backend->stream, p->rows, g->weight, g->near, v->x, v->y, &v->rest);
     }
 }
 
 bool gemm_settles(const struct gemm *g, int n_rows) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
-    return g->backend->settles && ((p->path == PATH_TILES && !g->act) || (p->path == PATH_SPLIT && split_settles(g->weight, p->rows)));
+    return g->backend->settles && ((p->path == PATH_SMALL_M && !g->act) || (p->path == PATH_SPLIT_K && split_k_settles(g->weight, p->rows)));
 }
 
-/* "model.layers.0.mlp.down_proj.weight: the product of 24 rows with [3584, 18944] by split.cu did not start" */
+/* "model.layers.0.mlp.down_proj.weight: the product of 24 rows with [3584, 18944] by gemm_fp8_split_k.cu did not start" */
 static enum status did_not_start(const struct gemm *g, const struct plan_of_rows *p, cudaError_t code, const char *why, struct error *err) {
-    static const char *const by[N_PATHS] = {[PATH_VALUE] = "cuBLASLt", [PATH_TWIN] = "cuBLASLt",  [PATH_TILES] = "tiles.cu",
-                                            [PATH_WIDE] = "wide.cu",   [PATH_SPLIT] = "split.cu", [PATH_LARGE] = "large.cu"};
-    bool large = p->path == PATH_WIDE && p->rows > WIDE_MAX_ROWS;
+    static const char *const by[N_PATHS] = {[PATH_VALUE] = "cuBLASLt", [PATH_TWIN] = "cuBLASLt",  [PATH_SMALL_M] = "gemm_fp8_small_m.cu",
+                                            [PATH_GATED] = "gemm_fp8_gated.cu",   [PATH_SPLIT_K] = "gemm_fp8_split_k.cu", [PATH_PREFILL] = "gemm_fp8_prefill.cu"};
+    bool large = p->path == PATH_GATED && p->rows > GATED_MAX_ROWS;
     return device_fault(g->backend, err, code, "%s: the product of %d rows with [%lld, %lld] by %s did not start%s%s",
                         g->op->weights[0]->name, p->rows, (long long)g->weight.out, (long long)g->weight.in,
-                        by[large ? PATH_LARGE : p->path], why ? ", " : "", why ? why : "");
+                        by[large ? PATH_PREFILL : p->path], why ? ", " : "", why ? why : "");
 }
 
 enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, struct error *err) {

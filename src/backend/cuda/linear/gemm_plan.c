@@ -9,7 +9,7 @@
 #include "backend/cuda/linear/gemm_internal.h"
 
 /* Few rows have kernels of ours, many take long to time: a quarter of the proposals and half of the rounds will do. */
-enum { MANY = 16, FEW = 8, MANY_ROUNDS = 6, FEW_ROUNDS = 3, SMALL_ROWS = 64, LARGE_ROWS = 1024, WORTH_TIMING = 2 << 20 };
+enum { MANY = 16, FEW = 8, MANY_ROUNDS = 6, FEW_ROUNDS = 3, SMALL_ROWS = 64, GEMM_PREFILL_ROWS = 1024, WORTH_TIMING = 2 << 20 };
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == PLAN_WORDS * sizeof(uint64_t), "an algorithm is kept whole");
 
@@ -75,7 +75,7 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
     struct likes likes = likes_of(g);
     double us[MOST_PROPOSALS];
     int best = -1;
-    bool few = p->rows <= SMALL_ROWS || p->rows > LARGE_ROWS;
+    bool few = p->rows <= SMALL_ROWS || p->rows > GEMM_PREFILL_ROWS;
     TRY(gemm_proposals(g, p, few ? FEW : MANY, &proposals, err));
     if (!few)
         gemm_add_proposals(g, p, MANY, &proposals);

@@ -15,13 +15,13 @@
  * alone do not show (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114.
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
- * not reach the power limit that a step runs at. From there to 512 rows wide.cu computes large products with a GATED_ACT behind them,
- * split.cu those that it has a cut for (split_cut_of: not from 257 to 445 rows), as steps of 96 to 512 rows showed (docs/benchmarks.md),
- * and the library all else. Of more, prompts', large.cu computes what fills its tiles and multiprocessors (large_pays). A head that head.cu takes is its
+ * not reach the power limit that a step runs at. From there to 512 rows gemm_fp8_gated.cu computes large products with a GATED_ACT behind them,
+ * gemm_fp8_split_k.cu those that it has a cut for (split_k_cut_of: not from 257 to 445 rows), as steps of 96 to 512 rows showed (docs/benchmarks.md),
+ * and the library all else. Of more, prompts', gemm_fp8_prefill.cu computes what fills its tiles and multiprocessors (gemm_prefill_pays). A head that head.cu takes is its
  * own: what is saved with logits that nobody reads, a step without rows does not show.
  *
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
- * if GYRE_LINEAR names a path (library, stream, tiles, wide, split, large: for tests and to measure), and those for which the time is up take what is
+ * if GYRE_LINEAR names a path (library, gemv, small_m, gated, split_k, prefill: for tests and to measure), and those for which the time is up take what is
  * usual. Choices are kept with the plans (plan_cache.h). */
 #include "backend/cuda/linear/gemm_internal.h"
 
@@ -64,7 +64,7 @@ static struct plan_key key_of(const struct search *s, const struct compiled_op *
 
 static bool is_like(const struct compiled_op *a, const struct compiled_op *b) {
     struct plan_key x = gemm_shape(a->gemm), y = gemm_shape(b->gemm);
-    return ending_of(a) == ending_of(b) && a->stream_rows == b->stream_rows && memcmp(&x, &y, sizeof x) == 0;
+    return ending_of(a) == ending_of(b) && a->gemv_rows == b->gemv_rows && memcmp(&x, &y, sizeof x) == 0;
 }
 
 static void take(struct executable *exe, const struct compiled_op *like, enum linear_path path, int rows) {
@@ -78,8 +78,8 @@ static void take(struct executable *exe, const struct compiled_op *like, enum li
 static const struct {
     const char *name;
     enum linear_path path;
-} known[] = {{"library", PATH_TWIN}, {"stream", PATH_STREAM}, {"tiles", PATH_TILES},
-             {"wide", PATH_WIDE},    {"split", PATH_SPLIT},   {"large", PATH_LARGE}};
+} known[] = {{"library", PATH_TWIN}, {"gemv", PATH_GEMV}, {"small_m", PATH_SMALL_M},
+             {"gated", PATH_GATED}, {"split_k", PATH_SPLIT_K}, {"prefill", PATH_PREFILL}};
 
 /* To measure one path, and to test it where it would not be taken. */
 static bool is_forced(enum linear_path *path) {
@@ -97,7 +97,7 @@ enum status paths_check(struct error *err) {
     const char *name = getenv("GYRE_LINEAR");
     if (!name || is_forced(&path))
         return OK;
-    return fail(err, ERR_ARG, "GYRE_LINEAR: \"%.40s\" is none of library, stream, tiles, wide, split, large", name);
+    return fail(err, ERR_ARG, "GYRE_LINEAR: \"%.40s\" is none of library, gemv, small_m, gated, split_k, prefill", name);
 }
 
 static int64_t weight_bytes(const struct compiled_op *c) {
@@ -106,11 +106,11 @@ static int64_t weight_bytes(const struct compiled_op *c) {
 
 /* Of more rows than graphs have. */
 static enum linear_path usual_of_prompts(const struct compiled_op *c, int rows) {
-    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows) &&
-        large_gated_pays(c->matrix[0], c->op->weights[1] != NULL, rows))
-        return PATH_WIDE;
-    if (weight_bytes(c) >= WORTH_LARGE && linear_takes(c, PATH_LARGE, rows) && large_pays(c->matrix[0], rows))
-        return PATH_LARGE;
+    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_GATED, rows) &&
+        gemm_prefill_gated_pays(c->matrix[0], c->op->weights[1] != NULL, rows))
+        return PATH_GATED;
+    if (weight_bytes(c) >= WORTH_LARGE && linear_takes(c, PATH_PREFILL, rows) && gemm_prefill_pays(c->matrix[0], rows))
+        return PATH_PREFILL;
     return gemm_library(c->gemm);
 }
 
@@ -120,16 +120,16 @@ static enum linear_path usual(const struct compiled_op *c, int rows) {
         return linear_takes(c, path, rows) ? path : gemm_library(c->gemm);
     if (linear_takes(c, PATH_HEAD, rows))
         return PATH_HEAD;
-    if (rows > MOST_TIMED_ROWS && rows <= WIDE_MAX_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_WIDE, rows))
-        return PATH_WIDE;
-    if (rows > MOST_TIMED_ROWS && rows <= WIDE_MAX_ROWS && !c->pair && linear_takes(c, PATH_SPLIT, rows) &&
-        split_cut_of(c->matrix[0], rows) >= 0)
-        return PATH_SPLIT;
-    if (rows > WIDE_MAX_ROWS)
+    if (rows > MOST_TIMED_ROWS && rows <= GATED_MAX_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_GATED, rows))
+        return PATH_GATED;
+    if (rows > MOST_TIMED_ROWS && rows <= GATED_MAX_ROWS && !c->pair && linear_takes(c, PATH_SPLIT_K, rows) &&
+        split_k_cut_of(c->matrix[0], rows) >= 0)
+        return PATH_SPLIT_K;
+    if (rows > GATED_MAX_ROWS)
         return usual_of_prompts(c, rows);
-    if (rows > 1 && rows <= 64 && linear_takes(c, PATH_TILES, rows))
-        return PATH_TILES;
-    return rows <= 8 && linear_takes(c, PATH_STREAM, rows) ? PATH_STREAM : gemm_library(c->gemm);
+    if (rows > 1 && rows <= 64 && linear_takes(c, PATH_SMALL_M, rows))
+        return PATH_SMALL_M;
+    return rows <= 8 && linear_takes(c, PATH_GEMV, rows) ? PATH_GEMV : gemm_library(c->gemm);
 }
 
 static void take_usual(struct executable *exe) {
@@ -317,7 +317,7 @@ static enum status try_path(struct search *s, const struct compiled_op *like, en
 static enum status improve(struct search *s, const struct compiled_op *like, int rows, double *us, bool *better, struct error *err) {
     for (int k = 0; k < N_PATHS; k++) {
         enum linear_path path = (enum linear_path)k;
-        if (path == linear_path(like, rows) || path == PATH_WIDE || path == PATH_SPLIT || path == PATH_LARGE ||
+        if (path == linear_path(like, rows) || path == PATH_GATED || path == PATH_SPLIT_K || path == PATH_PREFILL ||
             !linear_takes(like, path, rows))
             continue;
         TRY(try_path(s, like, path, rows, us, better, err));

@@ -11,7 +11,7 @@
  *
  * Where the largest sizes are known (dmat.most) no thread waits for another: a row is spread over as many blocks as there is room
  * for. On an H200, us of a node behind its like with and without (bench/cuda/nodes.cu), 18,944 wide: 32 rows 1.2 and 2.2, 128 1.7 and
- * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). In a step what counts more is that blocks of the product behind (split.cu) find room beside
+ * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). In a step what counts more is that blocks of the product behind (gemm_fp8_split_k.cu) find room beside
  * these, so that their weights are under way meanwhile: two pieces a thread take half of the threads. */
 #include "backend/cuda/qact/static_rows.cuh"
 

@@ -8,7 +8,7 @@
  * and the row's factor, being positive, changes neither which element is largest nor what e4m3 makes of r w / largest. Norm weights
  * are loaded before the wait. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond, and x,
  * which was written a layer ago, is brought to the L2 before the wait. Of many, a block of up to 512 threads has a row, or two at a time
- * that share the columns' weights and scales, which are more bytes than a row of d. Behind a product of split.cu x is
+ * that share the columns' weights and scales, which are more bytes than a row of d. Behind a product of gemm_fp8_split_k.cu x is
  * in registers before the wait: of all rows up to 264, as beside each of the product's blocks there is room for one of two rows.
  * Bytes a row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda/nodes.cu): a row of 3,584 1.2 us, of
  * 5,376 1.3 us (1.7 with d normed), 128 of them 2.7 and 2.9, 512 4.8 and 6.1 us (6.3 TB/s, from L2).

@@ -53,7 +53,7 @@ static void written_by_ours(const struct executable *exe, const struct compiled_
     const struct compiled_op *maker = linear_maker(c, n_rows);
     enum linear_path path = linear_path(c, n_rows);
     v->y = maker->out[0];
-    if (path != PATH_WIDE && (path != PATH_TILES || maker->op->code != OP_GATED_ACT))
+    if (path != PATH_GATED && (path != PATH_SMALL_M || maker->op->code != OP_GATED_ACT))
         return;
     v->y = output_with_most(exe, maker, 0, n_rows);
     v->twin = twin_foreseen(maker, 0);
@@ -99,9 +99,9 @@ static enum status run_linear(const struct executable *exe, const struct compile
     watch_input(exe, c, l, n_rows, x, NULL);
     if (path == PATH_HEAD)
         return head_run(exe, c, l, x, err);
-    if (path != PATH_STREAM)
+    if (path != PATH_GEMV)
         return gemm_run(c->gemm, n_rows, &(struct linear_values){.x = x, .y = c->out[0]}, err);
-    stream_run(exe, c, l, n_rows, x);
+    gemv_run(exe, c, l, n_rows, x);
     return OK;
 }
 
@@ -137,7 +137,7 @@ static bool may_prefetch(const struct executable *exe, const struct compiled_op 
             return false;
         before--;
     } while (before->fold == FOLD_ALWAYS);
-    return before->op->code == OP_LINEAR && before->raw_is_read && linear_path(before, n_rows) == PATH_SPLIT &&
+    return before->op->code == OP_LINEAR && before->raw_is_read && linear_path(before, n_rows) == PATH_SPLIT_K &&
            before->op->out[0].id != c->op->in[0].id;
 }
 

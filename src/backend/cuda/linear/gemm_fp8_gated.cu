@@ -1,4 +1,4 @@
-/* wide.cu - LINEAR of many rows from e4m3 values with GATED_ACT behind it: see core/ops.def.
+/* gemm_fp8_gated.cu - LINEAR of many rows from e4m3 values with GATED_ACT behind it: see core/ops.def.
  *
  *     y [M, F] = act(x Wg^T + bg) * (x Wu^T + bu),  W = [Wg; Wu] of 2F rows        x and W e4m3 with a scale a row
  *
@@ -35,13 +35,13 @@
  * has no branch. Two rounds of it go together, as with two warps on a quarter of a multiprocessor little else hides what one waits for (docs/benchmarks.md,
  * "The end of a tile"). */
 #include "backend/cuda/ptx/launching.cuh"
-#include "backend/cuda/linear/wide_tile.cuh"
+#include "backend/cuda/linear/gemm_fp8_gated_tile.cuh"
 
 namespace {
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-static __device__ void prepare_barriers(const wide_args &a, const shared_places &m) {
+static __device__ void prepare_barriers(const gated_args &a, const shared_places &m) {
     for (int i = 0; i < a.n_stages; i++) {
         barrier_init(m.full + i * 8, 1);
         barrier_init(m.empty + i * 8, a.sharers() * GROUPS * TELLERS);
@@ -50,7 +50,7 @@ static __device__ void prepare_barriers(const wide_args &a, const shared_places 
     fence_bulk();
 }
 
-static __device__ shared_places places_of(const wide_args &a, unsigned char *unaligned, uint64_t *barriers) {
+static __device__ shared_places places_of(const gated_args &a, unsigned char *unaligned, uint64_t *barriers) {
     shared_places m;
     m.ring = kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1));
     m.scales = m.ring + a.n_stages * a.stage_bytes();
@@ -64,7 +64,7 @@ static __device__ bool copies() { return threadIdx.x == CONSUMERS; } // the firs
 enum { READY = 2 }; // behind that of consumer::meet
 
 /* Of the warps that multiply: barriers are ready behind it, those of blocks that share copies too. */
-static __device__ void wait_for_barriers(const wide_args &a) {
+static __device__ void wait_for_barriers(const gated_args &a) {
     threads_sync(READY, blockDim.x);
     if (a.sharers() > 1)
         cluster_sync();
@@ -74,7 +74,7 @@ static __device__ void wait_for_barriers(const wide_args &a) {
 /* Of the warps behind the consumers'. Who makes barriers waits for nobody, and W that nobody shares is on its way before other blocks are met. It is
  * asked for in these warps' own code: with the request ahead of what all warps do, the compiler had the ring's place of few tokens in registers of a
  * lane, and each product waited for four of them to become the warp's. */
-static __device__ void copy_all(const wide_args &a, const all_maps &maps, const shared_places &m, int rank) {
+static __device__ void copy_all(const gated_args &a, const all_maps &maps, const shared_places &m, int rank) {
     if (copies()) {
         bulk_map_prefetch(maps.w);
         bulk_map_prefetch(maps.x);
@@ -106,8 +106,8 @@ enum { THREADS = CONSUMERS + WARPGROUP };
 
 template <int N, int PARTS, bool PLAIN>
 __global__ void __maxnreg__((REGISTERS<N, PARTS>))
-    wide_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                const __grid_constant__ near_maps near, const __grid_constant__ wide_args a) {
+    gated_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                const __grid_constant__ near_maps near, const __grid_constant__ gated_args a) {
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * MAX_STAGES];
     int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers() > 1 ? cluster_rank() : 0;
@@ -131,10 +131,10 @@ __global__ void __maxnreg__((REGISTERS<N, PARTS>))
 enum { SHARED_MOST = 227 << 10, FEW_ROWS = 128 };
 
 int up_to(int n, int of) { return (n + of - 1) / of; }
-int pieces_of(const struct dwide *a) { return up_to((int)a->w.in, PIECE_BYTES); }
-int columns_of(const struct dwide *a) { return (int)a->w.out / 2; }
+int pieces_of(const struct dgated *a) { return up_to((int)a->w.in, PIECE_BYTES); }
+int columns_of(const struct dgated *a) { return (int)a->w.out / 2; }
 
-using kernel = void (*)(CUtensorMap, CUtensorMap, near_maps, wide_args);
+using kernel = void (*)(CUtensorMap, CUtensorMap, near_maps, gated_args);
 struct instance {
     int octets, parts;
     kernel any, plain;
@@ -142,29 +142,29 @@ struct instance {
 };
 template <int N, int PARTS>
 constexpr instance AN_INSTANCE = {
-    N / 16, PARTS, wide_linear<N, PARTS, false>, wide_linear<N, PARTS, true>, SCALES<N, PARTS>, WARPS *consumer<N, PARTS, true>::LINES};
+    N / 16, PARTS, gated_linear<N, PARTS, false>, gated_linear<N, PARTS, true>, SCALES<N, PARTS>, WARPS *consumer<N, PARTS, true>::LINES};
 const instance INSTANCES[] = {AN_INSTANCE<96, 2>,  AN_INSTANCE<96, 3>,  AN_INSTANCE<96, 4>,  AN_INSTANCE<112, 2>,
                               AN_INSTANCE<112, 3>, AN_INSTANCE<112, 4>, AN_INSTANCE<144, 2>, AN_INSTANCE<144, 3>,
                               AN_INSTANCE<144, 4>, AN_INSTANCE<176, 2>, AN_INSTANCE<176, 3>};
 
-const instance *instance_of(const struct wide_cut *c) {
+const instance *instance_of(const struct gated_cut *c) {
     for (const instance &i : INSTANCES)
         if (i.octets == c->octets && i.parts == c->parts)
             return &i;
     return nullptr;
 }
 
-int w_sharers(const struct wide_cut *c) { return c->shared == WIDE_SHARES_W ? 2 : 1; }
-int x_sharers(const struct wide_cut *c) { return c->shared == WIDE_SHARES_X ? 2 : 1; }
-int sharers(const struct wide_cut *c) { return w_sharers(c) * x_sharers(c); }
+int w_sharers(const struct gated_cut *c) { return c->shared == GATED_SHARES_W ? 2 : 1; }
+int x_sharers(const struct gated_cut *c) { return c->shared == GATED_SHARES_X ? 2 : 1; }
+int sharers(const struct gated_cut *c) { return w_sharers(c) * x_sharers(c); }
 
-int tile_tokens(const struct wide_cut *c) { return c->parts * PART_TOKENS; }
+int tile_tokens(const struct gated_cut *c) { return c->parts * PART_TOKENS; }
 
 int stage_bytes(const instance *i) { return GROUPS * i->octets * 2 * ATOM + i->parts * PART_BYTES; }
 int shared_bytes(const instance *i, int n_stages) { return ATOM + n_stages * stage_bytes(i) + i->bytes; }
 
 /* [gate, up][octet][row of 8][column] */
-bool map_weight(CUtensorMap *map, const struct dwide *a, int octets) {
+bool map_weight(CUtensorMap *map, const struct dgated *a, int octets) {
     cuuint64_t row = (cuuint64_t)a->w.in, apart = columns_of(a);
     cuuint64_t size[4] = {row, 8, apart / 8, 2}, strides[3] = {row, row * 8, row * apart};
     cuuint32_t box[4] = {PIECE_BYTES, 8, (cuuint32_t)octets, 2};
@@ -179,16 +179,16 @@ bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows, int at_once) {
 
 } // namespace
 
-int wide_blocks(enum wide_sharing shared) {
+int gated_blocks(enum gated_sharing shared) {
     static int alone, pairs;
-    int *found = shared == WIDE_SHARES_NOTHING ? &alone : &pairs;
+    int *found = shared == GATED_SHARES_NOTHING ? &alone : &pairs;
     if (*found == 0)
-        *found = blocks_at_once(wide_linear<144, 4, true>, shared == WIDE_SHARES_NOTHING ? 1 : 2, THREADS, SHARED_MOST - ATOM);
+        *found = blocks_at_once(gated_linear<144, 4, true>, shared == GATED_SHARES_NOTHING ? 1 : 2, THREADS, SHARED_MOST - ATOM);
     return *found;
 }
 
-int wide_stages(int octets, int parts) {
-    struct wide_cut c = {octets, parts};
+int gated_stages(int octets, int parts) {
+    struct gated_cut c = {octets, parts};
     const instance *i = instance_of(&c);
     int n = i ? MAX_STAGES : 0;
     while (n > 0 && shared_bytes(i, n) > SHARED_MOST - ATOM)
@@ -196,24 +196,24 @@ int wide_stages(int octets, int parts) {
     return n;
 }
 
-bool wide_takes_cut(const struct dwide *a, int n_rows, const struct wide_cut *c) {
+bool gated_takes_cut(const struct dgated *a, int n_rows, const struct gated_cut *c) {
     const instance *i = instance_of(c);
     // All of the ring is the tile's when it ends, so that sums may leave through it.
     return i && c->n_blocks >= sharers(c) && c->n_blocks % sharers(c) == 0 && c->n_stages >= 2 && c->n_stages <= pieces_of(a) &&
-           c->n_stages <= wide_stages(c->octets, c->parts) && c->n_stages * stage_bytes(i) >= i->lines &&
+           c->n_stages <= gated_stages(c->octets, c->parts) && c->n_stages * stage_bytes(i) >= i->lines &&
            up_to(n_rows, tile_tokens(c)) % w_sharers(c) == 0;
 }
 
-static int token_tiles(int n_rows, const struct wide_cut *c) { return up_to(n_rows, tile_tokens(c)); }
+static int token_tiles(int n_rows, const struct gated_cut *c) { return up_to(n_rows, tile_tokens(c)); }
 /* That a cluster computes, each of as many tiles as it has blocks. */
-static int cluster_tiles(const struct dwide *a, int n_rows, const struct wide_cut *c) {
+static int cluster_tiles(const struct dgated *a, int n_rows, const struct gated_cut *c) {
     int row_tiles = up_to(up_to(columns_of(a), 8), GROUPS * c->octets);
     return token_tiles(n_rows, c) / w_sharers(c) * up_to(row_tiles, x_sharers(c));
 }
 
 /* About how many cycles it takes, as measured on an H200 at the clock of a step: what a stage needs of the tensor core, of the L2 and of
  * memory; tiles' ends; and what is the same for all. */
-static double cycles_of(const struct dwide *a, int n_rows, const struct wide_cut *c) {
+static double cycles_of(const struct dgated *a, int n_rows, const struct gated_cut *c) {
     double rows = GROUPS * c->octets * 16, tokens = tile_tokens(c), stages = up_to((int)a->w.in, PIECE_BYTES);
     double passes = up_to(cluster_tiles(a, n_rows, c) * sharers(c), c->n_blocks), abreast = token_tiles(n_rows, c);
     double l2 = (rows / w_sharers(c) + tokens / x_sharers(c)) * PIECE_BYTES / 45,
@@ -222,18 +222,18 @@ static double cycles_of(const struct dwide *a, int n_rows, const struct wide_cut
 }
 
 /* Of few rows, where memory bounds the product, tiles beside which there is room for the node before. */
-static bool is_usual(int n_rows, const struct wide_cut *c) {
-    return n_rows > FEW_ROWS || (c->parts == 2 && c->shared == WIDE_SHARES_NOTHING);
+static bool is_usual(int n_rows, const struct gated_cut *c) {
+    return n_rows > FEW_ROWS || (c->parts == 2 && c->shared == GATED_SHARES_NOTHING);
 }
 
-struct wide_cut wide_cut_of(const struct dwide *a, int n_rows) {
-    struct wide_cut best = {};
+struct gated_cut gated_cut_of(const struct dgated *a, int n_rows) {
+    struct gated_cut best = {};
     double least = INFINITY;
-    for (enum wide_sharing shared : {WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X})
+    for (enum gated_sharing shared : {GATED_SHARES_NOTHING, GATED_SHARES_W, GATED_SHARES_X})
         for (const instance &i : INSTANCES) {
-            struct wide_cut c = {i.octets, i.parts, wide_blocks(shared), wide_stages(i.octets, i.parts), shared};
+            struct gated_cut c = {i.octets, i.parts, gated_blocks(shared), gated_stages(i.octets, i.parts), shared};
             c.n_stages = c.n_stages < pieces_of(a) ? c.n_stages : pieces_of(a);
-            if (is_usual(n_rows, &c) && wide_takes_cut(a, n_rows, &c) && cycles_of(a, n_rows, &c) < least) {
+            if (is_usual(n_rows, &c) && gated_takes_cut(a, n_rows, &c) && cycles_of(a, n_rows, &c) < least) {
                 best = c;
                 least = cycles_of(a, n_rows, &c);
             }
@@ -241,7 +241,7 @@ struct wide_cut wide_cut_of(const struct dwide *a, int n_rows) {
     return best;
 }
 
-bool wide_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows) {
+bool gated_takes(const struct dgated *a, struct dmat x, struct dmat y, int n_rows) {
     struct dweight w = a->w;
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 &&
                     (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0;
@@ -250,17 +250,17 @@ bool wide_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows)
            (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
 }
 
-static bool reads_near(const struct dwide *a, const struct wide_cut *c) {
+static bool reads_near(const struct dgated *a, const struct gated_cut *c) {
     return a->near && a->near->shape.halves == 2 && a->near->shape.rows == c->octets * 16;
 }
 
-cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y,
-                                   const struct wide_cut *cut) {
+cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y,
+                                   const struct gated_cut *cut) {
     CUtensorMap w_map, x_map;
     if ((a->twin.at && (!is_static_twin(a->twin) || a->twin.stride > INT32_MAX / 64)) || !map_weight(&w_map, a, cut->octets) ||
         !map_tokens(&x_map, x, n_rows, tile_tokens(cut) / x_sharers(cut)))
         return cudaErrorInvalidValue;
-    wide_args args = {};
+    gated_args args = {};
     args.w_scale = a->w.scale;
     args.bias = a->bias;
     args.x_scale = x.scale;
@@ -300,7 +300,7 @@ cudaError_t launch_wide_linear_cut(cudaStream_t stream, int n_rows, const struct
     return launch_cluster(run, dim3(n_blocks), sharers(cut), dim3(THREADS), shared, stream, w_map, x_map, near, args);
 }
 
-cudaError_t launch_wide_linear(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y) {
-    struct wide_cut cut = wide_cut_of(a, n_rows);
-    return launch_wide_linear_cut(stream, n_rows, a, x, y, &cut);
+cudaError_t launch_gemm_gated(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y) {
+    struct gated_cut cut = gated_cut_of(a, n_rows);
+    return launch_gemm_gated_cut(stream, n_rows, a, x, y, &cut);
 }

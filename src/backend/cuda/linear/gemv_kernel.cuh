@@ -1,4 +1,4 @@
-/* stream_kernel.cuh - the kernel of stream.cu, which says how it works: the queue of weights, the rows of x, and what becomes of the
+/* gemv_kernel.cuh - the kernel of gemv.cu, which says how it works: the queue of weights, the rows of x, and what becomes of the
  * sums.
  *
  * Its code is as much of its time as its loads: a node of a few microseconds begins with a cold instruction cache, and each
@@ -12,16 +12,16 @@
 enum { MAX_WARPS = 8, CHUNK_BYTES = 64, PIECE = 16, X_SLOTS = 4, X_BY_THREADS = 4, MAX_CLUSTER = 8 };
 
 /* What a product ends with, and what that needs. */
-enum stream_end { END_PLAIN, END_GATED };
-static __host__ __device__ constexpr bool in_pairs(stream_end e) { return e == END_GATED; }
+enum gemv_end { END_PLAIN, END_GATED };
+static __host__ __device__ constexpr bool in_pairs(gemv_end e) { return e == END_GATED; }
 
-template <stream_end E> struct end_args {};
+template <gemv_end E> struct end_args {};
 template <> struct end_args<END_GATED> {
     int act;
     float limit;
 };
 
-template <stream_end E> struct stream_args {
+template <gemv_end E> struct gemv_args {
     const unsigned char *w, *x;
     int64_t x_pitch;   // bytes
     int in, out_units; // columns of x, units of all blocks
@@ -103,13 +103,13 @@ static __device__ span share(int i, int length, int n_longer) {
 }
 
 /* Where a thread stands, and what its block and its warp compute. */
-template <stream_end E, bool CLUSTERED> struct station {
+template <gemv_end E, bool CLUSTERED> struct station {
     int lane, r, q, warp, n_warps, column_warps, row_warp, column_warp;
     int rank, n_ranks;    // of the cluster's blocks
     span group, columns;  // units, and chunks, of the block
     int n_units, n_steps; // of the group; chunks of the warp: 0 is possible
 
-    __device__ __forceinline__ station(const stream_args<E> &a) {
+    __device__ __forceinline__ station(const gemv_args<E> &a) {
         lane = threadIdx.x % 32, r = lane / 4, q = lane % 4;
         warp = threadIdx.x / 32, n_warps = blockDim.x / 32, column_warps = 1 << a.log2_column_warps;
         row_warp = warp >> a.log2_column_warps, column_warp = warp & (column_warps - 1);
@@ -121,14 +121,14 @@ template <stream_end E, bool CLUSTERED> struct station {
     }
 
     /* The units of a row warp's pass. */
-    __device__ __forceinline__ span units_of_pass(const stream_args<E> &a, int row_warp, int pass) const {
+    __device__ __forceinline__ span units_of_pass(const gemv_args<E> &a, int row_warp, int pass) const {
         int of_warp = group.begin + row_warp * a.sub_units, begin = of_warp + pass * a.pass_units;
         return {begin, min(min(begin + a.pass_units, of_warp + a.sub_units), group.end)};
     }
 };
 
 /* The row of W of a unit, or of pairs the second one. */
-template <stream_end E> static __device__ int row_of(const stream_args<E> &a, int unit, bool second) {
+template <gemv_end E> static __device__ int row_of(const gemv_args<E> &a, int unit, bool second) {
     return second ? unit + a.out_units : unit;
 }
 
@@ -142,7 +142,7 @@ struct places {
     unsigned char *queues, *x;
     float *scales, *biases, *warp_sums, *block_sums;
 
-    template <stream_end E> __device__ __forceinline__ places(const stream_args<E> &a, unsigned char *shared, int queue_bytes) {
+    template <gemv_end E> __device__ __forceinline__ places(const gemv_args<E> &a, unsigned char *shared, int queue_bytes) {
         queues = shared;
         x = shared + queue_bytes;
         scales = reinterpret_cast<float *>(x + a.n_slots * a.n_tokens * a.x_pitch_there);
@@ -155,10 +155,10 @@ struct places {
 // ---- the weights ----------------------------------------------------------------------------------------------------
 
 /* A warp's queue: slots of a chunk of each of its rows; every lane puts in what it takes out itself. */
-template <class W, int M_TILES, int DEPTH, stream_end E, bool CLUSTERED> struct weight_queue {
+template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED> struct weight_queue {
     static constexpr int SLOT = M_TILES * 2 * 32 * PIECE, BYTES = DEPTH * SLOT;
 
-    const stream_args<E> &a;
+    const gemv_args<E> &a;
     const station<E, CLUSTERED> &at;
     const unsigned char *slots;
     uint64_t policy;
@@ -168,7 +168,7 @@ template <class W, int M_TILES, int DEPTH, stream_end E, bool CLUSTERED> struct 
     bool there[M_TILES][2]; // else zeros
     int put_pass, put_step = 0, take_slot = 0;
 
-    __device__ __forceinline__ weight_queue(const stream_args<E> &a, const station<E, CLUSTERED> &at, unsigned char *queues)
+    __device__ __forceinline__ weight_queue(const gemv_args<E> &a, const station<E, CLUSTERED> &at, unsigned char *queues)
         : a(a), at(at), slots(queues + at.warp * BYTES) {
         policy = policy_read_once();
         row_bytes = (uint32_t)a.in * W::BYTES;
@@ -234,17 +234,17 @@ template <class W, int M_TILES, int DEPTH, stream_end E, bool CLUSTERED> struct 
 
 /* The rows of x that the block multiplies: a short one brought by every thread, others in parts that are copied as wholes and waited
  * for one by one. Barriers: a slot's part is there; all warps have read it. */
-template <class W, stream_end E, bool CLUSTERED> struct x_rows {
+template <class W, gemv_end E, bool CLUSTERED> struct x_rows {
     static constexpr int CHUNK = CHUNK_BYTES / W::BYTES, X_BYTES = CHUNK * 2; // of a chunk: elements, and bytes of x that it meets
 
-    const stream_args<E> &a;
+    const gemv_args<E> &a;
     const station<E, CLUSTERED> &at;
     unsigned char *xs;
     uint64_t *full, *empty; // [X_SLOTS]
     int begin, n_bytes, part_bytes;
     bool stays; // every part has a slot of its own
 
-    __device__ __forceinline__ x_rows(const stream_args<E> &a, const station<E, CLUSTERED> &at, unsigned char *xs, uint64_t *full,
+    __device__ __forceinline__ x_rows(const gemv_args<E> &a, const station<E, CLUSTERED> &at, unsigned char *xs, uint64_t *full,
                                       uint64_t *empty)
         : a(a), at(at), xs(xs), full(full), empty(empty) {
         begin = at.columns.begin * CHUNK * 2;
@@ -371,7 +371,7 @@ template <class W, int M_TILES> struct warp_sums {
 };
 
 /* Sums that warps, and blocks of a cluster, left in shared memory become results. */
-template <class W, int M_TILES, stream_end E, bool CLUSTERED> struct results {
+template <class W, int M_TILES, gemv_end E, bool CLUSTERED> struct results {
     static constexpr int ROWS = 16 * M_TILES, SUM_PITCH = ROWS + 4;
 
     /* A thread's i-th result of a pass; none: token -1. */
@@ -379,12 +379,12 @@ template <class W, int M_TILES, stream_end E, bool CLUSTERED> struct results {
         int token, unit, in_pass;
     };
 
-    const stream_args<E> &a;
+    const gemv_args<E> &a;
     const station<E, CLUSTERED> &at;
     const places &m;
     int block_pitch;
 
-    __device__ __forceinline__ results(const stream_args<E> &a, const station<E, CLUSTERED> &at, const places &m)
+    __device__ __forceinline__ results(const gemv_args<E> &a, const station<E, CLUSTERED> &at, const places &m)
         : a(a), at(at), m(m), block_pitch(a.row_warps * ROWS + 4) {}
 
     __device__ __forceinline__ item item_of(int i, int row_warp, int pass) const {
@@ -497,8 +497,8 @@ template <class W, int M_TILES, stream_end E, bool CLUSTERED> struct results {
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-template <class W, int M_TILES, int DEPTH, stream_end E, bool CLUSTERED>
-static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) stream_linear(const __grid_constant__ stream_args<E> a) {
+template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED>
+static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) gemv(const __grid_constant__ gemv_args<E> a) {
     using queue_type = weight_queue<W, M_TILES, DEPTH, E, CLUSTERED>;
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(8) uint64_t x_full[X_SLOTS], x_empty[X_SLOTS];

@@ -1,8 +1,8 @@
-/* stream.cu - LINEAR of a few rows, with what stands behind it: see core/ops.def.
+/* gemv.cu - LINEAR of a few rows, with what stands behind it: see core/ops.def.
  *
  *     y [M, units] = ending(x [M, in] W^T + b)          1 <= M <= 8, bound by reading W once
  *
- * stream_kernel.cuh is the kernel; here is how it works, is cut and launched.
+ * gemv_kernel.cuh is the kernel; here is how it works, is cut and launched.
  *
  * Mathematics on the tensor core with W as the first operand: m16n8k16, 16 rows of W by 8 tokens. The order of a sum's terms is
  * free as long as both operands agree, so a lane takes whatever 16 bytes of a row suit it:
@@ -27,15 +27,15 @@
  *
  * Bytes: W once, x once a block. */
 #include "backend/cuda/ptx/launching.cuh"
-#include "backend/cuda/linear/stream_kernel.cuh"
+#include "backend/cuda/linear/gemv_kernel.cuh"
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
 enum { X_ROOM = 80 << 10, WARPS = 8, SHARED_MOST = 226 << 10, SHARED_LEAST = 116 << 10 };
 
-static stream_end end_of(const struct dstream *a) { return a->ending.kind == ENDING_GATED ? END_GATED : END_PLAIN; }
-static bool in_pairs(const struct dstream *a) { return in_pairs(end_of(a)); }
-static int units_of(const struct dstream *a) { return (int)(in_pairs(a) ? a->w.out / 2 : a->w.out); }
+static gemv_end end_of(const struct dgemv *a) { return a->ending.kind == ENDING_GATED ? END_GATED : END_PLAIN; }
+static bool in_pairs(const struct dgemv *a) { return in_pairs(end_of(a)); }
+static int units_of(const struct dgemv *a) { return (int)(in_pairs(a) ? a->w.out / 2 : a->w.out); }
 
 static int up_to(int n, int of) { return (n + of - 1) / of; }
 static int chunk_of(enum element e) { return e == ELEMENT_E4M3 ? CHUNK_BYTES : CHUNK_BYTES / 2; }
@@ -47,7 +47,7 @@ struct x_parts {
     int bytes;
 };
 
-static struct x_parts x_parts_of(const struct dstream *a, int n_rows, const struct stream_cut *c) {
+static struct x_parts x_parts_of(const struct dgemv *a, int n_rows, const struct gemv_cut *c) {
     int x_bytes = chunk_of(a->w.element) * 2,
         steps = up_to(up_to(up_to((int)a->w.in, chunk_of(a->w.element)), c->cluster), c->column_warps);
     int a_step = c->column_warps * x_bytes, n_threads = c->row_warps * c->column_warps * 32;
@@ -67,7 +67,7 @@ static struct x_parts x_parts_of(const struct dstream *a, int n_rows, const stru
 }
 
 /* How deep queues are: all that a block of a small weight reads has a place. */
-static int depth_of(const struct stream_cut *c) { return c->deep && c->cluster == 1 ? 8 : 6; }
+static int depth_of(const struct gemv_cut *c) { return c->deep && c->cluster == 1 ? 8 : 6; }
 
 /* What a block keeps in shared memory beside queues and x: floats. A block has a multiprocessor to itself: of two on one, as the next
  * launch would put them on one that is free early, each takes twice as long. */
@@ -76,7 +76,7 @@ struct rooms {
     size_t bytes;
 };
 
-static struct rooms rooms_of(const struct dstream *a, int n_rows, const struct stream_cut *c) {
+static struct rooms rooms_of(const struct dgemv *a, int n_rows, const struct gemv_cut *c) {
     struct dweight w = a->w;
     int units = units_of(a), n_warps = c->row_warps * c->column_warps, rows = 16 * c->m_tiles;
     int of_group = up_to(units, c->n_blocks / c->cluster) * (in_pairs(a) ? 2 : 1);
@@ -91,15 +91,15 @@ static struct rooms rooms_of(const struct dstream *a, int n_rows, const struct s
     return r;
 }
 
-template <stream_end E> using kernel = void (*)(stream_args<E>);
+template <gemv_end E> using kernel = void (*)(gemv_args<E>);
 
-template <class W, int M_TILES, stream_end E> static kernel<E> kernel_for_cut(const struct stream_cut *c) {
+template <class W, int M_TILES, gemv_end E> static kernel<E> kernel_for_cut(const struct gemv_cut *c) {
     if (c->cluster > 1)
-        return stream_linear<W, M_TILES, 6, E, true>;
-    return c->deep ? stream_linear<W, M_TILES, 8, E, false> : stream_linear<W, M_TILES, 6, E, false>;
+        return gemv<W, M_TILES, 6, E, true>;
+    return c->deep ? gemv<W, M_TILES, 8, E, false> : gemv<W, M_TILES, 6, E, false>;
 }
 
-template <class W, stream_end E> static kernel<E> kernel_for(const struct stream_cut *c) {
+template <class W, gemv_end E> static kernel<E> kernel_for(const struct gemv_cut *c) {
     switch (c->m_tiles) {
     case 1: return kernel_for_cut<W, 1, E>(c);
     case 2: return kernel_for_cut<W, 2, E>(c);
@@ -107,7 +107,7 @@ template <class W, stream_end E> static kernel<E> kernel_for(const struct stream
     }
 }
 
-template <stream_end E> static kernel<E> kernel_of(enum element w, const struct stream_cut *c) {
+template <gemv_end E> static kernel<E> kernel_of(enum element w, const struct gemv_cut *c) {
     switch (w) {
     case ELEMENT_E4M3: return kernel_for<e4m3_weights, E>(c);
     case ELEMENT_F16: return kernel_for<plain_weights<__half>, E>(c);
@@ -115,9 +115,9 @@ template <stream_end E> static kernel<E> kernel_of(enum element w, const struct 
     }
 }
 
-int stream_blocks(int cluster) {
+int gemv_blocks(int cluster) {
     static int found[MAX_CLUSTER + 1];
-    const struct stream_cut c = {1, 1, 1, cluster, cluster, false};
+    const struct gemv_cut c = {1, 1, 1, cluster, cluster, false};
     if (found[cluster] == 0)
         found[cluster] = blocks_at_once(kernel_of<END_PLAIN>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
     return found[cluster];
@@ -125,7 +125,7 @@ int stream_blocks(int cluster) {
 
 /* About how long a block takes, in clocks of a multiprocessor: what its warps issue, two to a quarter, or what it reads. Figures are
  * those that order the cuts of bench/cuda/linear.cu as an H200 does. */
-static int64_t cost_of(const struct dstream *a, int n_rows, const struct stream_cut *c) {
+static int64_t cost_of(const struct dgemv *a, int n_rows, const struct gemv_cut *c) {
     bool narrow = a->w.element == ELEMENT_E4M3;
     int units = up_to(units_of(a), c->n_blocks / c->cluster);
     int64_t n_passes = up_to(up_to(units, c->row_warps), c->m_tiles * (in_pairs(a) ? 8 : 16));
@@ -141,12 +141,12 @@ static int64_t cost_of(const struct dstream *a, int n_rows, const struct stream_
     return (issued > read ? issued + read / 4 : read + issued / 4) + (c->cluster > 1 ? 2500 : 0);
 }
 
-bool stream_takes_cut(const struct dstream *a, int n_rows, const struct stream_cut *cut) {
+bool gemv_takes_cut(const struct dgemv *a, int n_rows, const struct gemv_cut *cut) {
     return rooms_of(a, n_rows, cut).bytes <= SHARED_MOST;
 }
 
 /* Whether a warp reads much more than a queue: else a longer one only takes longer to fill, by a few per cent of a node. */
-static bool reads_long(const struct dstream *a, const struct stream_cut *c) {
+static bool reads_long(const struct dgemv *a, const struct gemv_cut *c) {
     int units = up_to(up_to(units_of(a), c->n_blocks / c->cluster), c->row_warps);
     int steps = up_to(up_to(up_to((int)a->w.in, chunk_of(a->w.element)), c->cluster), c->column_warps);
     return steps * up_to(units, c->m_tiles * (in_pairs(a) ? 8 : 16)) > 16;
@@ -154,33 +154,33 @@ static bool reads_long(const struct dstream *a, const struct stream_cut *c) {
 
 /* Blocks on the multiprocessors that are free while the node before runs have all their weights there when it ends; those that begin
  * with its end would be waited for. */
-static int blocks_for(const struct dstream *a, int cluster) {
-    int n = stream_blocks(cluster);
+static int blocks_for(const struct dgemv *a, int cluster) {
+    int n = gemv_blocks(cluster);
     return a->held > n / 16 && a->held <= n / 4 ? (n - a->held) / cluster * cluster : n;
 }
 
-struct stream_cut stream_cut_of(const struct dstream *a, int n_rows) {
-    struct stream_cut best = {}; // none
+struct gemv_cut gemv_cut_of(const struct dgemv *a, int n_rows) {
+    struct gemv_cut best = {}; // none
     int64_t least = INT64_MAX;
     for (int cluster = 1; cluster <= MAX_CLUSTER; cluster *= 2)
         for (int row_warps = 1; row_warps <= WARPS; row_warps *= 2)
-            for (int m_tiles = 1; m_tiles <= STREAM_MAX_M_TILES; m_tiles++) {
-                struct stream_cut c = {m_tiles, row_warps, WARPS / row_warps, cluster, blocks_for(a, cluster), true};
-                c.deep = reads_long(a, &c) && stream_takes_cut(a, n_rows, &c);
-                if (stream_takes_cut(a, n_rows, &c) && cost_of(a, n_rows, &c) < least) {
+            for (int m_tiles = 1; m_tiles <= GEMV_MAX_M_TILES; m_tiles++) {
+                struct gemv_cut c = {m_tiles, row_warps, WARPS / row_warps, cluster, blocks_for(a, cluster), true};
+                c.deep = reads_long(a, &c) && gemv_takes_cut(a, n_rows, &c);
+                if (gemv_takes_cut(a, n_rows, &c) && cost_of(a, n_rows, &c) < least) {
                     best = c;
                     least = cost_of(a, n_rows, &c);
                 }
             }
     if (best.n_blocks == 0 && a->held > 0) { // shares of fewer blocks are longer
-        struct dstream all = *a;
+        struct dgemv all = *a;
         all.held = 0;
-        return stream_cut_of(&all, n_rows);
+        return gemv_cut_of(&all, n_rows);
     }
     return best;
 }
 
-bool stream_takes(const struct dstream *a, struct dmat x, struct dmat y, int n_rows) {
+bool gemv_takes(const struct dgemv *a, struct dmat x, struct dmat y, int n_rows) {
     struct dweight w = a->w;
     enum element product = w.element == ELEMENT_E4M3 ? ELEMENT_F16 : w.element;
     bool elements = (product == ELEMENT_F16 || product == ELEMENT_BF16) && x.element == product &&
@@ -188,25 +188,25 @@ bool stream_takes(const struct dstream *a, struct dmat x, struct dmat y, int n_r
     bool lies_well = (w.element == ELEMENT_E4M3 ? w.in % 16 == 0 : w.in % 8 == 0) && (uintptr_t)w.at % 16 == 0 &&
                      (uintptr_t)x.at % 16 == 0 && x.stride % 8 == 0;
     bool counts = w.in < 1 << 24 && w.out < 1 << 24 && w.out * w.in * (w.element == ELEMENT_E4M3 ? 1 : 2) <= UINT32_MAX;
-    if (!elements || !lies_well || !counts || n_rows < 1 || n_rows > STREAM_MAX_ROWS || (in_pairs(a) && w.out % 2))
+    if (!elements || !lies_well || !counts || n_rows < 1 || n_rows > GEMV_MAX_ROWS || (in_pairs(a) && w.out % 2))
         return false;
-    return stream_cut_of(a, n_rows).n_blocks > 0;
+    return gemv_cut_of(a, n_rows).n_blocks > 0;
 }
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
-static void fill_end(const struct dstream *a, end_args<END_PLAIN> *e) {
+static void fill_end(const struct dgemv *a, end_args<END_PLAIN> *e) {
     (void)a;
     (void)e;
 }
-static void fill_end(const struct dstream *a, end_args<END_GATED> *e) { *e = {a->ending.act, a->ending.limit}; }
-template <stream_end E>
-static void launch(const struct launch *l, int n_rows, const struct dstream *a, struct dmat x, struct dmat y,
-                   const struct stream_cut *cut) {
+static void fill_end(const struct dgemv *a, end_args<END_GATED> *e) { *e = {a->ending.act, a->ending.limit}; }
+template <gemv_end E>
+static void launch(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
+                   const struct gemv_cut *cut) {
     struct rooms rooms = rooms_of(a, n_rows, cut);
     struct x_parts parts = x_parts_of(a, n_rows, cut);
     int units = units_of(a), n_groups = cut->n_blocks / cut->cluster, chunks = up_to((int)a->w.in, chunk_of(a->w.element));
-    stream_args<E> args = {};
+    gemv_args<E> args = {};
     args.w = static_cast<const unsigned char *>(a->w.at);
     args.x = static_cast<const unsigned char *>(x.at);
     args.x_pitch = x.stride * 2;
@@ -249,15 +249,15 @@ static void launch(const struct launch *l, int n_rows, const struct dstream *a, 
     cudaLaunchKernelEx(&config, k, args);
 }
 
-void launch_stream_linear_cut(const struct launch *l, int n_rows, const struct dstream *a, struct dmat x, struct dmat y,
-                              const struct stream_cut *cut) {
+void launch_gemv_cut(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
+                              const struct gemv_cut *cut) {
     switch (end_of(a)) {
     case END_PLAIN: launch<END_PLAIN>(l, n_rows, a, x, y, cut); break;
     case END_GATED: launch<END_GATED>(l, n_rows, a, x, y, cut); break;
     }
 }
 
-void launch_stream_linear(const struct launch *l, int n_rows, const struct dstream *a, struct dmat x, struct dmat y) {
-    struct stream_cut cut = stream_cut_of(a, n_rows);
-    launch_stream_linear_cut(l, n_rows, a, x, y, &cut);
+void launch_gemv(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y) {
+    struct gemv_cut cut = gemv_cut_of(a, n_rows);
+    launch_gemv_cut(l, n_rows, a, x, y, &cut);
 }

@@ -1,27 +1,27 @@
-/* tiles.cu - times LINEAR by tiles (src/backend/cuda/linear/tiles.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
+/* gemm_fp8_small_m.cu - times LINEAR by tiles (src/backend/cuda/linear/gemm_fp8_small_m.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
- *     bench_tiles table [ROWS ...]    each linear of some models: launches behind one another in a graph, weights rotated past the L2
- *     bench_tiles step [ROWS ...]     the linears of all layers of a step, one behind the other
- *     bench_tiles cuts [ROWS ...]     other cuts of each than tiles_cut_of's
- *     bench_tiles chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention, quantise, o, ADD_NORM, gate_up,
+ *     bench_gemm_fp8_small_m table [ROWS ...]    each linear of some models: launches behind one another in a graph, weights rotated past the L2
+ *     bench_gemm_fp8_small_m step [ROWS ...]     the linears of all layers of a step, one behind the other
+ *     bench_gemm_fp8_small_m cuts [ROWS ...]     other cuts of each than small_m_cut_of's
+ *     bench_gemm_fp8_small_m chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention, quantise, o, ADD_NORM, gate_up,
  *                                    quantise, down, with rings of several sizes
  */
-#include "backend/cuda/linear/tiles.cu"
+#include "backend/cuda/linear/gemm_fp8_small_m.cu"
 #include "products.cuh"
 
-static dtiles tiles_of(const shape &s, dweight w) { return {w, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0}}; }
+static dsmall_m small_m_of(const shape &s, dweight w) { return {w, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0}}; }
 
-static bool put_tiles(const shape &s, int rows, const tiles_cut *cut) {
-    dtiles a = tiles_of(s, weight_of(s));
+static bool put_tiles(const shape &s, int rows, const small_m_cut *cut) {
+    dsmall_m a = small_m_of(s, weight_of(s));
     dmat x = {inputs, s.in, (int)s.in, ELEMENT_E4M3, ones};
     dmat out = {y, s.width(), s.width(), s.gated ? ELEMENT_F16 : ELEMENT_F32, nullptr};
-    if (!tiles_take(&a, x, out, rows))
+    if (!small_m_takes(&a, x, out, rows))
         return false;
-    tiles_cut c = cut ? *cut : tiles_cut_of(&a, rows);
-    return launch_tiles_linear_cut(stream, rows, &a, x, out, &c) == cudaSuccess;
+    small_m_cut c = cut ? *cut : small_m_cut_of(&a, rows);
+    return launch_gemm_small_m_cut(stream, rows, &a, x, out, &c) == cudaSuccess;
 }
 
-static double time_tiles(const shape &s, int rows, const tiles_cut *cut, int n_runs) {
+static double time_tiles(const shape &s, int rows, const small_m_cut *cut, int n_runs) {
     return time_launches(s, n_runs, [&] { return put_tiles(s, rows, cut); });
 }
 
@@ -58,17 +58,17 @@ static void cuts(const std::vector<int> &rows) {
     for (const model &m : MODELS)
         for (const shape &s : m.layer)
             for (int n : rows) {
-                std::vector<std::pair<double, tiles_cut>> tried;
-                dtiles a = tiles_of(s, weight_of(s));
+                std::vector<std::pair<double, small_m_cut>> tried;
+                dsmall_m a = small_m_of(s, weight_of(s));
                 int octets = up_to(units_of(&a), 8), most = most_octets(s.gated);
                 for (int split = 1; split <= 8; split *= 2)
                     for (int passes = 1; passes <= 3; passes++) {
-                        int at_once = tiles_blocks(split) / split, o = up_to(octets, at_once * passes);
+                        int at_once = small_m_blocks(split) / split, o = up_to(octets, at_once * passes);
                         if (o > most || o > 32 || (split > 1 && passes > 1))
                             continue;
                         for (int room : {224 << 10, 150 << 10, 110 << 10, 75 << 10}) {
-                            tiles_cut c = {o, split, at_once * split, 2};
-                            for (tiles_cut more = c; more.n_stages <= MAX_STAGES && shared_bytes(&a.ending, n, &more) <= (size_t)room;
+                            small_m_cut c = {o, split, at_once * split, 2};
+                            for (small_m_cut more = c; more.n_stages <= MAX_STAGES && shared_bytes(&a.ending, n, &more) <= (size_t)room;
                                  more.n_stages++)
                                 c = more;
                             double us = time_tiles(s, n, &c, 2);
@@ -77,11 +77,11 @@ static void cuts(const std::vector<int> &rows) {
                         }
                     }
                 std::sort(tried.begin(), tried.end(), [](auto &p, auto &q) { return p.first < q.first; });
-                tiles_cut c = tiles_cut_of(&a, n);
+                small_m_cut c = small_m_cut_of(&a, n);
                 printf("%s %s M=%d: chosen %.2f us (%d octets, split %d, %d blocks, %d stages)\n", m.name, s.name, n,
                        time_tiles(s, n, &c, 3), c.octets, c.split, c.n_blocks, c.n_stages);
                 for (size_t i = 0; i < tried.size() && i < 6; i++) {
-                    const tiles_cut &t = tried[i].second;
+                    const small_m_cut &t = tried[i].second;
                     printf("    %.2f us %d octets, split %d, %d blocks, %d stages\n", tried[i].first, t.octets, t.split, t.n_blocks,
                            t.n_stages);
                 }
@@ -112,9 +112,9 @@ struct chain_cut {
     int attention_room;
 };
 
-static tiles_cut cut_in_room(const shape &s, int rows, int room, int split) {
-    dtiles a = tiles_of(s, weight_of(s));
-    return cut_in(&a, rows, split ? split : tiles_cut_of(&a, rows).split, room << 10);
+static small_m_cut cut_in_room(const shape &s, int rows, int room, int split) {
+    dsmall_m a = small_m_of(s, weight_of(s));
+    return cut_in(&a, rows, split ? split : small_m_cut_of(&a, rows).split, room << 10);
 }
 
 /* left_out: a bit a node. */
@@ -134,13 +134,13 @@ static double time_chain(const model &m, int rows, const chain_cut &how, unsigne
          twin_at = {inputs + (size_t)rows * width, heads, heads, ELEMENT_E4M3, scales + rows};
     dmat twin_act = {inputs + (size_t)rows * (width + heads), ffn, ffn, ELEMENT_E4M3, scales + 2 * rows};
     dadd_norm norm = {{ones, 1, width, ELEMENT_F32}, {}, 1e-6f, false, {}, 0, false};
-    tiles_cut cut[4];
+    small_m_cut cut[4];
     for (int i = 0; i < 4; i++)
         cut[i] = cut_in_room(s[i], rows, how.room[i], how.split[i]);
     bool fine = true;
     auto product = [&](int i, dmat x, dmat to) {
-        dtiles a = tiles_of(s[i], weight_of(s[i]));
-        fine = fine && (left_out >> (i + 4) & 1 || launch_tiles_linear_cut(stream, rows, &a, x, to, &cut[i]) == cudaSuccess);
+        dsmall_m a = small_m_of(s[i], weight_of(s[i]));
+        fine = fine && (left_out >> (i + 4) & 1 || launch_gemm_small_m_cut(stream, rows, &a, x, to, &cut[i]) == cudaSuccess);
     };
     int n_blocks = std::min(264, rows * 4), pieces = rows * 272 * 1024 / 16 / n_blocks, n_out = rows * heads / n_blocks;
     cudaFuncSetAttribute(attention_like, cudaFuncAttributeMaxDynamicSharedMemorySize, how.attention_room << 10);
@@ -192,7 +192,7 @@ static void chain(const std::vector<int> &rows) {
                 }
                 for (int i = 0; i < 4; i++) {
                     dending e = {m.layer[i].gated ? ENDING_GATED : ENDING_PLAIN, 0, 0};
-                    tiles_cut t = cut_in_room(m.layer[i], n, c.room[i], c.split[i]);
+                    small_m_cut t = cut_in_room(m.layer[i], n, c.room[i], c.split[i]);
                     printf(" [%d/%d %d %zuK]", t.octets, t.split, t.n_stages, shared_bytes(&e, n, &t) >> 10);
                 }
                 static const char *const nodes[] = {"norms", "attention", "quantise o", "quantise down", "qkv", "o", "gate_up", "down"};

@@ -1,4 +1,4 @@
-/* split.cu - raw products (kernels.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster share.
+/* gemm_fp8_split_k.cu - raw products (kernels.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster share.
  *
  *     y [M, out] = x [M, in] W^T          x and W e4m3, y in half precision
  *
@@ -50,7 +50,7 @@ enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH };     // of a warp: 1
 enum { AGAIN = 3 };                                              // a barrier, behind those of twin_rest.cuh
 enum { BEGUN = 4 };                                              // stages of W that are asked for before the wait
 
-struct split_args {
+struct split_k_args {
     void *y;
     int64_t y_stride;
     int n_columns, n_tokens, n_pieces; // of y; of 128 columns of x
@@ -61,7 +61,7 @@ struct split_args {
 
 struct w_maps {
     CUtensorMap w;
-    near_maps near; // of split_args.near
+    near_maps near; // of split_k_args.near
 };
 
 /* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of two pairs of sums. */
@@ -103,7 +103,7 @@ static __device__ __forceinline__ uint32_t add_pair(uint32_t a, uint32_t b) {
 
 template <int N, int SPLIT, int SHARERS> struct block {
     using S = shape<N, SPLIT>;
-    const split_args &a;
+    const split_k_args &a;
     uint32_t w, x, join, full, done, joined; // in shared memory
     int rank, sharer;                        // among those with the same tile; which of the cluster's tiles
     int side, first_group;                   // of a near copy: what this block reads
@@ -113,7 +113,7 @@ template <int N, int SPLIT, int SHARERS> struct block {
 
     /* barriers: full, a stage's bytes have come; done, both warpgroups of all sharers are done with it; joined, all that is sent to this block has
      * come. */
-    __device__ block(const split_args &a, uint32_t ring, uint32_t barriers)
+    __device__ block(const split_k_args &a, uint32_t ring, uint32_t barriers)
         : a(a), w(ring), x(ring + S::W_STAGES * S::W_BYTES), join(x + S::X_STAGES * X_BYTES), full(barriers),
           done(barriers + S::W_STAGES * 8), joined(barriers + S::W_STAGES * 16), rank(blockIdx.x % SPLIT),
           sharer(blockIdx.x / SPLIT % SHARERS), side(near_own_side(a.near)),
@@ -371,7 +371,7 @@ template <int N, int SPLIT, int SHARERS> struct block {
 /* No block ends before all that is sent to it has come: sums, W, and that others are done with W. */
 template <int N, int SPLIT, int SHARERS>
 __global__ void __launch_bounds__(THREADS, 1)
-    split_product(const __grid_constant__ w_maps maps, const __grid_constant__ CUtensorMap x_map, const __grid_constant__ split_args a) {
+    split_k_product(const __grid_constant__ w_maps maps, const __grid_constant__ CUtensorMap x_map, const __grid_constant__ split_k_args a) {
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * shape<N, SPLIT>::W_STAGES + 1];
     block<N, SPLIT, SHARERS> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)), kept(shared_address(barriers)));
@@ -395,23 +395,23 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 int up_to(int n, int of) { return (n + of - 1) / of; }
 
-using kernel = void (*)(w_maps, CUtensorMap, split_args);
+using kernel = void (*)(w_maps, CUtensorMap, split_k_args);
 struct instance {
-    struct split_cut cut;
+    struct split_k_cut cut;
     int shared;
     kernel run;
 };
 #define INSTANCE(N, SPLIT, SHARERS) \
-    { {N, SPLIT, SHARERS}, shape<N, SPLIT>::SHARED, split_product<N, SPLIT, SHARERS> }
+    { {N, SPLIT, SHARERS}, shape<N, SPLIT>::SHARED, split_k_product<N, SPLIT, SHARERS> }
 /* Those that share W first, then narrow ones. */
-const instance INSTANCES[SPLIT_CUTS] = {INSTANCE(120, 2, 2), INSTANCE(160, 2, 2), INSTANCE(112, 1, 2), INSTANCE(128, 1, 2),
+const instance INSTANCES[SPLIT_K_CUTS] = {INSTANCE(120, 2, 2), INSTANCE(160, 2, 2), INSTANCE(112, 1, 2), INSTANCE(128, 1, 2),
                                         INSTANCE(144, 1, 2), INSTANCE(168, 1, 2), INSTANCE(192, 1, 2), INSTANCE(56, 2, 1),
                                         INSTANCE(64, 2, 1),  INSTANCE(72, 2, 1),  INSTANCE(88, 2, 1),  INSTANCE(96, 2, 1),
                                         INSTANCE(112, 2, 1), INSTANCE(128, 2, 1), INSTANCE(144, 2, 1), INSTANCE(168, 2, 1),
                                         INSTANCE(120, 4, 1), INSTANCE(144, 4, 1), INSTANCE(184, 4, 1)};
 
 int blocks_of(const instance *i) {
-    static int found[SPLIT_CUTS];
+    static int found[SPLIT_K_CUTS];
     int *n = &found[i - INSTANCES];
     if (*n == 0)
         *n = blocks_at_once(i->run, i->cut.split * i->cut.sharers, THREADS, i->shared);
@@ -440,8 +440,8 @@ bool suits(const instance *i, struct dweight w, int n_rows) {
 /* One cluster reads each row of W: two of other sides would have the same rows come from memory twice. */
 static bool reads_once(const instance *i, int n_rows) { return token_tiles(i, n_rows) == i->cut.sharers; }
 
-int split_near_rows(struct dweight w, int i) {
-    int of_few = split_cut_of(w, TOKENS), cut = i == 0 ? of_few : split_cut_of(w, 2 * TOKENS);
+int split_k_near_rows(struct dweight w, int i) {
+    int of_few = split_k_cut_of(w, TOKENS), cut = i == 0 ? of_few : split_k_cut_of(w, 2 * TOKENS);
     bool same = i > 0 && cut >= 0 && of_few >= 0 && INSTANCES[cut].cut.rows == INSTANCES[of_few].cut.rows;
     return i > 1 || cut < 0 || same || !reads_once(&INSTANCES[cut], (i + 1) * TOKENS) ? 0 : INSTANCES[cut].cut.rows;
 }
@@ -454,27 +454,27 @@ static const dnear *near_for(const dnear *const *near, const instance *i, int n_
     return nullptr;
 }
 
-struct split_cut split_cut_at(int i) {
+struct split_k_cut split_k_cut_at(int i) {
     return INSTANCES[i].cut;
 }
 
-int split_cut_of(struct dweight w, int n_rows) {
-    for (int i = 0; i < SPLIT_CUTS; i++)
+int split_k_cut_of(struct dweight w, int n_rows) {
+    for (int i = 0; i < SPLIT_K_CUTS; i++)
         if (suits(&INSTANCES[i], w, n_rows))
             return i;
     return -1;
 }
 
-bool split_settles(struct dweight w, int n_rows) { return split_cut_of(w, n_rows) >= 0 && n_rows <= REST_MEETINGS * TOKENS; }
+bool split_k_settles(struct dweight w, int n_rows) { return split_k_cut_of(w, n_rows) >= 0 && n_rows <= REST_MEETINGS * TOKENS; }
 
-bool split_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
+bool split_k_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 &&
                     (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0;
     return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && y.element == ELEMENT_F16 && in_place && n_rows >= 1 &&
            w.out % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= HALF_SUMS_IN;
 }
 
-cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
                                      struct dmat y, const struct drest *rest, int cut) {
     const instance *i = &INSTANCES[cut];
     int tiles = token_tiles(i, n_rows), tile_tokens = up_to(up_to(n_rows, tiles), 8) * 8;
@@ -486,7 +486,7 @@ cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dwe
     if (!encode_rows(&maps.w, w.at, 2, w_size, w_stride, w_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) ||
         !encode_rows(&x_map, x.at, 2, x_size, x_stride, x_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
         return cudaErrorInvalidValue;
-    split_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens, {}, {}};
+    split_k_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens, {}, {}};
     const dnear *read = near_for(near, i, n_rows);
     if (read)
         args.near = *read;
@@ -500,8 +500,8 @@ cudaError_t launch_split_product_cut(cudaStream_t stream, int n_rows, struct dwe
     return launch_cluster(i->run, grid, cluster, dim3(THREADS), i->shared, stream, maps, x_map, args);
 }
 
-cudaError_t launch_split_product(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
                                  struct dmat y, const struct drest *rest) {
-    int cut = split_cut_of(w, n_rows);
-    return launch_split_product_cut(stream, n_rows, w, near, x, y, rest, cut < 0 ? 0 : cut);
+    int cut = split_k_cut_of(w, n_rows);
+    return launch_gemm_split_k_cut(stream, n_rows, w, near, x, y, rest, cut < 0 ? 0 : cut);
 }

@@ -1,4 +1,4 @@
-/* wide_feed.cuh - how a block of wide.cu is fed: what it is told, the tiles that are its own, the ring of stages in shared memory and the
+/* gemm_fp8_gated_feed.cuh - how a block of gemm_fp8_gated.cu is fed: what it is told, the tiles that are its own, the ring of stages in shared memory and the
  * thread that fills it.
  *
  *     ring    n_stages of [warpgroup][rows of W][128 bytes], then [tokens][128 bytes], in the 128-byte swizzle; when a tile ends its sums
@@ -17,7 +17,7 @@ enum { MAX_STAGES = 8, GROUPS = 2, PART_TOKENS = 64, PART_BYTES = PART_TOKENS * 
 enum { CONSUMERS = GROUPS * WARPGROUP, WARPS = CONSUMERS / 32 };
 enum { TELLERS = WARP_ARRIVALS > 1 ? WARPGROUP : 1 }; // of a warpgroup, that it is done with a stage
 
-struct wide_args {
+struct gated_args {
     const float *w_scale, *bias, *x_scale;
     void *y;
     uint32_t *most;
@@ -51,7 +51,7 @@ struct shared_places { // addresses
  * cluster have the same rows or the same tokens at the same time. */
 struct tile_walk {
     int at, step, n, abreast, w_sharers, x_sharers, rank; // at, step, n, abreast: of a cluster's tiles
-    __device__ tile_walk(const wide_args &a, int rank)
+    __device__ tile_walk(const gated_args &a, int rank)
         : at(blockIdx.x / a.sharers()), step(gridDim.x / a.sharers()), n(a.n_cluster_tiles), abreast(a.token_tiles / a.w_sharers),
           w_sharers(a.w_sharers), x_sharers(a.x_sharers), rank(rank) {}
     __device__ bool there() const { return at < n; }
@@ -67,12 +67,12 @@ struct tile_walk {
 struct copy_place {
     tile_walk walk;
     int piece, n_pieces, tile, token; // tile: of a warpgroup's rows of W, the first of them
-    __device__ copy_place(const wide_args &a, int rank) : walk(a, rank), piece(0), n_pieces(a.n_pieces) { find(a); }
-    __device__ void find(const wide_args &a) {
+    __device__ copy_place(const gated_args &a, int rank) : walk(a, rank), piece(0), n_pieces(a.n_pieces) { find(a); }
+    __device__ void find(const gated_args &a) {
         tile = walk.row_tile() * GROUPS;
         token = walk.token_tile() * a.tile_tokens();
     }
-    __device__ void step(const wide_args &a) {
+    __device__ void step(const gated_args &a) {
         if (++piece == n_pieces) {
             piece = 0;
             walk.next();
@@ -87,13 +87,13 @@ struct all_maps {
 };
 
 struct producer {
-    const wide_args &a;
+    const gated_args &a;
     const all_maps &maps;
     const shared_places &m;
     int rank, side, stage_bytes, group_bytes, n_copies, n_begun;
     uint64_t of_w, often;
 
-    __device__ producer(const wide_args &a, const all_maps &maps, const shared_places &m, int rank)
+    __device__ producer(const gated_args &a, const all_maps &maps, const shared_places &m, int rank)
         : a(a), maps(maps), m(m), rank(rank), side(near_own_side(a.near)), stage_bytes(a.stage_bytes()), group_bytes(a.group_bytes()),
           n_copies(tile_walk(a, rank).left() * a.n_pieces), n_begun(min(n_copies, a.n_begun)),
           of_w(a.token_tiles > a.w_sharers ? policy_read_again() : policy_read_once()), often(policy_read_often()) {}

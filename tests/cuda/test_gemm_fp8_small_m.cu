@@ -1,7 +1,7 @@
-/* test_tiles.cu - LINEAR from e4m3 values by tiles (src/backend/cuda/linear/tiles.cu) against double precision: random
+/* test_gemm_fp8_small_m.cu - LINEAR from e4m3 values by tiles (src/backend/cuda/linear/gemm_fp8_small_m.cu) against double precision: random
  * shapes and every number of tokens, biases, gated pairs, all cuts. */
 #define BARRIER_SPIN_LIMIT 20000000
-#include "backend/cuda/linear/tiles.cu"
+#include "backend/cuda/linear/gemm_fp8_small_m.cu"
 
 #include "rest_cases.cuh"
 
@@ -9,7 +9,7 @@
 static __global__ void worst_activation(double *worst) {
     double k = -80 + 160.0 * (blockIdx.x * blockDim.x + threadIdx.x) / (gridDim.x * blockDim.x);
     float gate = (float)k;
-    tiles_args a = {};
+    small_m_args a = {};
     double off = fabs(ended_pair<GATED_SILU>(a, gate, 1) / activated(0, gate, 1) - 1);
     if (gate > -4) // beyond, what tanh leaves of 1 + tanh in double is noise before it is here
         off = fmax(off, fabs(ended_pair<GATED_GELU_TANH>(a, gate, 1) / activated(1, gate, 1) - 1));
@@ -18,19 +18,19 @@ static __global__ void worst_activation(double *worst) {
                   (unsigned long long)__double_as_longlong(off == off ? off : INFINITY)); // bits of sizes are ordered
 }
 
-static void check(const problem &p, const tiles_cut *cut, uint64_t seed) {
-    fill_operands(p, seed, TILES_MAX_ROWS + 16 - p.n, of_ones(p), {0.5f, 1.5f});
-    dtiles a = {w_of(p), p.bias ? d.bias : nullptr, {p.gated ? ENDING_GATED : ENDING_PLAIN, p.act, LIMIT}};
-    tiles_cut c = cut ? *cut : tiles_cut_of(&a, p.n);
+static void check(const problem &p, const small_m_cut *cut, uint64_t seed) {
+    fill_operands(p, seed, SMALL_M_MAX_ROWS + 16 - p.n, of_ones(p), {0.5f, 1.5f});
+    dsmall_m a = {w_of(p), p.bias ? d.bias : nullptr, {p.gated ? ENDING_GATED : ENDING_PLAIN, p.act, LIMIT}};
+    small_m_cut c = cut ? *cut : small_m_cut_of(&a, p.n);
     begin(p);
     printf("%d octets, split %d, %d blocks, %d stages: ", c.octets, c.split, c.n_blocks, c.n_stages);
-    if (!tiles_take(&a, x_of(p), y_of(p), p.n)) {
+    if (!small_m_takes(&a, x_of(p), y_of(p), p.n)) {
         refuse();
         return;
     }
     run(p, [&](dmat y, dmat twin) {
         a.twin = twin;
-        return launch_tiles_linear_cut(stream, p.n, &a, x_of(p), y, &c);
+        return launch_gemm_small_m_cut(stream, p.n, &a, x_of(p), y, &c);
     });
     judge(p, {c.split, false}, SCALED);
 }
@@ -38,13 +38,13 @@ static void check(const problem &p, const tiles_cut *cut, uint64_t seed) {
 /* Rows are left to be made; all blocks have a place at once. */
 static void check_settling(int out, int in, int n, uint64_t seed) {
     problem p = {out, in, n, false, false, 0, ELEMENT_F16};
-    dtiles a = {w_of(p), nullptr, {ENDING_PLAIN, 0, 0}};
-    tiles_cut c = tiles_cut_of(&a, n);
+    dsmall_m a = {w_of(p), nullptr, {ENDING_PLAIN, 0, 0}};
+    small_m_cut c = small_m_cut_of(&a, n);
     begin(p);
     printf("%d octets, split %d, %d blocks, ", c.octets, c.split, c.n_blocks);
     check_rest(p, seed, [&](dmat x, dmat y, const drest *rest) {
         a.rest = rest ? *rest : drest{};
-        return launch_tiles_linear_cut(stream, n, &a, x, y, &c);
+        return launch_gemm_small_m_cut(stream, n, &a, x, y, &c);
     });
 }
 
@@ -70,12 +70,12 @@ int main(int argc, char **argv) {
     check({64, 128, 16, false, false, 0, ELEMENT_F32}, nullptr, seed);
     check({128, 512, 16, false, true, 0, ELEMENT_F32}, nullptr, seed);
     check({128, 512, 16, true, true, 0, ELEMENT_F16}, nullptr, seed);
-    for (int n = 1; n <= TILES_MAX_ROWS; n += is_brief() ? 1 + random(20) : 1) {
+    for (int n = 1; n <= SMALL_M_MAX_ROWS; n += is_brief() ? 1 + random(20) : 1) {
         bool gated = random(2);
         check({16 * (1 + random(200)), 16 * (1 + random(100)), n, gated, random(2) != 0, random(5), random_element(gated)}, nullptr, seed);
     }
     for (int i = 0; i < (is_brief() ? 2 : 12); i++)
-        check({16 * (1 + random(40)), 16 * (1 + random(1000)), 1 + random(TILES_MAX_ROWS), i % 2 == 0, false, 0, ELEMENT_F16, true},
+        check({16 * (1 + random(40)), 16 * (1 + random(1000)), 1 + random(SMALL_M_MAX_ROWS), i % 2 == 0, false, 0, ELEMENT_F16, true},
               nullptr, seed);
     if (!is_brief())
         for (int n : {16, 33, 64}) {
@@ -87,9 +87,9 @@ int main(int argc, char **argv) {
             check({16384, 5376, n, false, false, 0, ELEMENT_F16}, nullptr, seed);
         }
     for (int i = 0; i < (is_brief() ? 8 : 100); i++) {
-        int n = 1 + random(TILES_MAX_ROWS), out = 16 * (1 + random(i % 4 ? 100 : 600)), in = 16 * (1 + random(is_brief() ? 100 : 300));
+        int n = 1 + random(SMALL_M_MAX_ROWS), out = 16 * (1 + random(i % 4 ? 100 : 600)), in = 16 * (1 + random(is_brief() ? 100 : 300));
         bool gated = random(2);
-        tiles_cut c = {};
+        small_m_cut c = {};
         c.split = 1 << random(3);
         c.octets = 1 + random(most_octets(gated));
         int tiles = up_to(up_to(gated ? out / 2 : out, 8), c.octets);
@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
         check({out, in, n, gated, random(2) != 0, act, random_element(gated)}, &c, seed);
     }
     for (int i = 0; i < (is_brief() ? 4 : 40); i++)
-        check_settling(8 * (1 + random(is_brief() ? 60 : 400)), 16 * (1 + random(is_brief() ? 60 : 600)), 1 + random(TILES_MAX_ROWS), seed++);
+        check_settling(8 * (1 + random(is_brief() ? 60 : 400)), 16 * (1 + random(is_brief() ? 60 : 600)), 1 + random(SMALL_M_MAX_ROWS), seed++);
     check_activations();
     return summary();
 }

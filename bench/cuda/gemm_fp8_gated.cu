@@ -1,30 +1,30 @@
-/* wide.cu - times LINEAR of many rows with GATED_ACT behind it (src/backend/cuda/linear/wide.cu) beside the fastest of cuBLASLt's e4m3 products with
+/* gemm_fp8_gated.cu - times LINEAR of many rows with GATED_ACT behind it (src/backend/cuda/linear/gemm_fp8_gated.cu) beside the fastest of cuBLASLt's e4m3 products with
  * one scale.
  *
- *     bench_wide table [ROWS ...]    gate_up of some models: launches behind one another in a graph, weights rotated past the L2
- *     bench_wide cuts [ROWS ...]     other cuts of each than wide_cut_of's, the fastest first
- *     bench_wide cuts0 ...           of the first model (0, 1 and 2 there are)
+ *     bench_gemm_fp8_gated table [ROWS ...]    gate_up of some models: launches behind one another in a graph, weights rotated past the L2
+ *     bench_gemm_fp8_gated cuts [ROWS ...]     other cuts of each than gated_cut_of's, the fastest first
+ *     bench_gemm_fp8_gated cuts0 ...           of the first model (0, 1 and 2 there are)
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a
  * step. Ours includes scales and GATED_ACT; the library's is the raw products in half precision. */
-#include "backend/cuda/linear/wide.cu"
+#include "backend/cuda/linear/gemm_fp8_gated.cu"
 #include "products.cuh"
 
-static dwide wide_of(const shape &s) { return {weight_of(s), nullptr, 0}; }
+static dgated gated_of(const shape &s) { return {weight_of(s), nullptr, 0}; }
 
-static bool put_wide(const shape &s, int rows, const wide_cut *cut) {
-    dwide a = wide_of(s);
+static bool put_wide(const shape &s, int rows, const gated_cut *cut) {
+    dgated a = gated_of(s);
     dmat x = {inputs, s.in, (int)s.in, ELEMENT_E4M3, ones}, out = {y, s.width(), s.width(), ELEMENT_F16, nullptr};
-    wide_cut c = cut ? *cut : wide_cut_of(&a, rows);
-    return wide_takes(&a, x, out, rows) && wide_takes_cut(&a, rows, &c) &&
-           launch_wide_linear_cut(stream, rows, &a, x, out, &c) == cudaSuccess;
+    gated_cut c = cut ? *cut : gated_cut_of(&a, rows);
+    return gated_takes(&a, x, out, rows) && gated_takes_cut(&a, rows, &c) &&
+           launch_gemm_gated_cut(stream, rows, &a, x, out, &c) == cudaSuccess;
 }
 
-static double time_wide(const shape &s, int rows, const wide_cut *cut, int n_runs) {
+static double time_wide(const shape &s, int rows, const gated_cut *cut, int n_runs) {
     return time_launches(s, n_runs, [&] { return put_wide(s, rows, cut); });
 }
 
-static double time_wide_steadily(const shape &s, int rows, const wide_cut *cut) {
+static double time_wide_steadily(const shape &s, int rows, const gated_cut *cut) {
     return time_steadily(s, [&] { return put_wide(s, rows, cut); });
 }
 
@@ -42,7 +42,7 @@ static void table(const model &m, const std::vector<int> &rows) {
     }
 }
 
-static void print_cut(double us, double steady_us, const wide_cut &c) {
+static void print_cut(double us, double steady_us, const gated_cut &c) {
     static const char *const SHARED[] = {"nothing shared", "W shared", "tokens shared"};
     printf("    %6.2f us, %6.2f steady: %d octets, %d parts, %d blocks, %d stages, %s\n", us, steady_us, c.octets, c.parts, c.n_blocks,
            c.n_stages, SHARED[c.shared]);
@@ -51,18 +51,18 @@ static void print_cut(double us, double steady_us, const wide_cut &c) {
 static void cuts(const model &m, const std::vector<int> &rows) {
     const shape &s = m.layer[2];
     for (int n : rows) {
-        std::vector<std::pair<double, wide_cut>> tried;
-        dwide a = wide_of(s);
-        for (wide_sharing shared : {WIDE_SHARES_NOTHING, WIDE_SHARES_W, WIDE_SHARES_X})
+        std::vector<std::pair<double, gated_cut>> tried;
+        dgated a = gated_of(s);
+        for (gated_sharing shared : {GATED_SHARES_NOTHING, GATED_SHARES_W, GATED_SHARES_X})
             for (int octets : {6, 7, 9, 11})
                 for (int parts : {2, 3, 4}) {
-                    wide_cut c = {octets, parts, wide_blocks(shared), wide_stages(octets, parts), shared};
-                    double us = wide_takes_cut(&a, n, &c) ? time_wide(s, n, &c, 2) : -1;
+                    gated_cut c = {octets, parts, gated_blocks(shared), gated_stages(octets, parts), shared};
+                    double us = gated_takes_cut(&a, n, &c) ? time_wide(s, n, &c, 2) : -1;
                     if (us > 0)
                         tried.push_back({us, c});
                 }
         std::sort(tried.begin(), tried.end(), [](auto &p, auto &q) { return p.first < q.first; });
-        wide_cut c = wide_cut_of(&a, n);
+        gated_cut c = gated_cut_of(&a, n);
         library_times library = time_library(s, n, true);
         printf("%s M=%d: library %.2f us, %.2f steady, chosen of %zu:\n", m.name, n, library.us, library.steady_us, tried.size());
         print_cut(time_wide(s, n, &c, 3), time_wide_steadily(s, n, &c), c);

@@ -1,4 +1,4 @@
-/* test_stream.c - the weight-stream LINEAR of the CUDA backend (src/backend/cuda/linear/stream.cu) against double precision.
+/* test_gemv.c - the weight-stream LINEAR of the CUDA backend (src/backend/cuda/linear/gemv.cu) against double precision.
  *
  * Weights of every format, random shapes whose rows and columns divide by nothing, every number of tokens, biases, gated pairs.
  * What must not be written is poisoned before and looked at after; what must not be read is NaN.
@@ -130,31 +130,31 @@ static void problem_release(struct problem *p) {
     }
 }
 
-static struct dstream stream_of(const struct problem *p, bool bias) {
+static struct dgemv gemv_of(const struct problem *p, bool bias) {
     const struct shape *s = &p->s;
-    return (struct dstream){.w = {p->dw, s->out, s->in, s->weight, s->weight == ELEMENT_E4M3 ? p->dscale : NULL},
+    return (struct dgemv){.w = {p->dw, s->out, s->in, s->weight, s->weight == ELEMENT_E4M3 ? p->dscale : NULL},
                             .bias = bias ? p->dbias : NULL,
                             .ending = {.kind = s->gated ? ENDING_GATED : ENDING_PLAIN, .act = s->act}};
 }
 
 /* y of rows [first, first + n) of x. False: many tokens of long rows have no place, or not in this cut. */
-static bool run(struct problem *p, int first, int n, const struct stream_cut *cut) {
+static bool run(struct problem *p, int first, int n, const struct gemv_cut *cut) {
     const struct shape *s = &p->s;
     enum element product = s->weight == ELEMENT_BF16 ? ELEMENT_BF16 : ELEMENT_F16;
     struct launch l = {.stream = NULL};
-    struct dstream a = stream_of(p, s->bias);
+    struct dgemv a = gemv_of(p, s->bias);
     a.held = random_below(80);
     struct dmat x = {(uint16_t *)p->dx + (size_t)first * p->x_stride, (int64_t)p->x_stride, s->in, product, NULL};
     struct dmat y = {(char *)p->dy + (size_t)first * p->y_stride * size_of(s->y), (int64_t)p->y_stride, (int)p->y_width, s->y, NULL};
-    if (!stream_takes(&a, x, y, n)) {
+    if (!gemv_takes(&a, x, y, n)) {
         fail_msg("%d rows of %d are not taken", n, s->in);
     }
-    if (cut && !stream_takes_cut(&a, n, cut))
+    if (cut && !gemv_takes_cut(&a, n, cut))
         return false;
     if (cut)
-        launch_stream_linear_cut(&l, n, &a, x, y, cut);
+        launch_gemv_cut(&l, n, &a, x, y, cut);
     else
-        launch_stream_linear(&l, n, &a, x, y);
+        launch_gemv(&l, n, &a, x, y);
     must(cudaGetLastError(), "launch");
     must(cudaDeviceSynchronize(), "run");
     must(cudaMemcpy(p->y, p->dy, (size_t)s->tokens * p->y_stride * size_of(s->y), cudaMemcpyDeviceToHost), "copy");
@@ -174,7 +174,7 @@ static double sum_of(const struct problem *p, int token, size_t row, double *siz
     return sum * (double)p->scale[row] + (double)p->bias[row];
 }
 
-static void fail_shape(const struct shape *s, const struct stream_cut *c, const char *what, int token, int col, double want, double got) {
+static void fail_shape(const struct shape *s, const struct gemv_cut *c, const char *what, int token, int col, double want, double got) {
     printf("weight %d y %d: out %d in %d tokens %d gated %d bias %d", s->weight, s->y, s->out, s->in, s->tokens, s->gated, s->bias);
     if (c)
         printf(" cut: m_tiles %d row_warps %d column_warps %d cluster %d blocks %d", c->m_tiles, c->row_warps, c->column_warps, c->cluster,
@@ -183,7 +183,7 @@ static void fail_shape(const struct shape *s, const struct stream_cut *c, const 
     fail_msg("differs");
 }
 
-static void check_rows(const struct problem *p, const struct stream_cut *cut, int every) {
+static void check_rows(const struct problem *p, const struct gemv_cut *cut, int every) {
     const struct shape *s = &p->s;
     double unit = s->y == ELEMENT_F32 ? 0 : s->y == ELEMENT_F16 ? 0x1p-11 : 0x1p-8;
     for (int t = 0; t < s->tokens; t++) {
@@ -208,7 +208,7 @@ static void check_rows(const struct problem *p, const struct stream_cut *cut, in
     }
 }
 
-static void one(struct shape s, const struct stream_cut *cut, int every) {
+static void one(struct shape s, const struct gemv_cut *cut, int every) {
     struct problem p;
     problem_init(&p, s);
     if (run(&p, 0, s.tokens, cut))
@@ -222,7 +222,7 @@ static const enum element RESULTS[] = {ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16};
 static void every_number_of_tokens(void **unused) {
     (void)unused;
     for (int f = 0; f < 3; f++)
-        for (int n = 1; n <= STREAM_MAX_ROWS; n++)
+        for (int n = 1; n <= GEMV_MAX_ROWS; n++)
             one((struct shape){FORMATS[f], RESULTS[n % 3], 16 * (20 + random_below(60)), 2 * (100 + random_below(300)), n, n % 4 == 1,
                                n % 3 == 1, n % 3},
                 NULL, 8);
@@ -232,7 +232,7 @@ static void shapes_that_divide_by_nothing(void **unused) {
     (void)unused;
     for (int i = 0; i < 150; i++) {
         enum element w = FORMATS[i % 3];
-        int in = w == ELEMENT_E4M3 ? 16 * (1 + random_below(90)) : 8 * (1 + random_below(180)), tokens = 1 + random_below(STREAM_MAX_ROWS);
+        int in = w == ELEMENT_E4M3 ? 16 * (1 + random_below(90)) : 8 * (1 + random_below(180)), tokens = 1 + random_below(GEMV_MAX_ROWS);
         bool gated = random_below(2);
         one((struct shape){w, RESULTS[random_below(3)], in, gated ? 2 * (1 + random_below(600)) : 1 + random_below(1200), tokens, gated,
                            random_below(2), random_below(3)},
@@ -256,7 +256,7 @@ static void shapes_of_models(void **unused) {
 static void every_cut(void **unused) {
     (void)unused;
     for (int i = 0; i < 120; i++) {
-        struct stream_cut cut = {1 + random_below(3), 1 << random_below(4), 1, 1 << random_below(4), 0, random_below(2)};
+        struct gemv_cut cut = {1 + random_below(3), 1 << random_below(4), 1, 1 << random_below(4), 0, random_below(2)};
         cut.column_warps = 1 << random_below(4);
         while (cut.row_warps * cut.column_warps > 8)
             cut.row_warps == 1 ? (cut.column_warps /= 2) : (cut.row_warps /= 2);
@@ -275,7 +275,7 @@ static void every_cut(void **unused) {
 static void what_was_in_shared_memory_is_not_summed(void **unused) {
     (void)unused;
     enum { TOKENS = 7 };
-    const struct stream_cut cut = {1, 1, 8, 4, 132, false};
+    const struct gemv_cut cut = {1, 1, 8, 4, 132, false};
     struct problem wider, p;
     problem_init(&wider, (struct shape){ELEMENT_BF16, ELEMENT_F32, 1056, 560, TOKENS, true, true, 0});
     problem_init(&p, (struct shape){ELEMENT_BF16, ELEMENT_F32, 1040, 560, TOKENS, true, true, 0});
@@ -293,8 +293,8 @@ static void a_row_does_not_know_the_others(void **unused) {
     for (int f = 0; f < 3; f++) {
         struct problem p;
         problem_init(&p, (struct shape){FORMATS[f], ELEMENT_F32, 1040, 998, 8, f == 1, true, 0});
-        struct dstream a = stream_of(&p, true);
-        struct stream_cut cut = stream_cut_of(&a, 1);
+        struct dgemv a = gemv_of(&p, true);
+        struct gemv_cut cut = gemv_cut_of(&a, 1);
         size_t n_bytes = 8 * p.y_stride * sizeof(float);
         float *whole = xcalloc(1, n_bytes);
         EXPECT(run(&p, 0, 8, &cut));
@@ -327,12 +327,12 @@ static void a_chain_keeps_its_order(void **unused) {
         fill(ELEMENT_F16, first, (size_t)tokens * WIDTH);
         for (int how = 0; how < 21; how++) { // the first one waits for each step
             struct launch l = {.stream = NULL};
-            struct dstream a = stream_of(&p, false);
+            struct dgemv a = gemv_of(&p, false);
             for (int k = 0; k < 2; k++)
                 v[k] = to_device(first, n_bytes);
             for (int i = 0; i < LONG; i++) {
                 struct dmat x = {v[i % 2], WIDTH, WIDTH, ELEMENT_F16, NULL}, y = {v[(i + 1) % 2], WIDTH, WIDTH, ELEMENT_F16, NULL};
-                launch_stream_linear(&l, tokens, &a, x, y);
+                launch_gemv(&l, tokens, &a, x, y);
                 if (how == 0)
                     must(cudaDeviceSynchronize(), "run");
             }

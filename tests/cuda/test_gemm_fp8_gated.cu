@@ -1,16 +1,16 @@
-/* test_wide.cu - LINEAR of many rows from e4m3 values with GATED_ACT (src/backend/cuda/linear/wide.cu) against double precision: random shapes and
+/* test_gemm_fp8_gated.cu - LINEAR of many rows from e4m3 values with GATED_ACT (src/backend/cuda/linear/gemm_fp8_gated.cu) against double precision: random shapes and
  * numbers of tokens, biases, cuts of every kind; from rows of W, and from near copies (near.h) while rows are NaN. */
-#include "backend/cuda/linear/wide.cu"
+#include "backend/cuda/linear/gemm_fp8_gated.cu"
 
 #include "near_cases.cuh"
 #include "product_cases.cuh"
 
 static const char *const SHARED[] = {"nothing shared", "W shared", "tokens shared"};
 
-static void check(const problem &p, const wide_cut *cut, uint64_t seed) {
+static void check(const problem &p, const gated_cut *cut, uint64_t seed) {
     fill_operands(p, seed, 16, of_ones(p), {0.5f, 1.5f});
-    dwide a = {w_of(p), p.bias ? d.bias : nullptr, p.act};
-    wide_cut c = cut ? *cut : wide_cut_of(&a, p.n);
+    dgated a = {w_of(p), p.bias ? d.bias : nullptr, p.act};
+    gated_cut c = cut ? *cut : gated_cut_of(&a, p.n);
     dnear near;
     if (hash(seed) % 2 && near_of(stream, a.w, {c.octets * 16, 2}, seed, &near)) {
         a.near = &near;
@@ -19,13 +19,13 @@ static void check(const problem &p, const wide_cut *cut, uint64_t seed) {
     begin(p);
     printf("%d octets, %d parts, %s, %d blocks, %d stages%s: ", c.octets, c.parts, SHARED[c.shared], c.n_blocks, c.n_stages,
            a.near ? ", near" : "");
-    if (!wide_takes(&a, x_of(p), y_of(p), p.n) || !wide_takes_cut(&a, p.n, &c)) {
+    if (!gated_takes(&a, x_of(p), y_of(p), p.n) || !gated_takes_cut(&a, p.n, &c)) {
         refuse();
         return;
     }
     run(p, [&](dmat y, dmat twin) {
         a.twin = twin;
-        return launch_wide_linear_cut(stream, p.n, &a, x_of(p), y, &c);
+        return launch_gemm_gated_cut(stream, p.n, &a, x_of(p), y, &c);
     });
     judge(p, {1, true}, BY_FAST_TANH);
 }
@@ -54,15 +54,15 @@ int main(int argc, char **argv) {
     for (int i = 0; i < (is_brief() ? 8 : 250);) {
         int n = 1 + random(i % 5 ? 300 : 600), out = 16 * (1 + random(i % 4 || is_brief() ? 100 : 600));
         int in = 16 * (1 + random(is_brief() ? 60 : 300));
-        wide_cut c = {};
-        c.shared = (wide_sharing)random(3);
+        gated_cut c = {};
+        c.shared = (gated_sharing)random(3);
         c.octets = OCTETS[random(4)];
         c.parts = 2 + random(3);
-        int sharers = c.shared == WIDE_SHARES_NOTHING ? 1 : 2;
-        c.n_blocks = (1 + random(wide_blocks(c.shared) / sharers)) * sharers;
+        int sharers = c.shared == GATED_SHARES_NOTHING ? 1 : 2;
+        c.n_blocks = (1 + random(gated_blocks(c.shared) / sharers)) * sharers;
         c.n_stages = 2 + random(4);
-        dwide a = {{nullptr, out, in, ELEMENT_E4M3, nullptr}};
-        if (!wide_takes_cut(&a, n, &c))
+        dgated a = {{nullptr, out, in, ELEMENT_E4M3, nullptr}};
+        if (!gated_takes_cut(&a, n, &c))
             continue;
         check({out, in, n, true, random(2) != 0, random(2), i % 2 ? ELEMENT_F16 : ELEMENT_BF16}, &c, seed);
         i++;

@@ -1,4 +1,4 @@
-/* large_ends.cuh - what becomes of the sums of a tile of large.cu: raw products, or GATED_ACT of them.
+/* gemm_fp8_prefill_ends.cuh - what becomes of the sums of a tile of gemm_fp8_prefill.cu: raw products, or GATED_ACT of them.
  *
  * Sums are laid out as wgmma_e4m3_f16.cuh says: a lane has columns 2t and 2t + 1 of every eight, a pair of halves, for tokens g and g + 8 of the warp's
  * 16, of each part of 64 tokens. Chunk by chunk, four octets, the four lanes of a token exchange them, until each has an octet, so that what is written
@@ -12,7 +12,7 @@ namespace {
 
 enum { PARTS = 2, PART_TOKENS = 64, TILE_TOKENS = 16 }; // of a warpgroup; of a warp in a part
 
-struct large_args {
+struct gemm_prefill_args {
     void *y;
     int64_t y_stride;
     int n_columns, n_tokens, n_pieces, token_tiles, n_tiles; // of y; of 128 columns of x; n_tiles: of a cluster
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void exchange_octets(uint32_t (&d)[4], int lan
 
 template <int ROWS> struct raw_end {
     static constexpr int CHUNKS = (ROWS + CHUNK - 1) / CHUNK, SCALES = 0;
-    const large_args &a;
+    const gemm_prefill_args &a;
     int lane;
 
     /* The chunk, of both parts, as one from FROM to before TO: registers have no numbers at run time. */
@@ -129,7 +129,7 @@ static __device__ __forceinline__ void to_floats(float (&v)[8], const uint32_t (
 template <int ROWS, bool SILU, bool BIASED> struct gated_end {
     static constexpr int COLUMNS = ROWS / 2, CHUNKS = (COLUMNS + CHUNK - 1) / CHUNK, SCALES = (BIASED ? 4 : 2) * COLUMNS * 4;
     static_assert(COLUMNS % 8 == 0, "whole octets");
-    const large_args &a;
+    const gemm_prefill_args &a;
     uint32_t scales;
     int lane;
     float by[PARTS][2]; // scales of the lane's tokens

@@ -1,4 +1,4 @@
-/* tiles_ending.cuh - what tiles.cu makes of its sums (struct dending), compiled for each ending and element of y.
+/* gemm_fp8_small_m_ending.cuh - what gemm_fp8_small_m.cu makes of its sums (struct dending), compiled for each ending and element of y.
  *
  * The tensor core leaves a lane the sums of two rows of W by two tokens, for every eight tokens: lane 4g + t has row g of an octet and
  * row g of the next one, tokens 2t and 2t + 1. Of endings in pairs the second octet holds the partners of the first. So a lane
@@ -11,7 +11,7 @@
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/qact/twin_rest.cuh"
 
-struct tiles_args {
+struct small_m_args {
     const float *w_scale, *bias, *x_scale;
     dmat y;
     dending ending;
@@ -38,7 +38,7 @@ static __device__ float larger(float a, float b) {
 /* x / (1 + e^-k), within 1e-5 of its size for |k| up to 80: the exponent's rounding; ex2 and rcp are right to 2 units in the last place. */
 static __device__ float times_sigmoid(float x, float k) { return __fdividef(x, 1.0f + __expf(-k)); }
 
-template <variant E> static __device__ float ended_pair(const tiles_args &a, float gate, float up) {
+template <variant E> static __device__ float ended_pair(const small_m_args &a, float gate, float up) {
     if constexpr (E == GATED_SILU)
         return times_sigmoid(gate, gate) * up;
     else if constexpr (E == GATED_GELU_TANH) // (1 + tanh(u)) / 2 is the sigmoid of 2u
@@ -71,7 +71,7 @@ struct row_pair {
     float scale[2], bias[2];
 };
 
-template <variant E> static __device__ row_pair rows_of_lane(const tiles_args &a, int tile, int warp) {
+template <variant E> static __device__ row_pair rows_of_lane(const small_m_args &a, int tile, int warp) {
     row_pair r;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -93,7 +93,7 @@ template <class Y> static __device__ uint32_t turned_halves(float v0, float v1) 
 
 /* Into y and its twin, and each row's largest size, as it was rounded, into `most`, of the token that the lane then has. */
 template <class Y, bool GATED>
-static __device__ void write_eight(const tiles_args &a, int octet, int first_token, float v0, float v1, float &most) {
+static __device__ void write_eight(const small_m_args &a, int octet, int first_token, float v0, float v1, float &most) {
     int lane = threadIdx.x % 32;
     if constexpr (sizeof(Y) == 4) {
         int token = first_token + lane % 4 * 2;
@@ -120,7 +120,7 @@ static __device__ void write_eight(const tiles_args &a, int octet, int first_tok
 
 /* Sums of eight tokens by a lane's two rows; x_scale: of all tokens. */
 template <variant E, class Y>
-static __device__ void finish(const tiles_args &a, const row_pair &r, const float *x_scale, int first_token, float4 sums, float &most) {
+static __device__ void finish(const small_m_args &a, const row_pair &r, const float *x_scale, int first_token, float4 sums, float &most) {
     int mine = first_token + threadIdx.x % 4 * 2;
     float x0 = x_scale[mine], x1 = x_scale[mine + 1];
     float low[2] = {sums.x * (r.scale[0] * x0) + r.bias[0], sums.y * (r.scale[0] * x1) + r.bias[0]};
@@ -136,7 +136,7 @@ static __device__ void finish(const tiles_args &a, const row_pair &r, const floa
 }
 
 /* Each row's largest size, of what a warp has of it, into the block's and then the rows'. A lane has token 8j + lane / 4. */
-template <int N> static __device__ void gather_most(const tiles_args &a, const float (&most)[N / 8], uint32_t *of_block, int n_consumers) {
+template <int N> static __device__ void gather_most(const small_m_args &a, const float (&most)[N / 8], uint32_t *of_block, int n_consumers) {
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
         float m = larger(most[j], __shfl_xor_sync(0xffffffffu, most[j], 1));

@@ -1,4 +1,4 @@
-/* large.cu - products of hundreds and thousands of rows of e4m3, as prompts have them: raw products (kernels.h), or LINEAR with GATED_ACT behind it.
+/* gemm_fp8_prefill.cu - products of hundreds and thousands of rows of e4m3, as prompts have them: raw products (kernels.h), or LINEAR with GATED_ACT behind it.
  *
  *     y [M, out] = x [M, in] W^T                                                    x and W e4m3, y in half precision
  *     y [M, F] = act(x Wg^T + bg) * (x Wu^T + bu),  W = [Wg; Wu] of 2F rows         with a scale a row of x and W
@@ -16,10 +16,10 @@
  *
  * Weights are never written, so a block alone has the ring full of them before the wait for the node before; tokens follow into the same stages.
  *
- * The end of a tile (large_ends.cuh): nothing hides it, but it comes once in some 50,000 cycles, and needs no shared memory, of which tiles of 336 rows
+ * The end of a tile (gemm_fp8_prefill_ends.cuh): nothing hides it, but it comes once in some 50,000 cycles, and needs no shared memory, of which tiles of 336 rows
  * leave none; the ring is filled meanwhile. Beside the y of pairs it may write its e4m3 twin by a scale known beforehand, of the 16 bits as they leave
  * (dmat.static_scale), and leave out of y what that tells (untold_only). */
-#include "backend/cuda/linear/large_ends.cuh"
+#include "backend/cuda/linear/gemm_fp8_prefill_ends.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3_f16.cuh"
 
@@ -31,10 +31,10 @@ enum { GROUPS = 2, GROUP_TOKENS = PARTS * PART_TOKENS, TOKENS = GROUPS * GROUP_T
 enum { CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + WARPGROUP, WARPS = CONSUMERS / 32, X_BYTES = TOKENS * PIECE_BYTES };
 enum { SHARED_MOST = 227 << 10, BARRIER_BYTES = 256 };
 
-enum large_end { RAW, BIASED, GATED, SILU }; // BIASED: pairs with biases; SILU: GATED by that
+enum gemm_prefill_end { RAW, BIASED, GATED, SILU }; // BIASED: pairs with biases; SILU: GATED by that
 
 /* Shared memory: the ring, stages of [rows of W][128 bytes], [tokens][128 bytes]; of pairs scales for each warpgroup. */
-template <int N, int COUNT, large_end END> struct tile_shape {
+template <int N, int COUNT, gemm_prefill_end END> struct tile_shape {
     static constexpr int ROWS = N * COUNT, COLUMNS = END != RAW ? ROWS / 2 : ROWS; // of W; of y
     static constexpr int W_BYTES = ROWS * PIECE_BYTES, STAGE_BYTES = W_BYTES + X_BYTES;
     using end = std::conditional_t<END == RAW, raw_end<ROWS>, gated_end<ROWS, END == SILU, END == BIASED>>;
@@ -46,7 +46,7 @@ template <int N, int COUNT, large_end END> struct tile_shape {
 /* The tiles of a cluster, one after the other: those of the same rows of W and all tokens lie together. */
 template <int SHARERS> struct tile_walk {
     int at, step, n, abreast, rank;
-    __device__ tile_walk(const large_args &a)
+    __device__ tile_walk(const gemm_prefill_args &a)
         : at(blockIdx.x / SHARERS), step(gridDim.x / SHARERS), n(a.n_tiles), abreast(a.token_tiles / SHARERS),
           rank(SHARERS > 1 ? cluster_rank() : 0) {}
     __device__ bool there() const { return at < n; }
@@ -55,14 +55,14 @@ template <int SHARERS> struct tile_walk {
     __device__ int row_tile() const { return at / abreast; }
 };
 
-template <int N, int COUNT, large_end END, int SHARERS> struct block {
+template <int N, int COUNT, gemm_prefill_end END, int SHARERS> struct block {
     using S = tile_shape<N, COUNT, END>;
-    const large_args &a;
+    const gemm_prefill_args &a;
     uint32_t ring, scales, full, empty; // in shared memory
     int rank;                           // in the cluster
 
     /* barriers: full, a stage's bytes have come; empty, both warpgroups of all blocks that share it are done with it. */
-    __device__ block(const large_args &a, uint32_t ring, uint32_t barriers)
+    __device__ block(const gemm_prefill_args &a, uint32_t ring, uint32_t barriers)
         : a(a), ring(ring), scales(ring + S::STAGES * S::STAGE_BYTES), full(barriers), empty(barriers + S::STAGES * 8),
           rank(SHARERS > 1 ? cluster_rank() : 0) {}
 
@@ -201,10 +201,10 @@ template <int N, int COUNT, large_end END, int SHARERS> struct block {
 };
 
 /* Registers that the copying warpgroup leaves go to the others' sums. */
-template <int N, int COUNT, large_end END, int SHARERS>
+template <int N, int COUNT, gemm_prefill_end END, int SHARERS>
 __global__ void __launch_bounds__(THREADS, 1)
-    large_product(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                  const __grid_constant__ large_args a) {
+    gemm_prefill_product(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                  const __grid_constant__ gemm_prefill_args a) {
     let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * tile_shape<N, COUNT, END>::STAGES];
@@ -234,16 +234,16 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 int up_to(int n, int of) { return (n + of - 1) / of; }
 
-using kernel = void (*)(CUtensorMap, CUtensorMap, large_args);
+using kernel = void (*)(CUtensorMap, CUtensorMap, gemm_prefill_args);
 struct instance {
-    struct large_cut cut;
+    struct gemm_prefill_cut cut;
     int shared;
     kernel run;
 };
 #define INSTANCE(N, COUNT, END, SHARERS) \
-    { {N * COUNT, SHARERS}, tile_shape<N, COUNT, END>::SHARED, large_product<N, COUNT, END, SHARERS> }
+    { {N * COUNT, SHARERS}, tile_shape<N, COUNT, END>::SHARED, gemm_prefill_product<N, COUNT, END, SHARERS> }
 #define INSTANCES_OF(N, COUNT, END) INSTANCE(N, COUNT, END, 1), INSTANCE(N, COUNT, END, 2)
-const instance INSTANCES[LARGE_CUTS] = {INSTANCES_OF(192, 1, RAW), INSTANCES_OF(224, 1, RAW), INSTANCES_OF(256, 1, RAW),
+const instance INSTANCES[GEMM_PREFILL_CUTS] = {INSTANCES_OF(192, 1, RAW), INSTANCES_OF(224, 1, RAW), INSTANCES_OF(256, 1, RAW),
                                         INSTANCES_OF(144, 2, RAW), INSTANCES_OF(168, 2, RAW)};
 const instance OF_PAIRS[] = {INSTANCES_OF(256, 1, GATED), INSTANCES_OF(144, 2, GATED), INSTANCES_OF(168, 2, GATED)};
 const instance OF_SILU[] = {INSTANCES_OF(256, 1, SILU), INSTANCES_OF(144, 2, SILU), INSTANCES_OF(168, 2, SILU)};
@@ -258,7 +258,7 @@ int blocks_of(const instance *i) { // that run at once; all fill a multiprocesso
 }
 
 /* Of a cluster. */
-int tiles_of(const instance *i, struct dweight w, int n_rows) {
+int small_m_of(const instance *i, struct dweight w, int n_rows) {
     return up_to((int)w.out, i->cut.rows) * (up_to(n_rows, TOKENS) / i->cut.sharers);
 }
 
@@ -270,7 +270,7 @@ double cost_of(const instance *i, struct dweight w, int n_rows) {
     const int LARGE = 240;
     double rows = i->cut.rows, w_byte = i->cut.sharers > 1 ? SHARED_BYTE : BYTE;
     double tile = up_to((int)w.in, PIECE_BYTES) * (8 * rows + PIECE_BYTES * (TOKENS * BYTE + rows * w_byte));
-    int blocks = blocks_of(i), busy = tiles_of(i, w, n_rows) * i->cut.sharers, passes = up_to(busy, blocks);
+    int blocks = blocks_of(i), busy = small_m_of(i, w, n_rows) * i->cut.sharers, passes = up_to(busy, blocks);
     return (busy + (passes * blocks - busy) * WAITS) / blocks * tile + passes * END * (rows > LARGE ? rows - LARGE : 0);
 }
 
@@ -286,11 +286,11 @@ bool shares(const instance *i, int n_rows) { return up_to(n_rows, TOKENS) % i->c
 
 bool lies_well(struct dweight w, struct dmat x, struct dmat y) {
     return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 &&
-           (uintptr_t)x.at % 16 == 0 && (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= LARGE_MOST_IN;
+           (uintptr_t)x.at % 16 == 0 && (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= GEMM_PREFILL_MOST_IN;
 }
 
 cudaError_t launch_instance(cudaStream_t stream, const instance *i, int n_rows, struct dweight w, struct dmat x, struct dmat y,
-                            large_args args) {
+                            gemm_prefill_args args) {
     CUtensorMap w_map, x_map;
     cuuint64_t w_size[2] = {(cuuint64_t)w.in, (cuuint64_t)w.out}, w_stride[1] = {(cuuint64_t)w.in};
     cuuint64_t x_size[2] = {(cuuint64_t)x.width, (cuuint64_t)n_rows}, x_stride[1] = {(cuuint64_t)x.stride};
@@ -303,7 +303,7 @@ cudaError_t launch_instance(cudaStream_t stream, const instance *i, int n_rows, 
     args.n_tokens = n_rows;
     args.n_pieces = up_to((int)w.in, PIECE_BYTES);
     args.token_tiles = up_to(n_rows, TOKENS);
-    args.n_tiles = tiles_of(i, w, n_rows);
+    args.n_tiles = small_m_of(i, w, n_rows);
     int wanted = args.n_tiles * i->cut.sharers, n_blocks = wanted < blocks_of(i) ? wanted : blocks_of(i);
     cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
     return launch_cluster(i->run, dim3(n_blocks), i->cut.sharers, dim3(THREADS), i->shared, stream, w_map, x_map, args);
@@ -325,66 +325,66 @@ struct pair_instances {
 pair_instances of_pairs(bool silu, bool biased) { // the same tiles with either activation
     if (biased)
         return {OF_BIASED, 2};
-    return {silu ? OF_SILU : OF_PAIRS, LARGE_PAIR_CUTS};
+    return {silu ? OF_SILU : OF_PAIRS, GEMM_PREFILL_PAIR_CUTS};
 }
 
 } // namespace
 
 // ---- raw products ---------------------------------------------------------------------------------------------------
 
-struct large_cut large_cut_at(int i) {
+struct gemm_prefill_cut gemm_prefill_cut_at(int i) {
     return INSTANCES[i].cut;
 }
 
-bool large_takes_cut(int n_rows, int cut) { return shares(&INSTANCES[cut], n_rows); }
+bool gemm_prefill_takes_cut(int n_rows, int cut) { return shares(&INSTANCES[cut], n_rows); }
 
-int large_cut_of(struct dweight w, int n_rows) { return (int)(best_of(INSTANCES, LARGE_CUTS, w, n_rows) - INSTANCES); }
+int gemm_prefill_cut_of(struct dweight w, int n_rows) { return (int)(best_of(INSTANCES, GEMM_PREFILL_CUTS, w, n_rows) - INSTANCES); }
 
-bool large_pays(struct dweight w, int n_rows) { return use_of(&INSTANCES[large_cut_of(w, n_rows)], w, n_rows) >= WORTH; }
+bool gemm_prefill_pays(struct dweight w, int n_rows) { return use_of(&INSTANCES[gemm_prefill_cut_of(w, n_rows)], w, n_rows) >= WORTH; }
 
-bool large_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
+bool gemm_prefill_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
     return lies_well(w, x, y) && y.element == ELEMENT_F16 && n_rows >= 1 && w.out % 8 == 0;
 }
 
-cudaError_t launch_large_product_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut) {
-    large_args args = {};
+cudaError_t launch_gemm_prefill_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut) {
+    gemm_prefill_args args = {};
     args.n_columns = (int)w.out;
     return launch_instance(stream, &INSTANCES[cut], n_rows, w, x, y, args);
 }
 
-cudaError_t launch_large_product(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y) {
-    return launch_large_product_cut(stream, n_rows, w, x, y, large_cut_of(w, n_rows));
+cudaError_t launch_gemm_prefill(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y) {
+    return launch_gemm_prefill_cut(stream, n_rows, w, x, y, gemm_prefill_cut_of(w, n_rows));
 }
 
 // ---- pairs ----------------------------------------------------------------------------------------------------------
 
-struct large_cut large_pair_cut_at(int i) {
+struct gemm_prefill_cut gemm_prefill_pair_cut_at(int i) {
     return OF_SILU[i].cut;
 }
 
-int large_pair_cut_of(struct dweight w, bool biased, int n_rows) {
+int gemm_prefill_pair_cut_of(struct dweight w, bool biased, int n_rows) {
     pair_instances of = of_pairs(true, biased);
     return (int)(best_of(of.all, of.n, w, n_rows) - of.all);
 }
 
-bool large_takes_pair_cut(bool biased, int n_rows, int cut) {
+bool gemm_prefill_takes_pair_cut(bool biased, int n_rows, int cut) {
     pair_instances of = of_pairs(true, biased);
     return cut < of.n && shares(of.all + cut, n_rows);
 }
 
-bool large_gated_pays(struct dweight w, bool biased, int n_rows) {
-    return use_of(of_pairs(true, biased).all + large_pair_cut_of(w, biased, n_rows), w, n_rows) >= WORTH_OF_PAIRS;
+bool gemm_prefill_gated_pays(struct dweight w, bool biased, int n_rows) {
+    return use_of(of_pairs(true, biased).all + gemm_prefill_pair_cut_of(w, biased, n_rows), w, n_rows) >= WORTH_OF_PAIRS;
 }
 
-bool large_gated_takes(const struct dwide *a, struct dmat x, struct dmat y, int n_rows) {
+bool gemm_prefill_gated_takes(const struct dgated *a, struct dmat x, struct dmat y, int n_rows) {
     return lies_well(a->w, x, y) && x.scale && a->w.scale && n_rows >= 1 && a->w.out % 16 == 0 && a->act <= 1 &&
            (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
 }
 
-cudaError_t launch_large_gated_cut(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y, int cut) {
+cudaError_t launch_gemm_prefill_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y, int cut) {
     if (a->twin.at && !is_static_twin(a->twin))
         return cudaErrorInvalidValue;
-    large_args args = {};
+    gemm_prefill_args args = {};
     args.n_columns = (int)a->w.out / 2;
     args.w_scale = a->w.scale;
     args.bias = a->bias;
@@ -400,6 +400,6 @@ cudaError_t launch_large_gated_cut(cudaStream_t stream, int n_rows, const struct
     return launch_instance(stream, of_pairs(a->act == 0, a->bias).all + cut, n_rows, a->w, x, y, args);
 }
 
-cudaError_t launch_large_gated(cudaStream_t stream, int n_rows, const struct dwide *a, struct dmat x, struct dmat y) {
-    return launch_large_gated_cut(stream, n_rows, a, x, y, large_pair_cut_of(a->w, a->bias, n_rows));
+cudaError_t launch_gemm_prefill_gated(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y) {
+    return launch_gemm_prefill_gated_cut(stream, n_rows, a, x, y, gemm_prefill_pair_cut_of(a->w, a->bias, n_rows));
 }

@@ -1,11 +1,11 @@
-/* wide_tile.cuh - what a warpgroup of wide.cu does with a tile: products of all stages, and what becomes of the sums.
+/* gemm_fp8_gated_tile.cuh - what a warpgroup of gemm_fp8_gated.cu does with a tile: products of all stages, and what becomes of the sums.
  *
  * Sums are laid out as wgmma_e4m3_f16.cuh says: a lane has columns 2t and 2t + 1 of every eight, a pair of halves, for tokens g and g + 8 of the
  * warp's 16, here of each part of 64 tokens. */
 #pragma once
 
 #include "backend/cuda/linear/gated_end.cuh"
-#include "backend/cuda/linear/wide_feed.cuh"
+#include "backend/cuda/linear/gemm_fp8_gated_feed.cuh"
 
 namespace {
 
@@ -36,7 +36,7 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
     static constexpr int W_BYTES = N * PIECE_BYTES, STAGE = GROUPS * W_BYTES + PARTS * PART_BYTES;
     static constexpr int OWN = (PARTS + 1) / 2, ALONE = PARTS % 2 ? OWN - 1 : OWN; // parts of the warpgroup; which has N rows alone, if any
 
-    const wide_args &a;
+    const gated_args &a;
     const shared_places &m;
     int rank, group, warp, lane; // rank: in the cluster; warp: of the group
     uint32_t empty_there;        // of the block whom this lane tells that a slot is free; 0: nobody

@@ -1,4 +1,4 @@
-/* tiles.cu - LINEAR of some tens of rows from e4m3 values, alone or with GATED_ACT behind it: see core/ops.def and struct dending.
+/* gemm_fp8_small_m.cu - LINEAR of some tens of rows from e4m3 values, alone or with GATED_ACT behind it: see core/ops.def and struct dending.
  *
  *     y [M, out] = x [M, in] W^T + b          M <= 64, x and W e4m3 with a scale a row
  *
@@ -7,7 +7,7 @@
  *
  *     unit    a row of W, or a gate's and its up's, which end together.
  *     tile    8 * octets units, as many as make the last wave of blocks as full as the others; not a power of two. Of pairs, 8 rows
- *             and their 8 partners take turns, so that a lane holds both sums (tiles_ending.cuh). The tensor core computes whole
+ *             and their 8 partners take turns, so that a lane holds both sums (gemm_fp8_small_m_ending.cuh). The tensor core computes whole
  *             64 rows of it; what it finds behind the tile's last is computed and not read.
  *     block   one producer thread, and a warpgroup for each 64 rows of a tile. A ring of stages, 128 bytes of each row of the tile
  *             and of x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads.
@@ -25,7 +25,7 @@
  * each, and what they gain the next product, this one loses). */
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/ring.cuh"
-#include "backend/cuda/linear/tiles_ending.cuh"
+#include "backend/cuda/linear/gemm_fp8_small_m_ending.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3.cuh"
 
 enum { MAX_STAGES = 16, M_ROWS = 64 };
@@ -45,14 +45,14 @@ struct share_of_block {
 
 /* One thread's: brings W and x into the ring. */
 struct filler {
-    const tiles_args &a;
+    const small_m_args &a;
     const share_of_block &s;
     const CUtensorMap *w_map, *x_map;
     uint64_t once, often;
     int n, n_early; // stages in all; that there is room for at first
     int tile, piece, x_piece;
 
-    __device__ filler(const tiles_args &a, const share_of_block &s, const CUtensorMap *w_map, const CUtensorMap *x_map)
+    __device__ filler(const small_m_args &a, const share_of_block &s, const CUtensorMap *w_map, const CUtensorMap *x_map)
         : a(a), s(s), w_map(w_map), x_map(x_map), once(policy_read_once()), often(policy_read_often()),
           n(s.n_passes * (s.piece_end - s.piece_begin)), n_early(min(n, a.n_stages)), tile(s.first_tile), piece(s.piece_begin),
           x_piece(s.piece_begin) {}
@@ -123,7 +123,7 @@ template <int N> static __device__ void multiply(const share_of_block &s, ring_p
  * and are added in this order. No block ends before all that is sent to it has come, so nobody waits for the others otherwise. Of a block
  * alone a thread reads what it wrote: that is for endings whose code would be long if it were there for every eight. */
 template <int N, class F>
-static __device__ void finish_from_shared(const tiles_args &a, const share_of_block &s, float4 *received, int n_consumers,
+static __device__ void finish_from_shared(const small_m_args &a, const share_of_block &s, float4 *received, int n_consumers,
                                           const float (&sums)[N / 2], const F &done) {
     constexpr int EIGHTS = N / 8;
     float4 *mine = received + threadIdx.x;
@@ -162,8 +162,8 @@ static __device__ void finish_from_shared(const tiles_args &a, const share_of_bl
  * it: what it leaves, the small nodes behind it start in before it ends (1 to 3 us of a layer). */
 template <int N, variant E, class Y>
 static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
-    tiles_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                 const __grid_constant__ tiles_args a) {
+    small_m_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                 const __grid_constant__ small_m_args a) {
     let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES], all_sums;
@@ -225,7 +225,7 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
     if (E == PLAIN && a.rest.value.at) {
         rest_list list = look_at_rows(a.rest, 0, a.n_tokens, threadIdx.x % 32, false);
         if (list.any())
-            settle_rows(a.rest, list, 0, s.x + warp * TILES_MAX_ROWS * 4, n_consumers, {a.rest.of_tokens, (int)blockIdx.x, (int)gridDim.x});
+            settle_rows(a.rest, list, 0, s.x + warp * SMALL_M_MAX_ROWS * 4, n_consumers, {a.rest.of_tokens, (int)blockIdx.x, (int)gridDim.x});
     }
     ring_place at = {0, a.n_stages, 0};
     float sums[N / 2], most[N / 8] = {};
@@ -267,33 +267,33 @@ static variant variant_of(const struct dending *e) {
 }
 static int up_to(int n, int of) { return (n + of - 1) / of; }
 static int tokens_of(int n_rows) { return up_to(n_rows, 16) * 16; }
-static bool in_pairs(const struct dtiles *a) { return a->ending.kind != ENDING_PLAIN; }
-static int units_of(const struct dtiles *a) { return (int)(in_pairs(a) ? a->w.out / 2 : a->w.out); }
+static bool in_pairs(const struct dsmall_m *a) { return a->ending.kind != ENDING_PLAIN; }
+static int units_of(const struct dsmall_m *a) { return (int)(in_pairs(a) ? a->w.out / 2 : a->w.out); }
 static int most_octets(bool pairs) { return MOST_GROUPS * M_ROWS / (pairs ? 16 : 8); }
 static int groups_of(bool pairs, int octets) { return up_to(octets * (pairs ? 16 : 8), M_ROWS); }
 static int stage_bytes_of(bool pairs, int octets, int n_rows) { return octets * (pairs ? 2 : 1) * ATOM + tokens_of(n_rows) * PIECE_BYTES; }
 
 /* The tensor core reads whole 64 rows of a tile: behind the last stage of W that is x, and where x is little, more. */
-static size_t ring_bytes(bool pairs, int n_rows, const struct tiles_cut *c) {
+static size_t ring_bytes(bool pairs, int n_rows, const struct small_m_cut *c) {
     size_t w_bytes = (size_t)c->octets * (pairs ? 2 : 1) * ATOM, ring = (size_t)c->n_stages * stage_bytes_of(pairs, c->octets, n_rows);
     size_t read = (c->n_stages - 1) * w_bytes + (size_t)groups_of(pairs, c->octets) * M_ROWS * PIECE_BYTES;
     return ring > read ? ring : read;
 }
 
-static size_t shared_bytes(const struct dending *e, int n_rows, const struct tiles_cut *c) {
+static size_t shared_bytes(const struct dending *e, int n_rows, const struct small_m_cut *c) {
     bool pairs = e->kind != ENDING_PLAIN, through = c->split > 1 || is_long(variant_of(e));
     size_t eights = through ? (size_t)c->split * up_to(tokens_of(n_rows) / 8, c->split) : 0; // of tokens, whose sums go through it
     return ring_bytes(pairs, n_rows, c) + eights * groups_of(pairs, c->octets) * WARPGROUP * sizeof(float4) + ATOM;
 }
 
-using kernel = void (*)(CUtensorMap, CUtensorMap, tiles_args);
+using kernel = void (*)(CUtensorMap, CUtensorMap, small_m_args);
 
 template <variant E, class Y> static kernel kernel_for(int n_rows) {
     switch (tokens_of(n_rows)) {
-    case 16: return tiles_linear<16, E, Y>;
-    case 32: return tiles_linear<32, E, Y>;
-    case 48: return tiles_linear<48, E, Y>;
-    default: return tiles_linear<64, E, Y>;
+    case 16: return small_m_linear<16, E, Y>;
+    case 32: return small_m_linear<32, E, Y>;
+    case 48: return small_m_linear<48, E, Y>;
+    default: return small_m_linear<64, E, Y>;
     }
 }
 
@@ -306,7 +306,7 @@ template <class Y> static kernel kernel_for(variant v, int n_rows) {
     }
 }
 
-static kernel kernel_of(const struct dtiles *a, element y, int n_rows) {
+static kernel kernel_of(const struct dsmall_m *a, element y, int n_rows) {
     switch (y) {
     case ELEMENT_F32: return kernel_for<PLAIN, float>(n_rows);
     case ELEMENT_F16: return kernel_for<__half>(variant_of(&a->ending), n_rows);
@@ -314,22 +314,22 @@ static kernel kernel_of(const struct dtiles *a, element y, int n_rows) {
     }
 }
 
-static int tiles_blocks(int cluster) {
+static int small_m_blocks(int cluster) {
     static int found[MAX_CLUSTER + 1];
     if (found[cluster] == 0)
         found[cluster] = blocks_at_once(kernel_for<PLAIN, float>(16), cluster, WARPGROUP + 32, SHARED_MOST);
     return found[cluster];
 }
 
-static tiles_cut cut_in(const struct dtiles *a, int n_rows, int split, size_t room) {
+static small_m_cut cut_in(const struct dsmall_m *a, int n_rows, int split, size_t room) {
     int octets = up_to(units_of(a), 8);
-    struct tiles_cut c = {};
+    struct small_m_cut c = {};
     c.split = split;
-    c.n_blocks = tiles_blocks(split);
+    c.n_blocks = small_m_blocks(split);
     int at_once = c.n_blocks / split;
     c.octets = up_to(octets, at_once * up_to(octets, at_once * most_octets(in_pairs(a))));
     for (c.n_stages = 2; c.n_stages < MAX_STAGES; c.n_stages++) {
-        struct tiles_cut more = c;
+        struct small_m_cut more = c;
         more.n_stages++;
         if (shared_bytes(&a->ending, n_rows, &more) > room)
             break;
@@ -337,29 +337,29 @@ static tiles_cut cut_in(const struct dtiles *a, int n_rows, int split, size_t ro
     return c;
 }
 
-struct tiles_cut tiles_cut_of(const struct dtiles *a, int n_rows) {
+struct small_m_cut small_m_cut_of(const struct dsmall_m *a, int n_rows) {
     int octets = up_to(units_of(a), 8), split = 4, pieces = up_to((int)a->w.in, PIECE_BYTES);
     // Of short rows a tile for one warpgroup leaves x small, and nothing has to be joined.
-    if (pieces <= 64 && up_to(octets, tiles_blocks(1)) <= M_ROWS / (in_pairs(a) ? 16 : 8))
+    if (pieces <= 64 && up_to(octets, small_m_blocks(1)) <= M_ROWS / (in_pairs(a) ? 16 : 8))
         return cut_in(a, n_rows, 1, SHARED_MOST);
-    while (split > 1 && (octets > tiles_blocks(split) / split * (in_pairs(a) ? 8 : 16) || pieces < 4 * split))
+    while (split > 1 && (octets > small_m_blocks(split) / split * (in_pairs(a) ? 8 : 16) || pieces < 4 * split))
         split /= 2;
     return cut_in(a, n_rows, split, SHARED_MOST);
 }
 
-bool tiles_take(const struct dtiles *a, struct dmat x, struct dmat y, int n_rows) {
+bool small_m_takes(const struct dsmall_m *a, struct dmat x, struct dmat y, int n_rows) {
     struct dweight w = a->w;
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0;
     bool halves = (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16) && y.stride % 2 == 0 && (uintptr_t)y.at % 4 == 0;
     return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && x.scale && w.scale && in_place &&
-           w.out % (in_pairs(a) ? 16 : 8) == 0 && n_rows >= 1 && n_rows <= TILES_MAX_ROWS && w.out <= INT32_MAX / 4 &&
+           w.out % (in_pairs(a) ? 16 : 8) == 0 && n_rows >= 1 && n_rows <= SMALL_M_MAX_ROWS && w.out <= INT32_MAX / 4 &&
            w.in <= INT32_MAX / 4 && (halves || (y.element == ELEMENT_F32 && !in_pairs(a)));
 }
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
 /* [octet][half][row of 8][column]: in pairs, half 1 is the partners. */
-static bool map_weight(CUtensorMap *map, const struct dtiles *a, int octets) {
+static bool map_weight(CUtensorMap *map, const struct dsmall_m *a, int octets) {
     cuuint64_t row = (cuuint64_t)a->w.in, n_halves = in_pairs(a) ? 2 : 1, apart = units_of(a);
     cuuint64_t size[4] = {row, 8, n_halves, (a->w.out - (n_halves - 1) * apart) / 8};
     cuuint64_t strides[3] = {row, row * apart, row * 8};
@@ -373,14 +373,14 @@ static bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows) {
     return encode_rows(map, x.at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
-cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y,
-                                    const struct tiles_cut *cut) {
+cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x, struct dmat y,
+                                    const struct small_m_cut *cut) {
     CUtensorMap w_map, x_map;
     bool twins = !a->twin.at || (in_pairs(a) && is_static_twin(a->twin)), rests = !a->rest.value.at || !in_pairs(a);
     if (!twins || !rests || !map_weight(&w_map, a, cut->octets) || !map_tokens(&x_map, x, n_rows))
         return cudaErrorInvalidValue;
     int n_units = units_of(a);
-    tiles_args args = {a->w.scale,
+    small_m_args args = {a->w.scale,
                        a->bias,
                        x.scale,
                        y,
@@ -404,7 +404,7 @@ cudaError_t launch_tiles_linear_cut(cudaStream_t stream, int n_rows, const struc
     return launch_cluster(k, dim3(n_blocks), cut->split, dim3(n_threads), shared, stream, w_map, x_map, args);
 }
 
-cudaError_t launch_tiles_linear(cudaStream_t stream, int n_rows, const struct dtiles *a, struct dmat x, struct dmat y) {
-    struct tiles_cut cut = tiles_cut_of(a, n_rows);
-    return launch_tiles_linear_cut(stream, n_rows, a, x, y, &cut);
+cudaError_t launch_gemm_small_m(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x, struct dmat y) {
+    struct small_m_cut cut = small_m_cut_of(a, n_rows);
+    return launch_gemm_small_m_cut(stream, n_rows, a, x, y, &cut);
 }
