@@ -171,14 +171,14 @@ static void write_greedy(struct gyre *g, struct text *texts) {
     finish(g);
 }
 
-/* screen: GYRE_SCREEN (backend/cuda/head/screen.c). */
+/* screen: GYRE_ARGMAX_FILTER (backend/cuda/head/argmax_filter.c). */
 static void write_screened(const char *folder, const char *screen, const char *dtype, bool eager, struct text *texts) {
     setenv("GYRE_SCREEN", screen, 1);
     struct gyre *g = open_model(folder, rig_backend(), (struct gyre_options){.max_seqs = 32, .dtype = dtype, .enforce_eager = eager});
     EXPECT_EQ(report_of(g->ops, g->exe, "head_screen_bytes") > 0, strcmp(screen, "0") != 0); // or nothing is compared
     write_greedy(g, texts);
     gyre_close(g);
-    unsetenv("GYRE_SCREEN");
+    unsetenv("GYRE_ARGMAX_FILTER");
 }
 
 static void expect_the_same(const char *folder, const char *dtype, const char *screen, bool eager) {
@@ -189,7 +189,7 @@ static void expect_the_same(const char *folder, const char *dtype, const char *s
         EXPECT_EQ(all[i].n, some[i].n);
         for (int t = 0; t < all[i].n; t++)
             if (all[i].tokens[t] != some[i].tokens[t])
-                fail_msg("%s, %s, GYRE_SCREEN=%s, sequence %d: token %d is %d, without %d", folder, dtype, screen, i, t, some[i].tokens[t],
+                fail_msg("%s, %s, GYRE_ARGMAX_FILTER=%s, sequence %d: token %d is %d, without %d", folder, dtype, screen, i, t, some[i].tokens[t],
                          all[i].tokens[t]);
     }
 }

@@ -78,7 +78,7 @@ tests() {
     echo "device_near GYRE_NEAR=force GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
     echo "parity_near $fp8 GYRE_NEAR=force GYRE_TEST_PART=1/4 $there/test_parity"
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
-    for n in 1 64; do echo "head_screened_$n GYRE_SCREEN=$n $there/test_ops_head"; done
+    for n in 1 64; do echo "head_screened_$n GYRE_ARGMAX_FILTER=$n $there/test_ops_head"; done
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
     for t in ops_head ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
@@ -118,7 +118,7 @@ samples() {
     for sample in ops_rows:60 ops_layer:40 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
         echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
     done
-    echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_SCREEN=64)"
+    echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_ARGMAX_FILTER=64)"
     echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
     echo "racecheck_rows_by_gemv $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=gemv GYRE_TEST_ONLY="*e4m3*")"
     for path in split_k gated; do
@@ -135,7 +135,7 @@ samples() {
         # Of the build for these tools: sixteen blocks of a cluster, which SAMPLE takes for a few rows, end in a fault of the tool.
         echo "synccheck_${sample%:*} $(sample_of synccheck $sample "$race")"
     done
-    echo "memcheck_head_screened $(sample_of memcheck ops_head:6 GYRE_SCREEN=64)"
+    echo "memcheck_head_screened $(sample_of memcheck ops_head:6 GYRE_ARGMAX_FILTER=64)"
 }
 
 # --one NAME COMMAND...: its log, and a line of the table. Where the models are

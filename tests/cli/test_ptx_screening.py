@@ -6,7 +6,7 @@ from ptx_machine import alone
 
 
 class Screening(unittest.TestCase):
-    test_screening = alone("test_screen", str(random.randint(1, 10**6)), "12", "small")
+    test_screening = alone("test_argmax_filter", str(random.randint(1, 10**6)), "12", "small")
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     if (options->quantization && strcmp(options->quantization, "fp8") != 0)
         return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s", options->quantization);
     TRY(paths_check(err));
-    TRY(screen_check(err));
+    TRY(filter_check(err));
     TRY(near_check(err));
     struct backend *b = xcalloc(1, sizeof *b);
     b->settles = settle_alone(b);
@@ -465,7 +465,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     TRY(place_ropes(exe, err));
     TRY(attention_plan(exe, err));
     TRY(head_alloc(exe, err));
-    TRY(screen_alloc(exe, err));
+    TRY(filter_alloc(exe, err));
     TRY(alloc_results(exe, err));
     TRY(plan_alloc(exe, err));
     if (exe->only_sized)
@@ -502,9 +502,9 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFree(exe->mosts.at);
     cudaFree(exe->meetings);
     cudaFree(exe->bests);
-    cudaFree(exe->screen.scratch);
-    cudaFree(exe->screen.state);
-    cudaFreeHost(exe->screen.asked);
+    cudaFree(exe->filter.scratch);
+    cudaFree(exe->filter.state);
+    cudaFreeHost(exe->filter.asked);
     plan_free(exe);
     cudaFreeHost(exe->hidden_host);
     free(exe->logits_host);
@@ -530,10 +530,10 @@ static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
             "%d sizes of steps compute with the usual kernels, not with those that are fastest here: the time for timing them was over; "
             "the next start goes on",
             exe->n_untimed);
-    else if (b->screen.left_out)
+    else if (b->filter.left_out)
         snprintf(out, n, "greedy steps read all of the head: its copy in 8 bits, %lld MiB, is a large part of what the weights leave free",
-                 (long long)(b->screen.n_bytes >> 20));
-    else if (b->screen.not_finite)
+                 (long long)(b->filter.n_bytes >> 20));
+    else if (b->filter.not_finite)
         snprintf(out, n, "greedy steps read all of the head: it holds what is not finite");
     else if (b->near.n_left_out > 0)
         snprintf(

@@ -45,7 +45,7 @@ $(CUDA_TESTS): build/cuda/%: $(BUILD)/tests/%.o $(BUILD)/tests/op_rig.o $(CUDA_O
 # Host code over parts of the backend, or over all of it: those hold every kernel, as the list of them says.
 CUDA_UNITS := $(patsubst tests/cuda/%.c,build/cuda/%,$(wildcard tests/cuda/test_*.c))
 build/cuda/libbackend.a: $(CUDA_OBJ)
-build/cuda/test_nodes build/cuda/test_cache build/cuda/test_faults build/cuda/test_screened_steps: WHOLE := -Wl,--whole-archive
+build/cuda/test_nodes build/cuda/test_cache build/cuda/test_faults build/cuda/test_filtered_steps: WHOLE := -Wl,--whole-archive
 $(CUDA_UNITS): build/cuda/%: build/cuda/tests/%.o build/cuda/libbackend.a $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/cuda/libbackend.a -Wl,--no-whole-archive $(LIBS) -Wl,--as-needed -lcmocka -lm \
 	    $(ALL_LIBS) $(CUDA_LIBS)
@@ -54,9 +54,9 @@ build/cuda/tests/%.o: tests/cuda/%.c
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
 # Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
 GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
-KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place sides quantise screen)
+KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place sides quantise argmax_filter)
 $(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): $(call cu_source,near)
-build/cuda/test_screen: $(call cu_objects,head sample)
+build/cuda/test_argmax_filter: $(call cu_objects,lm_head sample)
 $(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) $(filter %.cu %.o,$^)
@@ -65,10 +65,10 @@ $(GEMM_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) -DGYRE_RACECHECK $(filter %.cu,$^)
 
 # Programs that time kernels alone; bench/cuda says how.
-CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m library head sample screen attention nodes linear)
+CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m library lm_head sample argmax_filter attention nodes linear)
 build/cuda/bench_gemm_fp8_gated: $(call cu_source,near)
 build/cuda/bench_linear: $(call cu_objects,gemv)
-build/cuda/bench_screen: $(call cu_objects,head sample sides)
+build/cuda/bench_argmax_filter: $(call cu_objects,lm_head sample sides)
 build/cuda/bench_gemm_fp8_small_m: $(call cu_objects,norm quantise)
 build/cuda/bench_nodes: $(call cu_objects,elementwise quantise)
 build/cuda/bench_attention: $(call cu_objects,attention attention_parts attention_decode attention_decode_bytes attention_decode_warps \
@@ -84,7 +84,7 @@ cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) $(KERNEL_TESTS) $(CUDA_BENCHES) build/cu
 
 # The library for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (ptx/bulk.cuh).
 RACE_CODE := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE \
-    'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/[a-z_/]*/(act|decode|prefill|screen|gemv|gemm_fp8_(small_m|gated))_' $(CUDA_CU)))
+    'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/[a-z_/]*/(act|decode|prefill|argmax_filter|gemv|gemm_fp8_(small_m|gated))_' $(CUDA_CU)))
 RACE_OBJ  := $(filter-out $(patsubst build/racecheck/%,build/cuda/%,$(RACE_CODE)) build/cuda/kernels.o,$(CUDA_OBJ)) $(RACE_CODE)
 build/racecheck/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
@@ -100,8 +100,8 @@ build/racecheck/libgyre-cuda.so: $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/
 # ---- GPU code without a GPU -------------------------------------------------------------------------------------
 # The same programs on a machine on the CPU that runs their kernels from PTX: tests/ptx/machine.h. ptxas has no part in it.
 PTX_KERNEL_TESTS := $(patsubst build/cuda/%,build/ptx/%,$(KERNEL_TESTS))
-PTX_UNITS := $(addprefix build/ptx/test_,gemv graphs nodes cache screened_steps)
-PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies) $(PTX_KERNEL_TESTS) $(filter-out %cache %screened_steps,$(PTX_UNITS))
+PTX_UNITS := $(addprefix build/ptx/test_,gemv graphs nodes cache filtered_steps)
+PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies) $(PTX_KERNEL_TESTS) $(filter-out %cache %filtered_steps,$(PTX_UNITS))
 PTX_CODE  := $(CUDA_CODE:build/cuda/%=build/ptx/%)
 PTX_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o
 PTX_LIBS  := $(CUDA_WRAP) build/ptx/libmachine.a -lstdc++ -lpthread -ldl -lm
@@ -123,7 +123,7 @@ build/ptx/libmachine.a: $(patsubst tests/ptx/%.c,build/ptx/%.o,$(filter-out test
 build/ptx/libbackend.a: $(PTX_OBJ)
 ptx_objects = $(patsubst build/cuda/%,build/ptx/%,$(call cu_objects,$(1)))
 $(patsubst build/cuda/%,build/ptx/%,$(GEMM_TESTS)): $(call ptx_objects,near)
-build/ptx/test_screen: $(call ptx_objects,head sample)
+build/ptx/test_argmax_filter: $(call ptx_objects,lm_head sample)
 $(PTX_KERNEL_TESTS): build/ptx/test_%: build/ptx/test_%.cu.o build/ptx/libmachine.a
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.cu.o,$^) build/ptx/libmachine.a -lstdc++ -lpthread -lm
 build/ptx/test_machine build/ptx/test_copies: build/ptx/%: build/ptx/%.o build/ptx/libmachine.a

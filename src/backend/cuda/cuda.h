@@ -16,8 +16,8 @@
  *     static_scale.c  scales of twins that are known before the values are
  *     fold.c      ops that need no node of their own
  *     fuse.c      which LINEARs stream their weight, and which neighbours are one node
- *     head.c      the LINEAR that makes logits, whose largest SAMPLE may take from it
- *     screen.c    greedy steps that leave most of it out
+ *     lm_head.c      the LINEAR that makes logits, whose largest SAMPLE may take from it
+ *     argmax_filter.c    greedy steps that leave most of it out
  *     near.c      weights once more on either side of the L2, so that all is near who reads it (sides.h, near.h)
  *     attention.c which kernel an ATTENTION runs on, and what it works on
  *     plan.c      the plan's way to the device
@@ -96,7 +96,7 @@ struct backend {
         bool left_out;             // there is not room enough for it
         bool not_finite;           // the head holds such elements, and its copy is of no use
         uint32_t *flips;           // of the copy's pages (sides.h); NULL: sides are not known
-    } screen;
+    } filter;
     struct {
         bool looked; // for sides
         struct dsides sides;
@@ -178,7 +178,7 @@ enum linear_path {
     PATH_GATED,   // by gemm_fp8_gated.cu, or of many rows gemm_fp8_prefill.cu, from its twin, likewise
     PATH_SPLIT_K,  // by gemm_fp8_split_k.cu from its twin, to raw products
     PATH_PREFILL,  // by gemm_fp8_prefill.cu from its twin, likewise
-    PATH_HEAD,   // by head.cu from the value, with the SOFTCAP behind it and what SAMPLE wants of greedy rows
+    PATH_HEAD,   // by lm_head.cu from the value, with the SOFTCAP behind it and what SAMPLE wants of greedy rows
     N_PATHS
 };
 static inline bool makes_raw(enum linear_path path) { return path == PATH_TWIN || path == PATH_SPLIT_K || path == PATH_PREFILL; }
@@ -249,7 +249,7 @@ struct compiled_op {
     struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
     struct gemm *gemm;                 // LINEAR
     int gemv_rows;                   // LINEAR: up to so many rows gemv.cu takes it
-    bool is_head;                      // LINEAR: the program's head, and head.cu takes it
+    bool is_head;                      // LINEAR: the program's head, and lm_head.cu takes it
     struct compiled_op *pair;          // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR
     struct dmat convert;               // LINEAR: where x goes first, if it has another element
     struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
@@ -309,12 +309,12 @@ struct executable {
     int n_parts;
     void *partial, *arrived; // of the lists
     struct dmat logits, hidden;
-    struct dbest *bests; // [HEAD_MAX_ROWS][HEAD_BESTS], by head.cu
+    struct dbest *bests; // [HEAD_MAX_ROWS][HEAD_BESTS], by lm_head.cu
     struct {
         void *scratch; // NULL: the head is not screened
-        struct dscreen_state *state;
-        int32_t *asked; // pinned: screen_again has something to do
-    } screen;
+        struct dfilter_state *state;
+        int32_t *asked; // pinned: filter_again has something to do
+    } filter;
 
     char *plan_device; // one block, read by every step
     size_t plan_bytes;
@@ -418,28 +418,28 @@ const struct compiled_op *linear_maker(const struct compiled_op *linear, int n_r
 struct dmat linear_made(const struct compiled_op *linear);                            // that output where the node is one of ours
 void gemv_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x);
 
-/* ---- head.c ---- */
+/* ---- lm_head.c ---- */
 /* The LINEAR whose rows are the logits, all of them, but for a SOFTCAP between it and SAMPLE, and that nobody else reads; NULL: there is none. */
 const struct op *head_of(const struct program *p);
 void head_lives(const struct program *p, struct value *values);        // what it reads lives until SOFTCAP's result is written
 bool head_may_be_ours(const struct executable *exe);                   // it has a head, in 16 bits or more
 enum status head_alloc(struct executable *exe, struct error *err);     // what it leaves for SAMPLE
-const struct compiled_op *compiled_head(const struct executable *exe); // NULL: none
-struct dhead dhead_of(const struct executable *exe, const struct compiled_op *c);
-bool head_compiled(const struct executable *exe, const struct compiled_op *c, struct dmat x); // whether head.cu takes it; x: what it reads
+const struct compiled_op *compiled_lm_head(const struct executable *exe); // NULL: none
+struct dlm_head dhead_of(const struct executable *exe, const struct compiled_op *c);
+bool head_compiled(const struct executable *exe, const struct compiled_op *c, struct dmat x); // whether lm_head.cu takes it; x: what it reads
 bool head_does(const struct executable *exe, int n_rows);                                     // whether it does, in a step of so many rows
 enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
 struct dbests head_bests(const struct executable *exe, int n_rows);
 
-/* ---- screen.c ---- */
+/* ---- argmax_filter.c ---- */
 /* Bytes for a copy of the program's head, once all weights have been counted; 0: it gets none. */
-int64_t screen_room(struct backend *b, const struct program *p);
-enum status screen_check(struct error *err);                   // whether GYRE_SCREEN, if it is set, is a number
-enum status screen_copy(struct backend *b, struct error *err); // once they are there
-enum status screen_alloc(struct executable *exe, struct error *err);
-const int32_t *screen_done(const struct executable *exe, int n_rows); // what says that a step needs nothing more; NULL: it is not tried
-enum status screen_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
-enum status screen_again(const struct executable *exe, struct error *err); // before a step: the copy anew, if steps have asked for it
+int64_t filter_room(struct backend *b, const struct program *p);
+enum status filter_check(struct error *err);                   // whether GYRE_ARGMAX_FILTER, if it is set, is a number
+enum status filter_copy(struct backend *b, struct error *err); // once they are there
+enum status filter_alloc(struct executable *exe, struct error *err);
+const int32_t *filter_done(const struct executable *exe, int n_rows); // what says that a step needs nothing more; NULL: it is not tried
+enum status filter_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
+enum status filter_again(const struct executable *exe, struct error *err); // before a step: the copy anew, if steps have asked for it
 
 /* ---- near.c ---- */
 enum status near_check(struct error *err); // whether GYRE_NEAR, if it is set, is 0 or force

@@ -208,7 +208,7 @@ void launch_gated_sizes(cudaStream_t stream, const struct dgated_sizes *g, float
  * In pinned memory, added to when there is something to count, which in most steps there is not. */
 struct dcounts {
     unsigned long long rows_outside; // of a layer each: by dtally
-    unsigned long long left, paused; // steps: by dscreen
+    unsigned long long left, paused; // steps: by dfilter
     unsigned long long rows_cut;     // of what is read by an op each: by launch_watch
 };
 /* Where rows are counted; not those behind the step's own. at NULL: nobody counts. */
@@ -414,8 +414,8 @@ int gemm_prefill_pair_cut_of(struct dweight w, bool biased, int n_rows);
 bool gemm_prefill_takes_pair_cut(bool biased, int n_rows, int cut);
 cudaError_t launch_gemm_prefill_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y, int cut);
 
-/* ---- head.cu: LINEAR of 16 bits whose rows are logits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows ---- */
-struct dhead {
+/* ---- lm_head.cu: LINEAR of 16 bits whose rows are logits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows ---- */
+struct dlm_head {
     struct dweight w;  // f16 or bf16
     const float *bias; // [w.out]; NULL: none
     float cap;         // of SOFTCAP; 0: none
@@ -430,67 +430,67 @@ struct dbest {
 struct dbests {
     struct dbest *at;
     int n;
-    const int32_t *done; // as launch_head has it: then the step's tokens are told
+    const int32_t *done; // as launch_lm_head has it: then the step's tokens are told
 };
 /* Whether it can compute that: x of w's element, its rows and w's at multiples of 16 bytes; logits float32. */
-bool head_takes(const struct dhead *a, struct dmat x, struct dmat logits, int n_rows);
+bool head_takes(const struct dlm_head *a, struct dmat x, struct dmat logits, int n_rows);
 /* bests.at of all rows, and logits of those that ask for more (drow.is_plain says which do not). done: on the device, not zero if nothing is
- * wanted any more (launch_screen); NULL: all is. */
-cudaError_t launch_head(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits, struct dbest *bests,
+ * wanted any more (launch_filter); NULL: all is. */
+cudaError_t launch_lm_head(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat logits, struct dbest *bests,
                         const int32_t *done);
-int head_parts(const struct dhead *a, int n_rows); // how many bests a row gets
+int head_parts(const struct dlm_head *a, int n_rows); // how many bests a row gets
 
-/* How it is cut into blocks. launch_head takes what head_cut_of says; benchmarks try others. */
+/* How it is cut into blocks. launch_lm_head takes what head_cut_of says; benchmarks try others. */
 struct head_cut {
     int octets;   // of rows of W in a tile: 24 at most, beyond 192 tokens 16
     int n_blocks; // at most HEAD_BESTS
     int n_stages; // of the ring: 2 at least
     int sharers;  // blocks of a cluster, which have the same tokens and each other rows of W: 1 or 2
 };
-struct head_cut head_cut_of(const struct dhead *a, int n_rows);
+struct head_cut head_cut_of(const struct dlm_head *a, int n_rows);
 int head_stages(int n_rows, int octets); // most that shared memory has room for
-cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat y, struct dbest *bests,
+cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat y, struct dbest *bests,
                             const int32_t *done, const struct head_cut *cut);
 
-/* ---- screen.cu: the most probable tokens of a step of plain rows, without reading all of a head of 16 bits ----
- * Before head.cu and SAMPLE: where all rows of a step are plain (drow.is_plain), the same tokens from half of the bytes, and those two end at once.
- * The head stays in 16 bits and decides; beside it lies a copy in 8 bits that tells which of its rows cannot win. screen.cu says why that is so. */
+/* ---- argmax_filter.cu: the most probable tokens of a step of plain rows, without reading all of a head of 16 bits ----
+ * Before lm_head.cu and SAMPLE: where all rows of a step are plain (drow.is_plain), the same tokens from half of the bytes, and those two end at once.
+ * The head stays in 16 bits and decides; beside it lies a copy in 8 bits that tells which of its rows cannot win. argmax_filter.cu says why that is so. */
 /* What steps leave for one another, on the device; zero to begin with. */
-struct dscreen_state {
+struct dfilter_state {
     int32_t is_done;         // the step's tokens are told
     int32_t paused;          // steps that are not to be screened
     uint32_t n_done, n_left; // steps that were screened; of which too many rows of w could have won, or that had what is not finite
     uint32_t recent;         // of the last 32 steps that were tried a bit each: it was left
-    uint32_t n_again;        // copies that launch_screen_again has made
-    uint32_t claims[2];      // of what is whose, while a step runs (screen_units.cuh)
+    uint32_t n_again;        // copies that launch_filter_again has made
+    uint32_t claims[2];      // of what is whose, while a step runs (argmax_filter_units.cuh)
 };
 struct dsides;
-struct dscreen {
+struct dfilter {
     struct dweight w; // the head, f16 or bf16, without bias
     float cap;        // of SOFTCAP; 0: none
     int budget;       // rows of w that may be looked at for a row of the step; 0: as many as are worth it
-    void *copy;       // screen_copy_bytes, filled by launch_screen_copy; whole pages of sides.h, or nothing in it is near
-    void *scratch;    // screen_scratch_bytes; nothing in it lives from one step to the next
-    struct dscreen_state *state;
-    int32_t *asked;         // in pinned memory: becomes 1 when launch_screen_again may help, once a pause; NULL: nobody asks
+    void *copy;       // filter_copy_bytes, filled by launch_filter_copy; whole pages of sides.h, or nothing in it is near
+    void *scratch;    // filter_scratch_bytes; nothing in it lives from one step to the next
+    struct dfilter_state *state;
+    int32_t *asked;         // in pinned memory: becomes 1 when launch_filter_again may help, once a pause; NULL: nobody asks
     struct dcounts *counts; // steps that were left, and that were not tried as steps are paused; NULL: nobody counts
     const struct dsides *sides; // of the L2 (sides.h); NULL: they are not known
-    const uint32_t *flips;      // of the copy's first screen_pages_bytes, on the host
+    const uint32_t *flips;      // of the copy's first filter_pages_bytes, on the host
 };
 /* Whether it can: x of w's element, its rows and w's at multiples of 16 bytes; no bias. */
-bool screen_takes(const struct dhead *a, struct dmat x, int n_rows);
-int64_t screen_copy_bytes(struct dweight w);                // beside the head's own: a little over half of that
-int64_t screen_pages_bytes(struct dweight w);               // of these, the rows: they lie on either side of the L2, near who reads them
-int64_t screen_scratch_bytes(struct dweight w, int n_rows); // for steps of up to so many rows
+bool filter_takes(const struct dlm_head *a, struct dmat x, int n_rows);
+int64_t filter_copy_bytes(struct dweight w);                // beside the head's own: a little over half of that
+int64_t filter_pages_bytes(struct dweight w);               // of these, the rows: they lie on either side of the L2, near who reads them
+int64_t filter_scratch_bytes(struct dweight w, int n_rows); // for steps of up to so many rows
 /* When weights are there, once: writes s->copy from s->w. state is not looked at. Adds how many rows of w have elements that are not finite to *n_not_finite, on the
  * device: a head that has such is not to be screened. */
-void launch_screen_copy(cudaStream_t stream, const struct dscreen *s, unsigned long long *n_not_finite);
+void launch_filter_copy(cudaStream_t stream, const struct dfilter *s, unsigned long long *n_not_finite);
 /* Between steps: the copy once more, its columns scaled by what steps have seen of x, where that makes the bound narrower; then steps are not paused any more. */
-void launch_screen_again(cudaStream_t stream, const struct dscreen *s);
+void launch_filter_again(cudaStream_t stream, const struct dfilter *s);
 /* Nodes of a step, with state->is_done behind them the token of each row, as launch_sample leaves it (places.sampled, places.row_token). It is not where
  * a row of the step is not plain, where steps are paused, where too much is left to look at, or something is not finite: then the nodes behind
  * do what they always do. Where that was often, steps are paused. */
-cudaError_t launch_screen(const struct launch *l, int n_rows, const struct dscreen *s, struct dmat x);
+cudaError_t launch_filter(const struct launch *l, int n_rows, const struct dfilter *s, struct dmat x);
 
 /* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
 struct dadd_norm {

@@ -132,8 +132,8 @@ struct outcomes {
 
 static void a_path_or_a_number_that_the_environment_misnames_is_refused(void **state) {
     (void)state;
-    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"}, {"GYRE_LINEAR", ""},  {"GYRE_SCREEN", "no"},
-                                           {"GYRE_SCREEN", "-1"},   {"GYRE_NEAR", "yes"}, {"GYRE_NEAR", ""}};
+    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"}, {"GYRE_LINEAR", ""},  {"GYRE_ARGMAX_FILTER", "no"},
+                                           {"GYRE_ARGMAX_FILTER", "-1"},   {"GYRE_NEAR", "yes"}, {"GYRE_NEAR", ""}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct outcome o;
         struct gyre_options options = options_for("tests/models/llama");
@@ -208,7 +208,7 @@ static void a_step_takes_what_its_ops_want(void **state) {
             struct gyre *g = open_dry(&options);
             if (g->exe->step_bytes > 100 << 20)
                 fail_msg("a step of 8,192 tokens takes %lld MiB", (long long)g->exe->step_bytes >> 20);
-            EXPECT_EQ(g->backend->screen.left_out, is_short);
+            EXPECT_EQ(g->backend->filter.left_out, is_short);
             gyre_close(g);
             expect_clean(path);
         }
@@ -413,7 +413,7 @@ static void a_device_that_is_lost_is_told_and_leaves_nothing_behind(void **state
 }
 
 int main(void) {
-    setenv("GYRE_SCREEN", SCREEN, 1); // heads of test models are small
+    setenv("GYRE_ARGMAX_FILTER", SCREEN, 1); // heads of test models are small
     setenv("GYRE_NEAR", "force", 1);  // their weights too
     setenv("HOME", "", 1);            // plans are kept nowhere
     unsetenv("XDG_CACHE_HOME");

@@ -152,7 +152,7 @@ enum status cuda_measure(struct backend *b, struct device_limits *out, struct er
 int64_t cuda_weight_bytes(const struct backend *b, const struct weight *w) {
     const struct placed *p = weight_on_device(b, w);
     const struct dweight *d = p->matrix.at ? &p->matrix : &p->floats;
-    if (w == b->screen.head) // by greedy steps
-        return b->screen.n_bytes;
+    if (w == b->filter.head) // by greedy steps
+        return b->filter.n_bytes;
     return d->out * d->in * element_bytes(d->element) + (d->scale ? d->out * (int64_t)sizeof(float) : 0);
 }

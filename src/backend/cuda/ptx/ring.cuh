@@ -1,4 +1,4 @@
-/* ring.cuh - of the products whose operands come through a ring of stages in shared memory (gemm_fp8_small_m.cu, gemm_fp8_gated.cu, gemm_fp8_split_k.cu, head.cu, screen.cu):
+/* ring.cuh - of the products whose operands come through a ring of stages in shared memory (gemm_fp8_small_m.cu, gemm_fp8_gated.cu, gemm_fp8_split_k.cu, lm_head.cu, argmax_filter.cu):
  * what they have in common of a thread. A stage has 128 bytes of some rows, in the 128-byte swizzle that wgmma reads. */
 #pragma once
 

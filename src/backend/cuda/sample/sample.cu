@@ -1,6 +1,6 @@
 /* sample.cu - SAMPLE: all of core/sample.h, in one node. A cluster of thread blocks takes a row of logits, and beyond 128 rows another one behind it;
- * where the head has looked for the largest itself (head.cu), a warp takes a plain row's from what it left, 1 KB, and its logits are not read.
- * Where the step's tokens are told already (screen.cu), it ends at once.
+ * where the head has looked for the largest itself (lm_head.cu), a warp takes a plain row's from what it left, 1 KB, and its logits are not read.
+ * Where the step's tokens are told already (argmax_filter.cu), it ends at once.
  *
  * Each block of the cluster holds a slice of the row in its shared memory, so the row is read once, by bulk copies that are all
  * asked for at once and looked at as they come; what the slices say is joined in the first block's. The row's largest logit, and whether all are

@@ -289,13 +289,13 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, stru
     }
     slot->plan = plan;
     TRY(copy_cache(exe, plan, err));
-    TRY(screen_again(exe, err));
+    TRY(filter_again(exe, err));
     TRY(plan_send(exe, slot, plan, err));
     struct launch l = launch_for(exe, plan);
     l.watches = !graphs_have(exe, plan) && watch_begins(b);
     TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
     DEVICE_TRY(b, err, cudaEventRecord(slot->done, b->stream), "a step of %d tokens", plan->n_tokens);
-    b->n_screened += plan->n_rows > 0 && slot->n_not_plain == 0 && screen_done(exe, l.n_rows);
+    b->n_filtered += plan->n_rows > 0 && slot->n_not_plain == 0 && filter_done(exe, l.n_rows);
     exe->n_started++;
     return OK;
 }

@@ -5,7 +5,7 @@
  *                           routers, which are in the element of the products then; not sides that are no multiple of 16, which the library does not multiply
  *     other matrices        the element of the products
  *     vectors               float32
- *     the head              once more in 8 bits, where greedy steps are screened (screen.c)
+ *     the head              once more in 8 bits, where greedy steps are screened (argmax_filter.c)
  *     large ones of LINEAR  once more on either side of the L2 (near.c)
  *
  * One allocation, sized before the first byte moves. What rounding does to a matrix is counted on the device and judged by its name:
@@ -176,7 +176,7 @@ static void settle(struct backend *b) {
             both[k]->scale = settled(b, both[k]->scale);
         }
     }
-    b->screen.copy = settled(b, b->screen.copy);
+    b->filter.copy = settled(b, b->filter.copy);
     b->near.at = settled(b, b->near.at);
 }
 
@@ -245,20 +245,20 @@ enum status cuda_place_weights(struct backend *b, const struct program *p, struc
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
             if (p->ops[i].weights[k])
                 TRY(reserve(b, p, &p->ops[i], k, err));
-    int64_t screen = screen_room(b, p), near;
-    b->screen.copy = screen ? take(&b->weight_bytes, screen) : NULL;
+    int64_t screen = filter_room(b, p), near;
+    b->filter.copy = screen ? take(&b->weight_bytes, screen) : NULL;
     TRY(near_room(b, p, &near, err));
     b->near.at = near ? take(&b->weight_bytes, near) : NULL;
     TRY(memory_take(b, &b->weights, b->weight_bytes, "weights", err));
     settle(b);
     TRY(upload_and_judge(b, err));
-    TRY(screen_copy(b, err));
+    TRY(filter_copy(b, err));
     return near_copy(b, err);
 }
 
 void weights_release(struct backend *b) {
     cudaFree(b->weights);
     near_release(b);
-    free(b->screen.flips);
+    free(b->filter.flips);
     free(b->placed);
 }

@@ -1,15 +1,15 @@
-/* screen_choice.cuh - of screen.cu: which token of a list it is.
+/* argmax_filter_choice.cuh - of argmax_filter.cu: which token of a list it is.
  *
  * Some blocks a token, each with every so manieth of its list: of those that reach the final best bound two warps make the logits, sixteen rows of W each
  * at a time, of which pieces come by bulk copies that the two others ask for. Most tokens have less than sixteen, and what they wait for is some latencies
- * of memory and a chain of in / 16 products. The tensor core adds 16 terms to a sum at once, and here the same terms in the same order as in head.cu,
- * so logits are those of head.cu, bit for bit (tests/cuda/test_screen.cu compares them).
+ * of memory and a chain of in / 16 products. The tensor core adds 16 terms to a sum at once, and here the same terms in the same order as in lm_head.cu,
+ * so logits are those of lm_head.cu, bit for bit (tests/cuda/test_argmax_filter.cu compares them).
  *
  * The last block of a token writes it, and the last of all tells whether all tokens are there. */
 #pragma once
 
-#include "backend/cuda/head/screen_columns.cuh"
-#include "backend/cuda/head/screen_product.cuh"
+#include "backend/cuda/head/argmax_filter_columns.cuh"
+#include "backend/cuda/head/argmax_filter_product.cuh"
 #include "core/sample_weight.h"
 
 namespace screen {
@@ -48,12 +48,12 @@ struct ending {
     const char *w;
     int in, most_exact;
     float cap;
-    dscreen_state *state;
+    dfilter_state *state;
     dcounts *counts;
 };
 
 /* Logits of a token for some rows of W, a block's work: by way of shared memory, bulk copies of some columns ahead, by warps that do nothing else, and
- * products of 16 terms at a time in order, as head.cu has them, each of which waits for the one before. Within sixteen the order is free. */
+ * products of 16 terms at a time in order, as lm_head.cu has them, each of which waits for the one before. Within sixteen the order is free. */
 template <bool BF16> struct exact_logits {
     /* A stage has the columns of 16 rows, or half as many of 32, and behind them those of x. Eight rows lie in different banks. */
     static constexpr int STAGE = (EXACT_ROWS + 1) * (EXACT_CHUNK * 2 + 16), RING = EXACT_STAGES * STAGE + 16; // of x 16 bytes more are read
@@ -243,7 +243,7 @@ __device__ inline void end_token(const ending &e, bool bad) {
     if (before % LEFT != (int)gridDim.y - 1)
         return;
     bool left = bad || before >= LEFT;
-    dscreen_state *state = e.state;
+    dfilter_state *state = e.state;
     uint32_t recent = state->recent << 1 | left;
     bool pauses = __popc(recent) >= TOO_OFTEN;
     state->recent = pauses ? 0 : recent;

@@ -1,12 +1,12 @@
-/* head.cu - times the LM head (src/backend/cuda/head/head.cu) beside the fastest of cuBLASLt's products into float32.
+/* lm_head.cu - times the LM head (src/backend/cuda/head/lm_head.cu) beside the fastest of cuBLASLt's products into float32.
  *
- *     bench_head [table [ROWS ...]]   heads of some models in 16 bits: launches behind one another in a graph, weights rotated past the L2, of rows
+ *     bench_lm_head [table [ROWS ...]]   heads of some models in 16 bits: launches behind one another in a graph, weights rotated past the L2, of rows
  *                                     that want no logits, and of rows that all do
- *     bench_head cuts [ROWS ...]      other cuts of the first one than head_cut_of's
+ *     bench_lm_head cuts [ROWS ...]      other cuts of the first one than head_cut_of's
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a step.
  * The library's products write their logits. */
-#include "backend/cuda/head/head.cu"
+#include "backend/cuda/head/lm_head.cu"
 #include "products.cuh"
 
 static struct launch l;
@@ -33,7 +33,7 @@ static void ask_for_rows(int n, bool written) {
 }
 
 static bool put_head(const shape &s, int n, const head_cut *cut) {
-    dhead a = {weight_of(s), nullptr, 0};
+    dlm_head a = {weight_of(s), nullptr, 0};
     dmat x = {inputs, s.in, (int)s.in, ELEMENT_F16}, out = {logits, s.out, (int)s.out, ELEMENT_F32};
     head_cut c = cut ? *cut : head_cut_of(&a, n);
     return head_takes(&a, x, out, n) && launch_head_cut(&l, n, &a, x, out, bests, nullptr, &c) == cudaSuccess;

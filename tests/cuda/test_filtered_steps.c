@@ -1,7 +1,7 @@
-/* test_screened_steps.c - which steps are screened, and what that changes: nothing. A program that is a head and no more runs with a copy of the head in 8
+/* test_filtered_steps.c - which steps are screened, and what that changes: nothing. A program that is a head and no more runs with a copy of the head in 8
  * bits and without one, captured and op by op; what steps leave on the device tells how each ended.
  *
- *     build/cuda/test_screened_steps     wants a GPU */
+ *     build/cuda/test_filtered_steps     wants a GPU */
 #include "check.h"
 #include "reports.h"
 
@@ -46,7 +46,7 @@ static const struct weight *as_weight(struct rig *r, int i, const char *name, fl
     return &r->weights[i];
 }
 
-/* screen: GYRE_SCREEN. is_flat: all rows of the head are one, so that none can be left out. */
+/* screen: GYRE_ARGMAX_FILTER. is_flat: all rows of the head are one, so that none can be left out. */
 static void rig_open(struct rig *r, const char *screen, bool eager, bool is_flat) {
     struct bucket bucket = {ROWS, ROWS, ROWS, 0};
     struct cache_config config = {.block_size = 16};
@@ -57,7 +57,7 @@ static void rig_open(struct rig *r, const char *screen, bool eager, bool is_flat
     val rows = op_take_rows(r->p, op_embed(r->p, as_weight(r, 0, "inputs", r->inputs, N_INPUTS), 1));
     op_sample(r->p, op_linear(r->p, rows, as_weight(r, 1, "head", r->head, OUT), NULL));
     batch_plan_init(&r->plan, bucket, 0, NULL);
-    setenv("GYRE_SCREEN", screen, 1);
+    setenv("GYRE_ARGMAX_FILTER", screen, 1);
     EXPECT_OK(backend_cuda.open(&(struct backend_options){.dtype = r->dtype, .eager = eager}, &r->b, &err), err);
     EXPECT_OK(backend_cuda.place_weights(r->b, r->p, &err), err);
     EXPECT_OK(backend_cuda.alloc_cache(r->b, r->p, &config, &err), err);
@@ -98,10 +98,10 @@ static void run(struct rig *r, int n, const int32_t *tokens, int other) {
     EXPECT_OK(backend_cuda.collect(r->exe, r->got, &err), err);
 }
 
-static struct dscreen_state state_of(const struct rig *r) {
-    struct dscreen_state s;
-    EXPECT(r->exe->screen.state != NULL);
-    EXPECT_EQ(cudaMemcpy(&s, r->exe->screen.state, sizeof s, cudaMemcpyDeviceToHost), cudaSuccess);
+static struct dfilter_state state_of(const struct rig *r) {
+    struct dfilter_state s;
+    EXPECT(r->exe->filter.state != NULL);
+    EXPECT_EQ(cudaMemcpy(&s, r->exe->filter.state, sizeof s, cudaMemcpyDeviceToHost), cudaSuccess);
     return s;
 }
 
@@ -127,9 +127,9 @@ static void greedy_steps_are_screened_and_others_are_not(void **state) {
         without = with;
         rig_open(&with, "500", eager, false);
         rig_open(&without, "0", eager, false);
-        EXPECT(without.exe->screen.state == NULL);
+        EXPECT(without.exe->filter.state == NULL);
         uint32_t n_done = state_of(&with).n_done;
-        int64_t n_screened = 0;
+        int64_t n_filtered = 0;
         for (int i = 0; i < 60; i++) {
             int n = i < 8 ? 1 + i : 1 + below(ROWS), other = i % 3 == 2 ? below(n) : -1;
             some_tokens(tokens);
@@ -165,7 +165,7 @@ static void what_cannot_be_screened_is_left_and_after_some_of_it_not_tried(void 
         run(&r, 1 + below(ROWS), tokens, -1);
         for (int k = 0; k < r.plan.n_rows; k++)
             EXPECT_EQ(r.got[k].token, 0);
-        struct dscreen_state s = state_of(&r);
+        struct dfilter_state s = state_of(&r);
         EXPECT_EQ(s.is_done, 0);
         n_paused += s.n_left == n_left;
         n_left = s.n_left;
@@ -197,7 +197,7 @@ static void steps_of_outlying_channels_are_screened_after_some(void **state) {
         run(&without, n, tokens, -1);
         expect_same(&with, &without, n);
     }
-    struct dscreen_state s = state_of(&with);
+    struct dfilter_state s = state_of(&with);
     EXPECT_EQ(s.n_again, 1);
     EXPECT(s.n_left >= 5 && s.n_left < 20 && s.n_done > 60);
     EXPECT(s.is_done);
@@ -213,14 +213,14 @@ static void small_heads_have_no_copy(void **state) {
     fill(&r);
     rig_open(&r, "0", true, false);
     rig_close(&r);
-    unsetenv("GYRE_SCREEN");
+    unsetenv("GYRE_ARGMAX_FILTER");
     r.p = program_new("head");
     val rows = op_take_rows(r.p, op_embed(r.p, as_weight(&r, 0, "inputs", r.inputs, N_INPUTS), 1));
     op_sample(r.p, op_linear(r.p, rows, as_weight(&r, 1, "head", r.head, OUT), NULL));
     struct error err;
     EXPECT_OK(backend_cuda.open(&(struct backend_options){.dtype = "float16"}, &r.b, &err), err);
     EXPECT_OK(backend_cuda.place_weights(r.b, r.p, &err), err);
-    EXPECT(r.b->screen.head == NULL && r.b->screen.copy == NULL);
+    EXPECT(r.b->filter.head == NULL && r.b->filter.copy == NULL);
     backend_cuda.free(r.b);
     program_free(r.p);
     rig_release(&r);
@@ -237,7 +237,7 @@ static void a_head_that_is_not_finite_is_not_screened(void **state) {
     without = with;
     rig_open(&with, "500", false, false);
     rig_open(&without, "0", false, false);
-    EXPECT(with.exe->screen.state == NULL);
+    EXPECT(with.exe->filter.state == NULL);
     char remark[200] = "";
     EXPECT(backend_cuda.remark(with.exe, remark, sizeof remark) && strstr(remark, "not finite"));
     EXPECT_EQ(told_of(&with, "head_screen_bytes"), 0);

@@ -1,4 +1,4 @@
-/* screen.cu - the most probable tokens of a step's plain rows, of a head of 16 bits, from half of its bytes. The head is not quantised: bytes only tell
+/* argmax_filter.cu - the most probable tokens of a step's plain rows, of a head of 16 bits, from half of its bytes. The head is not quantised: bytes only tell
  * which of its rows cannot win, and those that can are multiplied out as they are.
  *
  *     token[j] = the lowest i with the largest w_i.x_j        W [out, in], x [tokens, in] float16 or bfloat16; with cap: cap * tanh(./cap)
@@ -17,29 +17,29 @@
  *     |w_i.x_j - s_i t_j q_i.p_j| <= e_ij = lambda t_j ((s_i^2 |p_j|^2 + |w_i|^2) / m_ij + m_ij) / 2 + (in 2^-24 + 2^-18) |w_i| |x_j|
  *
  * for any m_ij that does not depend on how x_j and w_i were rounded. (It is least, lambda t_j sqrt(s_i^2 |p_j|^2 + |w_i|^2), where m_ij is that root;
- * screen_bound.cuh says what m is.) With lambda = 4.9 that is 2^-68 of them. The last term is what float32 sums may be off. This asks nothing of W and
+ * argmax_filter_bound.cuh says what m is.) With lambda = 4.9 that is 2^-68 of them. The last term is what float32 sums may be off. This asks nothing of W and
  * x: the chance is in our rounding alone, and so it does not matter how values are distributed, only that nobody has chosen them by our random bits.
  * Nothing that a model computes depends on those bits: its tokens are those of the 16-bit head. A head of 152,064 rows misses a row's token once in
  * 10^15 tokens, were the inequality an equation.
  *
  * So best_j = max_i (s_i t_j q_i.p_j - e_ij) is not above the largest logit, and only rows with s_i t_j q_i.p_j + e_ij >= best_j can have it. Of 152,064 normal rows
- * those are about seven. Their logits are made from W by products of the tensor core in head.cu's order, 16 terms at a time, and the largest
+ * those are about seven. Their logits are made from W by products of the tensor core in lm_head.cu's order, 16 terms at a time, and the largest
  * wins, of equals the first.
  *
- * Outlying channels of x would widen the bound for all: W and x above are W and x with scaled columns, by what is learned of x (screen_columns.cuh).
+ * Outlying channels of x would widen the bound for all: W and x above are W and x with scaled columns, by what is learned of x (argmax_filter_columns.cuh).
  *
- * Nodes of a step, before head.cu and SAMPLE:
+ * Nodes of a step, before lm_head.cu and SAMPLE:
  *     rows       x becomes bytes, a block a token; one more block finds whether the step is to be screened
- *     product    screen_product.cuh: all sums q_i.p_j, of which those that may be best become a list a token
- *     choice     screen_choice.cuh: of a list those that reach the final best; their logits; the token
+ *     product    argmax_filter_product.cuh: all sums q_i.p_j, of which those that may be best become a list a token
+ *     choice     argmax_filter_choice.cuh: of a list those that reach the final best; their logits; the token
  *
- * A step is left to head.cu and SAMPLE, with state->is_done 0, if a row of it is not plain, if a token's list is too long, or has more rows that reach the
+ * A step is left to lm_head.cu and SAMPLE, with state->is_done 0, if a row of it is not plain, if a token's list is too long, or has more rows that reach the
  * best than are worth it, or if something is not finite. Where 5 of the last 32 steps that were tried were left, 256 steps are not tried, or fewer, if
  * the columns have better scales by then.
  *
  * Lists vary with timing in what they have beyond those that reach best_j; the token does not. Nothing depends on what else is in the step. */
-#include "backend/cuda/head/screen_choice.cuh"
-#include "backend/cuda/head/screen_columns.cuh"
+#include "backend/cuda/head/argmax_filter_choice.cuh"
+#include "backend/cuda/head/argmax_filter_columns.cuh"
 
 #include <string.h>
 
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
 }
 
 /* Whether all rows of the step are plain, and steps are not paused; all threads of a block. */
-__device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_state *state, const host_words &host) {
+__device__ void begin_step(const device_plan &plan, const scratch &s, dfilter_state *state, const host_words &host) {
     bool other = false;
     for (int r = threadIdx.x; r < step_rows(plan); r += blockDim.x)
         other |= !plan.rows[r].is_plain;
@@ -176,7 +176,7 @@ __device__ void begin_step(const device_plan &plan, const scratch &s, dscreen_st
 
 template <bool BF16>
 __global__ void __launch_bounds__(MOST_ROW_THREADS)
-    round_rows(device_plan plan, dmat x, copied w, scratch s, dscreen_state *state, host_words host) {
+    round_rows(device_plan plan, dmat x, copied w, scratch s, dfilter_state *state, host_words host) {
     __shared__ measured shared[32];
     __shared__ squares sums[32];
     int r = blockIdx.x;
@@ -215,13 +215,13 @@ enum { MAX_BLOCKS = 160, ALIGNED = 256 };
 using product = void (*)(unit_maps, CUtensorMap, product_args);
 static product product_for(int n_rows) {
     switch (tokens_of(n_rows)) {
-    case 8: return screen_product<8, 3>;
-    case 16: return screen_product<16, 3>;
-    case 32: return screen_product<32, 3>;
-    case 64: return screen_product<64, 3>;
-    case 128: return screen_product<128, 3>;
-    case 192: return screen_product<192, 3>;
-    default: return screen_product<256, 2>;
+    case 8: return filter_product<8, 3>;
+    case 16: return filter_product<16, 3>;
+    case 32: return filter_product<32, 3>;
+    case 64: return filter_product<64, 3>;
+    case 128: return filter_product<128, 3>;
+    case 192: return filter_product<192, 3>;
+    default: return filter_product<256, 2>;
     }
 }
 
@@ -234,7 +234,7 @@ static int static_bytes(int n_rows) {
 static int blocks_of(int sharers) {
     static int found[MAX_SHARERS + 1];
     if (found[sharers] == 0)
-        found[sharers] = blocks_at_once(screen_product<8, 3>, sharers, 4 * WARPGROUP, SHARED_MOST - static_bytes(8) - ATOM);
+        found[sharers] = blocks_at_once(filter_product<8, 3>, sharers, 4 * WARPGROUP, SHARED_MOST - static_bytes(8) - ATOM);
     return found[sharers] < MAX_BLOCKS ? found[sharers] : MAX_BLOCKS;
 }
 
@@ -251,7 +251,7 @@ static head_cut cut_of(int n_rows) {
 static int64_t aligned(int64_t n) { return (n + ALIGNED - 1) / ALIGNED * ALIGNED; }
 static int64_t pitch_of(int64_t in) { return (in + 15) / 16 * 16; }
 
-static units units_of(const dscreen *s) {
+static units units_of(const dfilter *s) {
     units u = units_of(s->w.out, pitch_of(s->w.in));
     int n_pages = (int)(bytes_of(u) / SIDES_PAGE);
     u.at = static_cast<char *>(s->copy);
@@ -263,7 +263,7 @@ static units units_of(const dscreen *s) {
     }
     return u;
 }
-static row *rows_of(const dscreen *s) { return reinterpret_cast<row *>(static_cast<char *>(s->copy) + aligned(bytes_of(units_of(s)))); }
+static row *rows_of(const dfilter *s) { return reinterpret_cast<row *>(static_cast<char *>(s->copy) + aligned(bytes_of(units_of(s)))); }
 
 /* Places one behind the other; with base NULL only counted. */
 struct placing {
@@ -282,7 +282,7 @@ static columns columns_at(placing &p, int64_t in) {
     c.is_new = p.take<int32_t>(1);
     return c;
 }
-static columns columns_of(const dscreen *s) {
+static columns columns_of(const dfilter *s) {
     placing p = {reinterpret_cast<char *>(rows_of(s)) + aligned(s->w.out * (int64_t)sizeof(row)), 0};
     return columns_at(p, s->w.in);
 }
@@ -301,7 +301,7 @@ static scratch scratch_at(placing &p, int64_t in, int n_rows) {
     return s;
 }
 
-static cudaError_t launch_product(const launch *l, int n_rows, const dscreen *s, const scratch &at) {
+static cudaError_t launch_product(const launch *l, int n_rows, const dfilter *s, const scratch &at) {
     head_cut c = cut_of(n_rows);
     unit_maps w_maps;
     CUtensorMap x_map;
@@ -343,13 +343,13 @@ static int row_threads(int64_t in) {
     return n < MOST_ROW_THREADS ? (int)n : MOST_ROW_THREADS;
 }
 
-static void put_copy(cudaStream_t stream, const dscreen *s, const columns &c, unsigned long long *n_not_finite) {
+static void put_copy(cudaStream_t stream, const dfilter *s, const columns &c, unsigned long long *n_not_finite) {
     auto kernel = s->w.element == ELEMENT_BF16 ? copy_weight<true> : copy_weight<false>;
     kernel<<<dim3((unsigned)s->w.out), dim3(row_threads(s->w.in)), 0, stream>>>(static_cast<const char *>(s->w.at), (int)s->w.in, c,
                                                                                 units_of(s), rows_of(s), n_not_finite);
 }
 
-template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows, const dscreen *s, dmat x, const scratch &at) {
+template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows, const dfilter *s, dmat x, const scratch &at) {
     copied w = {columns_of(s), rows_of(s), s->w.out};
     launch_node(round_rows<BF16>, dim3(n_rows + 1), dim3(row_threads(x.width)), 0, l->stream, l->plan, x, w, at, s->state,
                 host_words{s->asked, s->counts});
@@ -366,44 +366,44 @@ template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows
 
 } // namespace screen
 
-bool screen_takes(const struct dhead *a, struct dmat x, int n_rows) {
+bool filter_takes(const struct dlm_head *a, struct dmat x, int n_rows) {
     bool halves = a->w.element == ELEMENT_F16 || a->w.element == ELEMENT_BF16;
     bool in_place = a->w.in % 8 == 0 && x.stride % 8 == 0 && (uintptr_t)a->w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0;
     return halves && !a->bias && x.element == a->w.element && in_place && n_rows >= 1 && n_rows <= HEAD_MAX_ROWS && a->w.out >= 1 &&
            a->w.out < 1 << 24 && a->w.in >= 8 && a->w.in <= 65536; // twice sums of 127 * 127 in 31 bits
 }
 
-int64_t screen_pages_bytes(struct dweight w) { return screen::bytes_of(screen::units_of(w.out, screen::pitch_of(w.in))); }
+int64_t filter_pages_bytes(struct dweight w) { return screen::bytes_of(screen::units_of(w.out, screen::pitch_of(w.in))); }
 
-int64_t screen_copy_bytes(struct dweight w) {
+int64_t filter_copy_bytes(struct dweight w) {
     screen::placing p = {};
     screen::columns_at(p, w.in);
-    return screen::aligned(screen_pages_bytes(w)) + screen::aligned(w.out * (int64_t)sizeof(screen::row)) + p.n_bytes;
+    return screen::aligned(filter_pages_bytes(w)) + screen::aligned(w.out * (int64_t)sizeof(screen::row)) + p.n_bytes;
 }
 
-int64_t screen_scratch_bytes(struct dweight w, int n_rows) {
+int64_t filter_scratch_bytes(struct dweight w, int n_rows) {
     screen::placing p = {};
     screen::scratch_at(p, w.in, n_rows);
     return p.n_bytes;
 }
 
-void launch_screen_copy(cudaStream_t stream, const struct dscreen *s, unsigned long long *n_not_finite) {
+void launch_filter_copy(cudaStream_t stream, const struct dfilter *s, unsigned long long *n_not_finite) {
     screen::columns c = screen::columns_of(s);
     auto measure = s->w.element == ELEMENT_BF16 ? screen::measure_columns<true> : screen::measure_columns<false>;
-    cudaMemsetAsync(s->copy, 0, screen_pages_bytes(s->w), stream); // rows beyond the last are multiplied too
+    cudaMemsetAsync(s->copy, 0, filter_pages_bytes(s->w), stream); // rows beyond the last are multiplied too
     screen::begin_columns<<<dim3(up_to((int)s->w.in, screen::COLUMN_THREADS)), dim3(screen::COLUMN_THREADS), 0, stream>>>(c, (int)s->w.in);
     measure<<<dim3(up_to((int)s->w.in, 256), screen::COLUMN_BLOCKS), dim3(screen::COLUMN_THREADS), 0, stream>>>(
         static_cast<const char *>(s->w.at), s->w.out, (int)s->w.in, c);
     screen::put_copy(stream, s, c, n_not_finite);
 }
 
-void launch_screen_again(cudaStream_t stream, const struct dscreen *s) {
+void launch_filter_again(cudaStream_t stream, const struct dfilter *s) {
     screen::columns c = screen::columns_of(s);
     screen::balance<<<dim3(1), dim3(screen::BALANCE_THREADS), 0, stream>>>(c, (int)s->w.in, s->state);
     screen::put_copy(stream, s, c, nullptr);
 }
 
-cudaError_t launch_screen(const struct launch *l, int n_rows, const struct dscreen *s, struct dmat x) {
+cudaError_t launch_filter(const struct launch *l, int n_rows, const struct dfilter *s, struct dmat x) {
     screen::placing p = {static_cast<char *>(s->scratch), 0};
     screen::scratch at = screen::scratch_at(p, s->w.in, n_rows);
     return s->w.element == ELEMENT_BF16 ? screen::launch_nodes<true>(l, n_rows, s, x, at)

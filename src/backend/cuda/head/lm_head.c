@@ -1,8 +1,8 @@
-/* head.c - the program's end: the LINEAR that makes logits, perhaps a SOFTCAP, and SAMPLE; see cuda.h.
+/* lm_head.c - the program's end: the LINEAR that makes logits, perhaps a SOFTCAP, and SAMPLE; see cuda.h.
  *
- * Greedy rows want the largest logit and no other. head.cu leaves it, in parts, and writes logits only for rows that ask for more, so those of
+ * Greedy rows want the largest logit and no other. lm_head.cu leaves it, in parts, and writes logits only for rows that ask for more, so those of
  * a step that decodes greedily never see memory. It takes heads of 16 bits in steps of up to HEAD_MAX_ROWS rows; all others are LINEARs
- * like any, and SAMPLE reads their logits. In steps of nothing but such rows screen.cu may find their tokens first (screen.c). */
+ * like any, and SAMPLE reads their logits. In steps of nothing but such rows argmax_filter.cu may find their tokens first (argmax_filter.c). */
 #include "backend/cuda/cuda.h"
 
 static int maker_of(const struct program *p, val v) { return p->values[v.id].first_use; }
@@ -35,9 +35,9 @@ void head_lives(const struct program *p, struct value *values) {
         values[head->in[0].id].last_use = MAX(values[head->in[0].id].last_use, (int)(softcap_of(p) - p->ops));
 }
 
-struct dhead dhead_of(const struct executable *exe, const struct compiled_op *c) {
+struct dlm_head dhead_of(const struct executable *exe, const struct compiled_op *c) {
     const struct op *cap = softcap_of(exe->program);
-    return (struct dhead){c->matrix[0], c->floats[1].at, cap ? cap->args.softcap.cap : 0};
+    return (struct dlm_head){c->matrix[0], c->floats[1].at, cap ? cap->args.softcap.cap : 0};
 }
 
 bool head_may_be_ours(const struct executable *exe) {
@@ -53,28 +53,28 @@ enum status head_alloc(struct executable *exe, struct error *err) {
 }
 
 bool head_compiled(const struct executable *exe, const struct compiled_op *c, struct dmat x) {
-    struct dhead h = dhead_of(exe, c);
+    struct dlm_head h = dhead_of(exe, c);
     if (!exe->bests || c->op != head_of(exe->program))
         return false;
     return head_takes(&h, x, exe->logits, 1) && (c->convert.at || !c->in_order.at || head_takes(&h, c->in_order, exe->logits, 1));
 }
 
-const struct compiled_op *compiled_head(const struct executable *exe) {
+const struct compiled_op *compiled_lm_head(const struct executable *exe) {
     const struct op *head = head_of(exe->program);
     return head ? &exe->ops[head - exe->program->ops] : NULL;
 }
 
 bool head_does(const struct executable *exe, int n_rows) {
-    const struct compiled_op *c = compiled_head(exe);
+    const struct compiled_op *c = compiled_lm_head(exe);
     return c && n_rows > 0 && linear_path(c, n_rows) == PATH_HEAD;
 }
 
 enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err) {
-    struct dhead h = dhead_of(exe, c);
-    const int32_t *done = screen_done(exe, l->n_rows);
+    struct dlm_head h = dhead_of(exe, c);
+    const int32_t *done = filter_done(exe, l->n_rows);
     if (done)
-        TRY(screen_run(exe, c, l, x, err));
-    DEVICE_TRY(exe->backend, err, launch_head(l, l->n_rows, &h, x, exe->logits, exe->bests, done), "%s: the head of %d rows did not start",
+        TRY(filter_run(exe, c, l, x, err));
+    DEVICE_TRY(exe->backend, err, launch_lm_head(l, l->n_rows, &h, x, exe->logits, exe->bests, done), "%s: the head of %d rows did not start",
                c->op->weights[0]->name, l->n_rows);
     return OK;
 }
@@ -82,6 +82,6 @@ enum status head_run(const struct executable *exe, const struct compiled_op *c, 
 struct dbests head_bests(const struct executable *exe, int n_rows) {
     if (!head_does(exe, n_rows))
         return (struct dbests){0};
-    struct dhead h = dhead_of(exe, compiled_head(exe));
-    return (struct dbests){exe->bests, head_parts(&h, n_rows), screen_done(exe, n_rows)};
+    struct dlm_head h = dhead_of(exe, compiled_lm_head(exe));
+    return (struct dbests){exe->bests, head_parts(&h, n_rows), filter_done(exe, n_rows)};
 }

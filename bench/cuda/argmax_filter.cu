@@ -1,11 +1,11 @@
-/* screen.cu - times screening (src/backend/cuda/head/screen.cu) beside head.cu and SAMPLE, which it stands for.
+/* argmax_filter.cu - times screening (src/backend/cuda/head/argmax_filter.cu) beside lm_head.cu and SAMPLE, which it stands for.
  *
- *     bench_screen [table|alike|outliers12|... [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal values: all nodes, by turns with head.cu and SAMPLE, and
+ *     bench_argmax_filter [table|alike|outliers12|... [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal values: all nodes, by turns with lm_head.cu and SAMPLE, and
  *                                               nodes alone; alike: rows that have nine tenths in common, and so the same candidates; outliers: a channel
  *                                               in 500 is so many times the others, first as it is, then with columns scaled by what steps have learned
  *
  * Every figure twice: of a short graph, and steady, after some tenths of a second of the same, when power has taken the clock down as it does in a step. */
-#include "backend/cuda/head/screen.cu"
+#include "backend/cuda/head/argmax_filter.cu"
 
 #include "products.cuh"
 
@@ -16,7 +16,7 @@ static struct {
     dbest *bests;
     dweight weight;
     dmat x_of;
-    dscreen_state *state;
+    dfilter_state *state;
     int32_t *asked;
     dsides sides;
     std::vector<uint32_t> flips;
@@ -42,9 +42,9 @@ static __global__ void widen(__nv_bfloat16 *x, int n, float times) {
             x[i] = __float2bfloat16(times * __bfloat162float(x[i]));
 }
 
-/* As screen.c has them. */
+/* As argmax_filter.c has them. */
 static void find_sides() {
-    int n_pages = (int)((screen_pages_bytes(d.weight) + SIDES_PAGE - 1) / SIDES_PAGE);
+    int n_pages = (int)((filter_pages_bytes(d.weight) + SIDES_PAGE - 1) / SIDES_PAGE);
     dside_pages found = {};
     d.copy = (char *)d.copy + (-(uintptr_t)d.copy & (SIDES_PAGE - 1));
     if (getenv("GYRE_NEAR") && !strcmp(getenv("GYRE_NEAR"), "0"))
@@ -63,8 +63,8 @@ static void open_all(float common, float times) {
     d.weight = {nullptr, OUT, IN, ELEMENT_BF16, nullptr};
     TRY(cudaMalloc(&d.w, (size_t)OUT * IN * 2));
     TRY(cudaMalloc(&d.x, (size_t)HEAD_MAX_ROWS * IN * 2));
-    TRY(cudaMalloc(&d.copy, screen_copy_bytes(d.weight) + 2 * SIDES_PAGE));
-    TRY(cudaMalloc(&d.scratch, screen_scratch_bytes(d.weight, HEAD_MAX_ROWS)));
+    TRY(cudaMalloc(&d.copy, filter_copy_bytes(d.weight) + 2 * SIDES_PAGE));
+    TRY(cudaMalloc(&d.scratch, filter_scratch_bytes(d.weight, HEAD_MAX_ROWS)));
     TRY(cudaMalloc(&d.logits, (size_t)HEAD_MAX_ROWS * OUT * 4));
     TRY(cudaMalloc(&d.bests, HEAD_MAX_ROWS * HEAD_BESTS * sizeof(dbest)));
     TRY(cudaMalloc(&d.state, sizeof *d.state));
@@ -94,36 +94,36 @@ static void open_all(float common, float times) {
     TRY(cudaMalloc((void **)&l.plan.counts, 4 * sizeof(int)));
 }
 
-static dscreen the_screen() {
+static dfilter the_screen() {
     bool near = !d.flips.empty();
     return {d.weight, 0, 0, d.copy, d.scratch, d.state, d.asked, nullptr, near ? &d.sides : nullptr, d.flips.data()};
 }
 
 static bool put_head(int n, const int32_t *done = nullptr) {
-    dhead h = {d.weight, nullptr, 0};
+    dlm_head h = {d.weight, nullptr, 0};
     dmat logits = {d.logits, OUT, OUT, ELEMENT_F32};
-    if (launch_head(&l, n, &h, d.x_of, logits, d.bests, done) != cudaSuccess)
+    if (launch_lm_head(&l, n, &h, d.x_of, logits, d.bests, done) != cudaSuccess)
         return false;
     launch_sample(&l, logits, dbests{d.bests, head_parts(&h, n), done});
     return true;
 }
-/* As in a step: head.cu and SAMPLE behind it, with nothing to do. */
+/* As in a step: lm_head.cu and SAMPLE behind it, with nothing to do. */
 static bool put_screen(int n) {
-    dscreen s = the_screen();
-    return launch_screen(&l, n, &s, d.x_of) == cudaSuccess && put_head(n, &d.state->is_done);
+    dfilter s = the_screen();
+    return launch_filter(&l, n, &s, d.x_of) == cudaSuccess && put_head(n, &d.state->is_done);
 }
 static screen::scratch the_scratch(int n) {
     screen::placing p = {static_cast<char *>(d.scratch), 0};
     return screen::scratch_at(p, IN, n);
 }
 static void put_rows(int n) {
-    dscreen s = the_screen();
+    dfilter s = the_screen();
     screen::copied w = {screen::columns_of(&s), screen::rows_of(&s), OUT};
     launch_node(screen::round_rows<true>, dim3(n + 1), dim3(screen::row_threads(IN)), 0, stream, l.plan, d.x_of, w, the_scratch(n), d.state,
                 screen::host_words{d.asked, nullptr});
 }
 static bool put_product(int n) {
-    dscreen s = the_screen();
+    dfilter s = the_screen();
     return screen::launch_product(&l, n, &s, the_scratch(n)) == cudaSuccess;
 }
 static double milliseconds(const std::function<void()> &put) {
@@ -176,7 +176,7 @@ static void print_lists(int n) {
         sum += found[r], exact += here;
         most = std::max(most, found[r]), most_exact = std::max(most_exact, here);
     }
-    dscreen_state state;
+    dfilter_state state;
     TRY(cudaMemcpy(&state, d.state, sizeof state, cudaMemcpyDeviceToHost));
     printf("       steps: %u done, %u left, paused %d\n", state.n_done, state.n_left, state.paused);
     printf("       a token's list has %.1f rows, at most %d, of which %.1f, at most %d, reach the best\n", sum / n, most, exact / n,
@@ -192,8 +192,8 @@ static void set_rows(int n) {
 /* Steps of n rows until they ask for a copy, and that. */
 static void learn(int n) {
     set_rows(n);
-    dscreen s = the_screen();
-    dscreen_state state;
+    dfilter s = the_screen();
+    dfilter_state state;
     for (int i = 0; i < 40 && !*reinterpret_cast<volatile int32_t *>(d.asked); i++) {
         put_screen(n);
         TRY(cudaStreamSynchronize(stream));
@@ -201,7 +201,7 @@ static void learn(int n) {
     if (!*d.asked)
         return;
     *d.asked = 0;
-    double ms = milliseconds([&] { launch_screen_again(stream, &s); });
+    double ms = milliseconds([&] { launch_filter_again(stream, &s); });
     TRY(cudaMemcpy(&state, d.state, sizeof state, cudaMemcpyDeviceToHost));
     printf("steps of %d rows: %u left, %u done; asked for other scales, %u made in %.2f ms\n", n, state.n_left, state.n_done, state.n_again,
            ms);
@@ -219,10 +219,10 @@ static void table(int n) {
         head[turn] = short_us([&] { return put_head(n); });
         screen[turn] = short_us([&] { return put_screen(n); });
     }
-    double head_steady = steady_us([&] { return put_head(n); }), screen_steady = steady_us([&] { return put_screen(n); });
+    double head_steady = steady_us([&] { return put_head(n); }), filter_steady = steady_us([&] { return put_screen(n); });
     double own = short_us([&] {
-        dscreen s = the_screen();
-        return launch_screen(&l, n, &s, d.x_of) == cudaSuccess;
+        dfilter s = the_screen();
+        return launch_filter(&l, n, &s, d.x_of) == cudaSuccess;
     });
     double rows = short_us([&] { return put_rows(n), true; });
     double with_product = short_us([&] { return put_rows(n), put_product(n); });
@@ -230,7 +230,7 @@ static void table(int n) {
     printf("M=%-4d head + SAMPLE %.1f %.1f (steady %.1f)  screening %.1f %.1f (steady %.1f)  of it its own nodes %.1f, rows %.1f, rows + "
            "product %.1f (steady "
            "%.1f)\n",
-           n, head[0], head[1], head_steady, screen[0], screen[1], screen_steady, own, rows, with_product, steady_product);
+           n, head[0], head[1], head_steady, screen[0], screen[1], filter_steady, own, rows, with_product, steady_product);
     printf("       rows + product: %.0f GB/s, %.0f%% of reading, %.0f Tops; steady %.0f%%, %.0f Tops\n", bytes / with_product / 1e3,
            bytes / with_product / PEAK * 1e8, ops / with_product / 1e6, bytes / steady_product / PEAK * 1e8, ops / steady_product / 1e6);
     print_lists(n);
@@ -240,12 +240,12 @@ static void table(int n) {
 int main(int argc, char **argv) {
     float times = argc > 1 && !strncmp(argv[1], "outliers", 8) ? (float)atof(argv[1] + 8) : 1;
     open_all(argc > 1 && !strcmp(argv[1], "alike") ? 0.95f : 0, times);
-    TRY(cudaMemset(d.scratch, 0xff, screen_scratch_bytes(d.weight, HEAD_MAX_ROWS)));
+    TRY(cudaMemset(d.scratch, 0xff, filter_scratch_bytes(d.weight, HEAD_MAX_ROWS)));
     unsigned long long *bad;
     TRY(cudaMalloc(&bad, 8));
-    dscreen s = the_screen();
-    milliseconds([&] { launch_screen_copy(stream, &s, bad); });
-    printf("the copy: %.2f ms\n", milliseconds([&] { launch_screen_copy(stream, &s, bad); }));
+    dfilter s = the_screen();
+    milliseconds([&] { launch_filter_copy(stream, &s, bad); });
+    printf("the copy: %.2f ms\n", milliseconds([&] { launch_filter_copy(stream, &s, bad); }));
     if (argc > 1 && !strcmp(argv[1], "product")) {
         for (int n : rows_of(argc, argv, {64, 128, 256, 512})) {
             set_rows(n);

@@ -1,4 +1,4 @@
-/* head.cu - the LM head: LINEAR whose rows are logits, from values of 16 bits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows.
+/* lm_head.cu - the LM head: LINEAR whose rows are logits, from values of 16 bits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows.
  *
  *     logits [M, out] = x [M, in] W^T + b, of these cap * tanh(./cap) if there is a cap;        x and W float16 or bfloat16
  *     bests  [M, parts]  the largest logit of each part of a row, and where
@@ -18,7 +18,7 @@
  *     cluster beyond 64 tokens two blocks that share x: the same tokens and each other rows of W. Each copies half of x, to both (multicast).
  *
  * Weights are never written, so the ring is full of them before the wait for the node before; tokens follow into the same stages. Where that node
- * may have done all (screen.cu), nothing is read before it is known.
+ * may have done all (argmax_filter.cu), nothing is read before it is known.
  *
  * The best of a tile: a lane has two rows for N / 4 tokens, compares them, and shares with the seven lanes that have the same tokens, each
  * of which ends with an eighth of them (join_lanes); the warp's bests stay in shared memory from tile to tile. Of equals the first counts, so
@@ -27,7 +27,7 @@
  * Tried and lost: L2 promotion of 256 bytes (4 per cent), two products of 64 rows a warpgroup (2 to 20 per cent, as there is room for fewer
  * stages), clusters that share W and have each other tokens (256 and 512 rows, with tiles of 128 tokens: 20 per cent). docs/benchmarks.md has
  * what it takes. */
-#include "backend/cuda/head/head_ring.cuh"
+#include "backend/cuda/head/lm_head_ring.cuh"
 #include "backend/cuda/ptx/wgmma_halves.cuh"
 
 namespace {
@@ -326,7 +326,7 @@ int head_stages(int n_rows, int octets) {
     return c.n_stages;
 }
 
-struct head_cut head_cut_of(const struct dhead *a, int n_rows) {
+struct head_cut head_cut_of(const struct dlm_head *a, int n_rows) {
     int sharers = n_rows > 64 ? 2 : 1;
     struct head_cut c = {0, head_blocks(sharers), 0, sharers};
     c.octets = octets_of(a->w.out, n_rows, c.n_blocks, sharers);
@@ -334,19 +334,19 @@ struct head_cut head_cut_of(const struct dhead *a, int n_rows) {
     return c;
 }
 
-int head_parts(const struct dhead *a, int n_rows) {
+int head_parts(const struct dlm_head *a, int n_rows) {
     struct head_cut c = head_cut_of(a, n_rows);
     return parts_of(a->w.out, n_rows, &c);
 }
 
-bool head_takes(const struct dhead *a, struct dmat x, struct dmat logits, int n_rows) {
+bool head_takes(const struct dlm_head *a, struct dmat x, struct dmat logits, int n_rows) {
     bool halves = a->w.element == ELEMENT_F16 || a->w.element == ELEMENT_BF16;
     bool in_place = a->w.in % 8 == 0 && x.stride % 8 == 0 && (uintptr_t)a->w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0;
     return halves && x.element == a->w.element && in_place && logits.element == ELEMENT_F32 && n_rows >= 1 && n_rows <= HEAD_MAX_ROWS &&
            a->w.out <= INT32_MAX / 4 && a->w.in <= INT32_MAX / 4;
 }
 
-cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits,
+cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat logits,
                             struct dbest *bests, const int32_t *done, const struct head_cut *cut) {
     CUtensorMap w_map, x_map;
     int box_tokens = tokens_of(n_rows) / cut->sharers;
@@ -374,7 +374,7 @@ cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dhe
                           args);
 }
 
-cudaError_t launch_head(const struct launch *l, int n_rows, const struct dhead *a, struct dmat x, struct dmat logits, struct dbest *bests,
+cudaError_t launch_lm_head(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat logits, struct dbest *bests,
                         const int32_t *done) {
     struct head_cut cut = head_cut_of(a, n_rows);
     return launch_head_cut(l, n_rows, a, x, logits, bests, done, &cut);

@@ -1,7 +1,7 @@
-/* screen_product.cuh - of screen.cu: the product of bytes, and which of its sums stand for rows that may win.
+/* argmax_filter_product.cuh - of argmax_filter.cu: the product of bytes, and which of its sums stand for rows that may win.
  *
- * The ring and who shares x are those of head.cu (head_ring.cuh); a stage has 128 elements of each row. W comes in units of 64 rows, near the multiprocessor that
- * reads them (screen_units.cuh). A block does one for each of its warpgroups at a time, a tile. What differs besides is the end of a tile:
+ * The ring and who shares x are those of lm_head.cu (lm_head_ring.cuh); a stage has 128 elements of each row. W comes in units of 64 rows, near the multiprocessor that
+ * reads them (argmax_filter_units.cuh). A block does one for each of its warpgroups at a time, a tile. What differs besides is the end of a tile:
  *
  *     A sum is of interest if row.step * (sum + spread) + row.size * slack >= best, best[token] being the best lower bound known so far, that is if
  *     sum >= best / row.step - slack * row.size / row.step - spread. While the tensor core has the tile, a warp writes down for each token the least
@@ -17,8 +17,8 @@
  * reach the final `best` are on them always. */
 #pragma once
 
-#include "backend/cuda/head/screen_bound.cuh"
-#include "backend/cuda/head/screen_units.cuh"
+#include "backend/cuda/head/argmax_filter_bound.cuh"
+#include "backend/cuda/head/argmax_filter_units.cuh"
 #include "backend/cuda/ptx/wgmma_int8.cuh"
 
 namespace screen {
@@ -350,7 +350,7 @@ __device__ __forceinline__ void let_pass(const product_args &a, const shared_pla
 /* Registers that the copying warpgroup leaves go to the others' sums (setmaxnreg). */
 template <int N, int GROUPS>
 __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
-    screen_product(const __grid_constant__ unit_maps w_maps, const __grid_constant__ CUtensorMap x_map,
+    filter_product(const __grid_constant__ unit_maps w_maps, const __grid_constant__ CUtensorMap x_map,
                    const __grid_constant__ product_args a) {
     constexpr int CONSUMERS = GROUPS * WARPGROUP, WARPS = CONSUMERS / 32;
     extern __shared__ unsigned char unaligned[];

@@ -1,4 +1,4 @@
-/* screen_columns.cuh - of screen.cu: columns of W and x that are scaled before they become bytes, so that outlying channels cost little.
+/* argmax_filter_columns.cuh - of argmax_filter.cu: columns of W and x that are scaled before they become bytes, so that outlying channels cost little.
  *
  * One element of x_j that is A times the others makes its step A times as large, and the bound, t_j sqrt(s_i^2 |p_j|^2 + |w_i|^2), nearly so. But w.x is
  * the sum of (w_k c_k) (x_k / c_k) for any c, and what the theorem says of w and x holds of these. With a_k = c_k W_k and b_k = X_k / c_k, sizes of
@@ -10,11 +10,11 @@
  * bound of none, in deviations of a logit, where it was 3.1 times, and one of A = 200, which is most of each logit, less than none.
  *
  * W_k is the largest size in the column. X_k is learned: c is 1 until steps were left too often. Then the first WATCHED of the steps that are paused leave
- * the largest size of x in each column, the host is asked, and puts `balance` and a second copying before some later step (launch_screen_again). Where
+ * the largest size of x in each column, the host is asked, and puts `balance` and a second copying before some later step (launch_filter_again). Where
  * the bound would be narrower by less than a tenth nothing happens, and the pause goes on. Tokens are the same whatever c is. */
 #pragma once
 
-#include "backend/cuda/head/screen_bound.cuh"
+#include "backend/cuda/head/argmax_filter_bound.cuh"
 
 namespace screen {
 
@@ -30,7 +30,7 @@ constexpr float LEAST_SIZE = 1.0f / 1024;  // of a column, as a part of the mean
 constexpr float LEAST_SCALE = 1.0f / 4096; // the largest is 1, so that nothing in W becomes infinite
 constexpr float REMEMBERED = 0.5f;         // of what was seen before
 
-/* Behind the rows in dscreen.copy. */
+/* Behind the rows in dfilter.copy. */
 struct columns {
     float *scale;           // of W
     __nv_bfloat16 *inverse; // of x: 1 / scale, which float32 has but for 2^-24
@@ -85,7 +85,7 @@ struct host_words {
 };
 
 /* One step less is not to be screened; when enough of them were watched the host is asked for better scales. */
-__device__ inline void count_pause(dscreen_state *state, const host_words &host) {
+__device__ inline void count_pause(dfilter_state *state, const host_words &host) {
     if (--state->paused == PAUSE - WATCHED && host.asked)
         *host.asked = 1;
     if (host.counts)
@@ -136,7 +136,7 @@ struct balance_of {
 };
 
 /* One block: scale of what is known of W and x, if that is worth a copy; then steps are tried again. */
-static __global__ void __launch_bounds__(BALANCE_THREADS) balance(columns c, int n, dscreen_state *state) {
+static __global__ void __launch_bounds__(BALANCE_THREADS) balance(columns c, int n, dfilter_state *state) {
     __shared__ float shared[32];
     float sum_w = 0, sum_x = 0, most = 0;
     for (int k = threadIdx.x; k < n; k += BALANCE_THREADS)

@@ -1,5 +1,5 @@
-/* head_ring.cuh - what head.cu and screen.cu's product have in common: both multiply all rows of a large W by few tokens, W as the first operand
- * (m64nN), and differ in what W holds and in the end of a tile. head.cu says what tiles, blocks and clusters are.
+/* lm_head_ring.cuh - what lm_head.cu and argmax_filter.cu's product have in common: both multiply all rows of a large W by few tokens, W as the first operand
+ * (m64nN), and differ in what W holds and in the end of a tile. lm_head.cu says what tiles, blocks and clusters are.
  *
  *     ring    n_stages of [octets of rows of W][8 rows][128 bytes], then as many of [N tokens][128 bytes]
  *

@@ -1,4 +1,4 @@
-/* screen_bound.cuh - what screening knows of w.x from bytes: rounding, and the bound of what rounding does. screen.cu has the theorem. */
+/* argmax_filter_bound.cuh - what screening knows of w.x from bytes: rounding, and the bound of what rounding does. argmax_filter.cu has the theorem. */
 #pragma once
 
 #include "backend/cuda/ptx/device.cuh"
@@ -53,7 +53,7 @@ struct squares {
 
 __device__ inline row row_of(float step, squares s) { return row{step, step * s.values * UPWARDS}; }
 
-/* e_ij of screen.cu in units of t_j: lambda ((s^2 |p|^2 + |w|^2) / m + m) / 2 + part |w| |x|. With m = s times a number M of the token's, the first is
+/* e_ij of argmax_filter.cu in units of t_j: lambda ((s^2 |p|^2 + |w|^2) / m + m) / 2 + part |w| |x|. With m = s times a number M of the token's, the first is
  * lambda (s (|p|^2 / M + M) + (|w|^2 / s) / M) / 2, and since |w| <= (|w|^2 / (s M) + s M) / 2 all of it is s and |w|^2 / s times what is the token's.
  * M^2 is |x|^2 and `typical`, a usual |w|^2 / s^2, before rounding: where |w| / s is twice that, or half, the bound is a tenth wider than it could be, or
  * less. */

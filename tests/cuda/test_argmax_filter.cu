@@ -1,17 +1,17 @@
-/* test_screen.cu - screening (src/backend/cuda/head/screen.cu) against head.cu and SAMPLE, and its bound against double precision.
+/* test_argmax_filter.cu - screening (src/backend/cuda/head/argmax_filter.cu) against lm_head.cu and SAMPLE, and its bound against double precision.
  *
- *     test_screen [SEED|- [N [small]]]     N random cases; small: without the large ones. Without SEED $GYRE_TEST_SEED or the clock.
+ *     test_argmax_filter [SEED|- [N [small]]]     N random cases; small: without the large ones. Without SEED $GYRE_TEST_SEED or the clock.
  *
  * Of random heads of several kinds and steps of 1 to 512 rows:
- *     the tokens of head.cu and SAMPLE, and their flags, from poisoned scratch, twice, and each row by itself
+ *     the tokens of lm_head.cu and SAMPLE, and their flags, from poisoned scratch, twice, and each row by itself
  *     where a step is left, what is learned from it: outlying channels of x are no reason to leave steps for ever
  *     what product ends with: of each token the best lower bound of all, and on its list all rows that reach it
  *     the largest logit in double precision, but for what float32 sums may be off
  *     |w.x - (what bytes say)| / bound of all pairs of a row of W and a token: never above 1, and as large as the rounding makes it, so that a bound that
  *     is too narrow or too wide shows: errors are sums of thousands of independent terms of a known variance, so normal
- *     logits of single rows, bit for bit those of head.cu
+ *     logits of single rows, bit for bit those of lm_head.cu
  * The copy lies by flips and sides that are drawn, all of one side too, or are not known. */
-#include "backend/cuda/head/screen.cu"
+#include "backend/cuda/head/argmax_filter.cu"
 
 #include "products.cuh"
 
@@ -149,7 +149,7 @@ static __global__ void before_caps(screen::scratch s, float cap, float *best) {
     best[threadIdx.x] = screen::before_cap(best[threadIdx.x], s.tokens[threadIdx.x].step, cap);
 }
 
-/* Logits of rows of W, a block's, against those of head.cu. */
+/* Logits of rows of W, a block's, against those of lm_head.cu. */
 template <bool BF16> static __global__ void compare_bits(screen::ending e, int out, const float *logits, unsigned long long *differ) {
     extern __shared__ __align__(128) unsigned char ring[];
     __shared__ screen::ring_barriers barriers;
@@ -189,14 +189,14 @@ static struct {
     dsampled *sampled;
     int32_t *row_token, *step_counts;
     dplaces *places;
-    dscreen_state *state;
+    dfilter_state *state;
     int32_t *asked;
 } d;
 
 struct results {
     std::vector<dsampled> sampled;
     std::vector<int32_t> token;
-    dscreen_state state;
+    dfilter_state state;
 };
 
 static launch step_of(int n_launched, int n_rows, bool plain) {
@@ -236,14 +236,14 @@ struct problem {
     const uint32_t *flips;
     dweight w() const { return {d.w, out, in, e, nullptr}; }
     dmat x(int row = 0) const { return {static_cast<char *>(d.x) + row * x_stride * 2, x_stride, in, e}; }
-    dscreen screen() const { return {w(), cap, budget, d.copy, d.scratch, d.state, d.asked, nullptr, sides, flips}; }
+    dfilter screen() const { return {w(), cap, budget, d.copy, d.scratch, d.state, d.asked, nullptr, sides, flips}; }
 };
 
 /* Head and SAMPLE; with done, where that is 0. */
 static void put_head(const launch &l, const problem &p, int first, bool plain, const int32_t *done) {
-    dhead h = {p.w(), nullptr, p.cap};
+    dlm_head h = {p.w(), nullptr, p.cap};
     dmat logits = {d.logits, p.out, p.out, ELEMENT_F32};
-    MUST(launch_head(&l, l.n_rows, &h, p.x(first), logits, d.bests, done));
+    MUST(launch_lm_head(&l, l.n_rows, &h, p.x(first), logits, d.bests, done));
     launch_sample(&l, logits, plain ? dbests{d.bests, head_parts(&h, l.n_rows), done} : dbests{});
 }
 static results by_head(const problem &p, bool plain) {
@@ -254,11 +254,11 @@ static results by_head(const problem &p, bool plain) {
 /* As a step has it. Poison comes before the rows of the plan, and nothing is kept of steps before but what `keeps` says. */
 static results by_screen(const problem &p, int first, int n_launched, int n, bool plain = true, bool keeps = false) {
     launch l = step_of(n_launched, n, plain);
-    dscreen s = p.screen();
-    MUST(cudaMemsetAsync(d.scratch, 0xff, screen_scratch_bytes(p.w(), n_launched), stream));
+    dfilter s = p.screen();
+    MUST(cudaMemsetAsync(d.scratch, 0xff, filter_scratch_bytes(p.w(), n_launched), stream));
     if (!keeps)
         MUST(cudaMemsetAsync(d.state, 0, sizeof *d.state, stream));
-    MUST(launch_screen(&l, n_launched, &s, p.x(first)));
+    MUST(launch_filter(&l, n_launched, &s, p.x(first)));
     put_head(l, p, first, true, &d.state->is_done);
     return collect();
 }
@@ -293,7 +293,7 @@ static bool check_tokens(const problem &p, const results &got, const results &he
         bool finite = !(head.sampled[r].flags & SAMPLED_NOT_FINITE);
         flags += s.flags != head.sampled[r].flags || s.token != s.argmax || got.token[r] != s.token;
         other +=
-            s.token != plain.sampled[r].token || (finite && s.token != head.sampled[r].token); // of what is not finite head.cu's parts tell
+            s.token != plain.sampled[r].token || (finite && s.token != head.sampled[r].token); // of what is not finite lm_head.cu's parts tell
         if (r < SOME && finite) {
             const double *of_row = logits.data() + (int64_t)r * p.out;
             double most = *std::max_element(of_row, of_row + p.out), size = 0;
@@ -305,7 +305,7 @@ static bool check_tokens(const problem &p, const results &got, const results &he
     bool fine = say(!stray, "STRAY", stray);
     fine &= say(!flags, "FLAGS", flags);
     fine &= say(!wrong, "NOT THE LARGEST", wrong);
-    return say(!other, "OTHER TOKENS THAN head.cu", other) && fine;
+    return say(!other, "OTHER TOKENS THAN lm_head.cu", other) && fine;
 }
 
 static bool check_rows_alone(const problem &p, const results &got, uint64_t seed) {
@@ -320,7 +320,7 @@ static bool check_rows_alone(const problem &p, const results &got, uint64_t seed
 
 /* Steps with rows that are not plain are left to others, as are those that are paused; so are all where they were left too often. */
 static bool check_pauses(const problem &p, const results &got) {
-    dscreen_state paused = {1, 2};
+    dfilter_state paused = {1, 2};
     results mixed = by_screen(p, 0, p.n_launched, p.n, false);
     bool fine = say(!mixed.state.is_done && !mixed.state.n_done && !mixed.state.n_left, "SCREENED ROWS THAT ARE NOT PLAIN");
     MUST(cudaMemcpy(d.state, &paused, sizeof paused, cudaMemcpyHostToDevice));
@@ -338,7 +338,7 @@ static bool check_pauses(const problem &p, const results &got) {
 
 static bool check_bounds(const problem &p) {
     int n = std::min(p.n, (int)SOME);
-    dscreen s = p.screen();
+    dfilter s = p.screen();
     screen::placing at = {static_cast<char *>(d.scratch), 0};
     screen::scratch scratch = screen::scratch_at(at, p.in, p.n_launched);
     MUST(cudaMemset(d.c, 0, sizeof *d.c));
@@ -361,7 +361,7 @@ static bool check_bounds(const problem &p) {
 /* What product left of a step without rows that are not finite, and whether as many rows of the head reach some token's best as may be too many for a list,
  * which is some times as long where that best is found late. */
 static bool check_lists(const problem &p, bool *may_be_left) {
-    dscreen head = p.screen();
+    dfilter head = p.screen();
     screen::placing at = {static_cast<char *>(d.scratch), 0};
     screen::scratch s = screen::scratch_at(at, p.in, p.n_launched);
     dim3 grid((p.out + 7) / 8, p.n), block(32, 8);
@@ -394,7 +394,7 @@ static bool check_lists(const problem &p, bool *may_be_left) {
 
 /* Steps that are left have their columns watched and ask for a copy with better scales, once a pause; with that they are screened. */
 static bool check_learning(const problem &p, const results &got) {
-    dscreen s = p.screen();
+    dfilter s = p.screen();
     unsigned long long other = 0;
     bool asked = false, may_be_left = false;
     results r;
@@ -406,7 +406,7 @@ static bool check_learning(const problem &p, const results &got) {
     }
     bool fine = say(asked == (r.state.n_left == screen::TOO_OFTEN), "ASKED WITHOUT A REASON, OR NOT");
     if (asked) {
-        launch_screen_again(stream, &s);
+        launch_filter_again(stream, &s);
         r = by_screen(p, 0, p.n_launched, p.n, true, true);
         printf(", learned: %s", r.state.n_done ? "done" : r.state.n_again ? "left" : "not worth a copy");
         fine &= say(r.state.n_again == 0 || (r.state.n_done + r.state.n_left == screen::TOO_OFTEN + 1), "NOT TRIED AGAIN");
@@ -453,16 +453,16 @@ static void check(int out, int in, int n, int n_launched, int what, element e, f
     MUST(cudaStreamSynchronize(stream));
     if (spoilt)
         spoil(p, seed);
-    dhead h = {p.w(), nullptr, cap};
-    if (!screen_takes(&h, p.x(), n_launched) || screen_copy_bytes(p.w()) > MOST_W + (8 << 20)) {
+    dlm_head h = {p.w(), nullptr, cap};
+    if (!filter_takes(&h, p.x(), n_launched) || filter_copy_bytes(p.w()) > MOST_W + (8 << 20)) {
         printf(": REFUSED\n");
         n_bad++;
         return;
     }
-    MUST(cudaMemset(d.copy, 0x80, screen_copy_bytes(p.w())));
+    MUST(cudaMemset(d.copy, 0x80, filter_copy_bytes(p.w())));
     MUST(cudaMemset(d.counts, 0, 8));
-    dscreen s = p.screen();
-    launch_screen_copy(stream, &s, d.counts);
+    dfilter s = p.screen();
+    launch_filter_copy(stream, &s, d.counts);
     unsigned long long not_finite;
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(&not_finite, d.counts, 8, cudaMemcpyDeviceToHost));
@@ -505,7 +505,7 @@ static void open_memory() {
     MUST(cudaMalloc(&d.copy, MOST_W + (8 << 20)));
     MUST(cudaMalloc(&d.x, MAX_ROWS * (MAX_IN + 16) * 2));
     dweight most = {nullptr, MAX_OUT, MAX_IN, ELEMENT_F16, nullptr};
-    MUST(cudaMalloc(&d.scratch, screen_scratch_bytes(most, MAX_ROWS)));
+    MUST(cudaMalloc(&d.scratch, filter_scratch_bytes(most, MAX_ROWS)));
     MUST(cudaMalloc(&d.logits, MAX_ROWS * MAX_OUT * 4));
     MUST(cudaMalloc(&d.exact, SOME * MAX_OUT * 8));
     MUST(cudaMalloc(&d.c, sizeof *d.c));

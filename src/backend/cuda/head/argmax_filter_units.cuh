@@ -1,4 +1,4 @@
-/* screen_units.cuh - of screen.cu: where the head's copy lies, so that multiprocessors read what is on their side of the L2 (sides.h), and which of them reads
+/* argmax_filter_units.cuh - of argmax_filter.cu: where the head's copy lies, so that multiprocessors read what is on their side of the L2 (sides.h), and which of them reads
  * what of it.
  *
  *     unit    64 rows of W, a warpgroup's of a tile. A piece of it, 128 bytes of each row, is one copy of 8 KB
@@ -11,7 +11,7 @@
  * Flips and sides tell only what is near. What a block reads is right whatever they are; where they are not known, a unit's groups are on either side by turns. */
 #pragma once
 
-#include "backend/cuda/head/head_ring.cuh"
+#include "backend/cuda/head/lm_head_ring.cuh"
 #include "backend/cuda/device/near.h"
 
 namespace screen {
