@@ -71,12 +71,12 @@ tests() {
         echo "layer_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=2/4 $there/test_ops_layer"
     done
     for path in gated split_k; do
-        echo "rows_near_$path GYRE_NEAR=force GYRE_LINEAR=$path GYRE_TEST_PART=2/6 $there/test_ops_rows"
-        echo "layer_near_$path GYRE_NEAR=force GYRE_LINEAR=$path GYRE_TEST_PART=3/4 $there/test_ops_layer"
+        echo "rows_near_$path GYRE_L2_COPIES=force GYRE_LINEAR=$path GYRE_TEST_PART=2/6 $there/test_ops_rows"
+        echo "layer_near_$path GYRE_L2_COPIES=force GYRE_LINEAR=$path GYRE_TEST_PART=3/4 $there/test_ops_layer"
     done
-    echo "layer_near GYRE_NEAR=force GYRE_TEST_PART=4/4 $there/test_ops_layer"
-    echo "device_near GYRE_NEAR=force GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
-    echo "parity_near $fp8 GYRE_NEAR=force GYRE_TEST_PART=1/4 $there/test_parity"
+    echo "layer_near GYRE_L2_COPIES=force GYRE_TEST_PART=4/4 $there/test_ops_layer"
+    echo "device_near GYRE_L2_COPIES=force GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
+    echo "parity_near $fp8 GYRE_L2_COPIES=force GYRE_TEST_PART=1/4 $there/test_parity"
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
     for n in 1 64; do echo "head_screened_$n GYRE_ARGMAX_FILTER=$n $there/test_ops_head"; done
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
@@ -122,8 +122,8 @@ samples() {
     echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
     echo "racecheck_rows_by_gemv $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=gemv GYRE_TEST_ONLY="*e4m3*")"
     for path in split_k gated; do
-        echo "memcheck_near_$path $(sample_of memcheck ops_rows:40 GYRE_NEAR=force GYRE_LINEAR=$path)"
-        echo "racecheck_near_$path $(sample_of racecheck ops_rows:40 "$race" GYRE_NEAR=force GYRE_LINEAR=$path GYRE_TEST_ONLY="*e4m3*")"
+        echo "memcheck_near_$path $(sample_of memcheck ops_rows:40 GYRE_L2_COPIES=force GYRE_LINEAR=$path)"
+        echo "racecheck_near_$path $(sample_of racecheck ops_rows:40 "$race" GYRE_L2_COPIES=force GYRE_LINEAR=$path GYRE_TEST_ONLY="*e4m3*")"
     done
     for path in split_k prefill gated small_m; do
         for tool in memcheck initcheck synccheck; do echo "${tool}_$path GYRE_TEST_BRIEF=1 $(under $tool $there/test_gemm_fp8_$path)"; done

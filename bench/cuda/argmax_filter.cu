@@ -18,7 +18,7 @@ static struct {
     dmat x_of;
     dfilter_state *state;
     int32_t *asked;
-    dsides sides;
+    dl2_sides sides;
     std::vector<uint32_t> flips;
 } d;
 enum { OUT = 152064, IN = 3584 };
@@ -47,9 +47,9 @@ static void find_sides() {
     int n_pages = (int)((filter_pages_bytes(d.weight) + SIDES_PAGE - 1) / SIDES_PAGE);
     dside_pages found = {};
     d.copy = (char *)d.copy + (-(uintptr_t)d.copy & (SIDES_PAGE - 1));
-    if (getenv("GYRE_NEAR") && !strcmp(getenv("GYRE_NEAR"), "0"))
+    if (getenv("GYRE_L2_COPIES") && !strcmp(getenv("GYRE_L2_COPIES"), "0"))
         return;
-    TRY(sides_find(stream, &d.sides));
+    TRY(l2_sides_find(stream, &d.sides));
     d.flips.resize(n_pages / 32 + 1);
     if (!d.sides.none)
         TRY(sides_of_pages(stream, &d.sides, d.copy, n_pages, d.flips.data(), &found));
@@ -95,8 +95,8 @@ static void open_all(float common, float times) {
 }
 
 static dfilter the_screen() {
-    bool near = !d.flips.empty();
-    return {d.weight, 0, 0, d.copy, d.scratch, d.state, d.asked, nullptr, near ? &d.sides : nullptr, d.flips.data()};
+    bool l2_copy = !d.flips.empty();
+    return {d.weight, 0, 0, d.copy, d.scratch, d.state, d.asked, nullptr, l2_copy ? &d.sides : nullptr, d.flips.data()};
 }
 
 static bool put_head(int n, const int32_t *done = nullptr) {

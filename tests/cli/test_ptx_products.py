@@ -12,7 +12,7 @@ class Machine(unittest.TestCase):
 
 class Kernels(unittest.TestCase):
     test_weights_as_they_are_placed = alone("test_place")
-    test_sides_of_the_cache = alone("test_sides")
+    test_sides_of_the_cache = alone("test_l2_topology")
     test_quantise = alone("test_quantise")
     test_gemm_fp8_small_m = alone("test_gemm_fp8_small_m")
     test_gemm_fp8_gated = alone("test_gemm_fp8_gated")

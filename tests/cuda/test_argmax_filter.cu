@@ -232,7 +232,7 @@ struct problem {
     float cap;
     int64_t x_stride;
     int budget;
-    const dsides *sides; // any
+    const dl2_sides *sides; // any
     const uint32_t *flips;
     dweight w() const { return {d.w, out, in, e, nullptr}; }
     dmat x(int row = 0) const { return {static_cast<char *>(d.x) + row * x_stride * 2, x_stride, in, e}; }
@@ -436,7 +436,7 @@ static bool check_bits(const problem &p) {
 
 static void check(int out, int in, int n, int n_launched, int what, element e, float cap, uint64_t seed, bool spoilt) {
     uint32_t flips[screen::MOST_PAGES / 32];
-    dsides sides = {};
+    dl2_sides sides = {};
     for (int i = 0; i < screen::MOST_PAGES / 32; i++)
         flips[i] = (uint32_t)hash(seed + 1000 + i);
     sides.hash = (uint32_t)hash(seed + 3000);

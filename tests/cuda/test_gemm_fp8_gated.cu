@@ -1,8 +1,8 @@
 /* test_gemm_fp8_gated.cu - LINEAR of many rows from e4m3 values with GATED_ACT (src/backend/cuda/linear/gemm_fp8_gated.cu) against double precision: random shapes and
- * numbers of tokens, biases, cuts of every kind; from rows of W, and from near copies (near.h) while rows are NaN. */
+ * numbers of tokens, biases, cuts of every kind; from rows of W, and from near copies (l2_copy.h) while rows are NaN. */
 #include "backend/cuda/linear/gemm_fp8_gated.cu"
 
-#include "near_cases.cuh"
+#include "l2_copy_cases.cuh"
 #include "product_cases.cuh"
 
 static const char *const SHARED[] = {"nothing shared", "W shared", "tokens shared"};
@@ -11,14 +11,14 @@ static void check(const problem &p, const gated_cut *cut, uint64_t seed) {
     fill_operands(p, seed, 16, of_ones(p), {0.5f, 1.5f});
     dgated a = {w_of(p), p.bias ? d.bias : nullptr, p.act};
     gated_cut c = cut ? *cut : gated_cut_of(&a, p.n);
-    dnear near;
-    if (hash(seed) % 2 && near_of(stream, a.w, {c.octets * 16, 2}, seed, &near)) {
-        a.near = &near;
+    dl2_copy l2_copy;
+    if (hash(seed) % 2 && l2_copy_of(stream, a.w, {c.octets * 16, 2}, seed, &l2_copy)) {
+        a.l2_copy = &l2_copy;
         a.w.at = nan_bytes((size_t)p.out * p.in);
     }
     begin(p);
     printf("%d octets, %d parts, %s, %d blocks, %d stages%s: ", c.octets, c.parts, SHARED[c.shared], c.n_blocks, c.n_stages,
-           a.near ? ", near" : "");
+           a.l2_copy ? ", near" : "");
     if (!gated_takes(&a, x_of(p), y_of(p), p.n) || !gated_takes_cut(&a, p.n, &c)) {
         refuse();
         return;

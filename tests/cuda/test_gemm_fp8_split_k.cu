@@ -2,18 +2,18 @@
  * of rows, from rows of W and from near copies; and when the node behind starts. */
 #include "backend/cuda/linear/gemm_fp8_split_k.cu"
 
-#include "near_cases.cuh"
+#include "l2_copy_cases.cuh"
 #include "rest_cases.cuh"
 
 /* Copies of W as it is then, for one case in two. */
 struct near_copies {
-    dnear copy;
-    const dnear *at[NEAR_SHAPES] = {};
+    dl2_copy copy;
+    const dl2_copy *at[L2_COPY_SHAPES] = {};
     bool is_asked = false;
     void ask(const problem &p, int cut, uint64_t seed) {
         is_asked = true;
-        if (hash(seed) % 2 && near_of(stream, w_of(p), {split_k_cut_at(cut).rows, 1}, seed, &copy))
-            at[hash(seed) / 2 % NEAR_SHAPES] = &copy;
+        if (hash(seed) % 2 && l2_copy_of(stream, w_of(p), {split_k_cut_at(cut).rows, 1}, seed, &copy))
+            at[hash(seed) / 2 % L2_COPY_SHAPES] = &copy;
     }
 };
 
@@ -28,14 +28,14 @@ static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = f
         refuse();
         return;
     }
-    near_copies near;
-    near.ask(p, cut, seed);
+    near_copies l2_copy;
+    l2_copy.ask(p, cut, seed);
     dweight w = w_of(p);
-    if (near_for(near.at, &INSTANCES[cut], n)) {
+    if (l2_copy_for(l2_copy.at, &INSTANCES[cut], n)) {
         printf("near, ");
         w.at = nan_bytes((size_t)p.out * p.in);
     }
-    run(p, [&](dmat y, dmat) { return launch_gemm_split_k_cut(stream, n, w, near.at, x_of(p), y, nullptr, cut); });
+    run(p, [&](dmat y, dmat) { return launch_gemm_split_k_cut(stream, n, w, l2_copy.at, x_of(p), y, nullptr, cut); });
     judge(p, {c.split, true}, RAW_SUMS);
 }
 
@@ -45,11 +45,11 @@ static void check_settling(int out, int in, int n, int cut, uint64_t seed) {
     split_k_cut c = split_k_cut_at(cut);
     begin(p);
     printf("tiles of %d, terms in %d parts, ", c.rows, c.split);
-    near_copies near;
+    near_copies l2_copy;
     check_rest(p, seed, [&](dmat x, dmat y, const drest *rest) {
-        if (rest && !near.is_asked)
-            near.ask(p, cut, seed);
-        return launch_gemm_split_k_cut(stream, n, w_of(p), near.at, x, y, rest, cut);
+        if (rest && !l2_copy.is_asked)
+            l2_copy.ask(p, cut, seed);
+        return launch_gemm_split_k_cut(stream, n, w_of(p), l2_copy.at, x, y, rest, cut);
     });
 }
 

@@ -114,11 +114,11 @@ static row_seen look_at(const double *is, const uint8_t *q, double scale, int64_
     return s;
 }
 
-static bool near(double a, double b, double off, double least) { return fabs(a - b) <= off * fmax(fabs(a), fabs(b)) + least; }
+static bool l2_copy(double a, double b, double off, double least) { return fabs(a - b) <= off * fmax(fabs(a), fabs(b)) + least; }
 
 static bool is_counted(const dplaced &got, const row_seen &all) {
     return got.n_beyond == 0 && got.n_lost == (unsigned long long)all.lost && got.n_present == (unsigned long long)all.present &&
-           near(got.squared, all.squared, 1e-4, 0) && near(got.squared_error, all.squared_error, 1e-3, 1e-12 * all.squared);
+           l2_copy(got.squared, all.squared, 1e-4, 0) && l2_copy(got.squared_error, all.squared_error, 1e-3, 1e-12 * all.squared);
 }
 
 /* Whether all is as it should be; *largest: of the norms, in shares of what is promised. */

@@ -139,7 +139,7 @@ static enum status cuda_open(const struct backend_options *options, struct backe
         return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s", options->quantization);
     TRY(paths_check(err));
     TRY(filter_check(err));
-    TRY(near_check(err));
+    TRY(l2_copy_check(err));
     struct backend *b = xcalloc(1, sizeof *b);
     b->settles = settle_alone(b);
     b->eager = options->eager;
@@ -535,13 +535,13 @@ static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
                  (long long)(b->filter.n_bytes >> 20));
     else if (b->filter.not_finite)
         snprintf(out, n, "greedy steps read all of the head: it holds what is not finite");
-    else if (b->near.n_left_out > 0)
+    else if (b->l2_copy.n_left_out > 0)
         snprintf(
             out, n,
             "large steps read %d weights from both sides of the L2: copies for either side are a large part of what the weights leave free",
-            b->near.n_left_out);
-    else if (b->near.none)
-        snprintf(out, n, "large steps read weights from both sides of the L2, which are not known: %s", b->near.none);
+            b->l2_copy.n_left_out);
+    else if (b->l2_copy.none)
+        snprintf(out, n, "large steps read weights from both sides of the L2, which are not known: %s", b->l2_copy.none);
     else
         return false;
     return true;

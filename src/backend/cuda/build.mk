@@ -54,8 +54,8 @@ build/cuda/tests/%.o: tests/cuda/%.c
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
 # Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
 GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
-KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place sides quantise argmax_filter)
-$(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): $(call cu_source,near)
+KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place l2_topology quantise argmax_filter)
+$(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): $(call cu_source,l2_copy)
 build/cuda/test_argmax_filter: $(call cu_objects,lm_head sample)
 $(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu
 	@mkdir -p $(@D)
@@ -66,9 +66,9 @@ $(GEMM_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
 
 # Programs that time kernels alone; bench/cuda says how.
 CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m library lm_head sample argmax_filter attention nodes linear)
-build/cuda/bench_gemm_fp8_gated: $(call cu_source,near)
+build/cuda/bench_gemm_fp8_gated: $(call cu_source,l2_copy)
 build/cuda/bench_linear: $(call cu_objects,gemv)
-build/cuda/bench_argmax_filter: $(call cu_objects,lm_head sample sides)
+build/cuda/bench_argmax_filter: $(call cu_objects,lm_head sample l2_topology)
 build/cuda/bench_gemm_fp8_small_m: $(call cu_objects,norm quantise)
 build/cuda/bench_nodes: $(call cu_objects,elementwise quantise)
 build/cuda/bench_attention: $(call cu_objects,attention attention_parts attention_decode attention_decode_bytes attention_decode_warps \
@@ -122,7 +122,7 @@ build/ptx/%.o: tests/ptx/%.c
 build/ptx/libmachine.a: $(patsubst tests/ptx/%.c,build/ptx/%.o,$(filter-out tests/ptx/test_%,$(wildcard tests/ptx/*.c)))
 build/ptx/libbackend.a: $(PTX_OBJ)
 ptx_objects = $(patsubst build/cuda/%,build/ptx/%,$(call cu_objects,$(1)))
-$(patsubst build/cuda/%,build/ptx/%,$(GEMM_TESTS)): $(call ptx_objects,near)
+$(patsubst build/cuda/%,build/ptx/%,$(GEMM_TESTS)): $(call ptx_objects,l2_copy)
 build/ptx/test_argmax_filter: $(call ptx_objects,lm_head sample)
 $(PTX_KERNEL_TESTS): build/ptx/test_%: build/ptx/test_%.cu.o build/ptx/libmachine.a
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.cu.o,$^) build/ptx/libmachine.a -lstdc++ -lpthread -lm

@@ -18,7 +18,7 @@
  *     fuse.c      which LINEARs stream their weight, and which neighbours are one node
  *     lm_head.c      the LINEAR that makes logits, whose largest SAMPLE may take from it
  *     argmax_filter.c    greedy steps that leave most of it out
- *     near.c      weights once more on either side of the L2, so that all is near who reads it (sides.h, near.h)
+ *     l2_copy.c      weights once more on either side of the L2, so that all is near who reads it (l2_topology.h, l2_copy.h)
  *     attention.c which kernel an ATTENTION runs on, and what it works on
  *     plan.c      the plan's way to the device
  *     step.c      a step: launches or a graph, and its results
@@ -36,7 +36,7 @@
 #pragma once
 
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/device/near.h"
+#include "backend/cuda/device/l2_copy.h"
 #include "core/backend.h"
 
 #include "backend/cuda/device/virtual.h"
@@ -50,7 +50,7 @@ struct placed {
     bool is_multiplied;                    // or added: more than EMBED reads it
     struct dweight matrix;                 // of matrices; at NULL: the weight is read whole
     struct dweight floats;                 // of vectors and convolutions
-    const struct dnear *near[NEAR_SHAPES]; // the matrix once more, near.c; NULL: it is not
+    const struct dl2_copy *l2_copy[L2_COPY_SHAPES]; // the matrix once more, l2_copy.c; NULL: it is not
 };
 
 /* The memory of a cache group, see cache.c. */
@@ -91,21 +91,21 @@ struct backend {
     int64_t weight_bytes;
     struct {
         const struct weight *head; // that has a copy in 8 bits, among the weights; NULL: none
-        void *copy;                // whole pages of sides.h
+        void *copy;                // whole pages of l2_topology.h
         int64_t n_bytes;           // that it takes, or would
         bool left_out;             // there is not room enough for it
         bool not_finite;           // the head holds such elements, and its copy is of no use
-        uint32_t *flips;           // of the copy's pages (sides.h); NULL: sides are not known
+        uint32_t *flips;           // of the copy's pages (l2_topology.h); NULL: sides are not known
     } filter;
     struct {
         bool looked; // for sides
-        struct dsides sides;
-        struct near *all; // near.c
+        struct dl2_sides sides;
+        struct l2_copy *all; // l2_copy.c
         void *at;         // of n_pages, among the weights
         int64_t n_bytes;
         int n_pages, n_left_out; // n_left_out: weights for which there is not room enough
         const char *none;        // why the device's sides are not known
-    } near;
+    } l2_copy;
     struct dcounts *counts; // pinned
     int64_t n_screened;     // steps of greedy rows alone, of a screened head
     int64_t n_lists_left;   // steps whose lists had no room on the device
@@ -441,14 +441,14 @@ const int32_t *filter_done(const struct executable *exe, int n_rows); // what sa
 enum status filter_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
 enum status filter_again(const struct executable *exe, struct error *err); // before a step: the copy anew, if steps have asked for it
 
-/* ---- near.c ---- */
-enum status near_check(struct error *err); // whether GYRE_NEAR, if it is set, is 0 or force
+/* ---- l2_copy.c ---- */
+enum status l2_copy_check(struct error *err); // whether GYRE_L2_COPIES, if it is set, is 0 or force
 /* Bytes for all copies, once all weights have been counted; 0: there are none. */
-enum status near_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err);
-enum status near_copy(struct backend *b, struct error *err); // once they are there
-bool near_wanted(void);
-enum status near_sides(struct backend *b, struct error *err); // finds b->near.sides, once
-void near_release(struct backend *b);
+enum status l2_copy_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err);
+enum status l2_copy_make(struct backend *b, struct error *err); // once they are there
+bool l2_copy_wanted(void);
+enum status l2_copy_sides(struct backend *b, struct error *err); // finds b->l2_copy.sides, once
+void l2_copy_release(struct backend *b);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);

@@ -325,13 +325,13 @@ cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struc
 
 /* ---- gemm_fp8_gated.cu: LINEAR of many rows, e4m3 by e4m3 on the tensor core, with GATED_ACT behind it ---- */
 enum { GATED_MAX_ROWS = 512 }; // of more by gemm_fp8_prefill.cu
-struct dnear;                 // near.h
+struct dl2_copy;                 // l2_copy.h
 struct dgated {
     struct dweight w;         // e4m3: gates, then what they let through
     const float *bias;        // [w.out]; NULL: none
     int act;                  // core/ops.h activation: ACT_SILU or ACT_GELU_TANH
     struct dmat twin;         // of y: written too, by its static_scale; at NULL: none
-    const struct dnear *near; // w once more, in halves; NULL: it is not. Read where the cut's tiles are its
+    const struct dl2_copy *l2_copy; // w once more, in halves; NULL: it is not. Read where the cut's tiles are its
 };
 /* Whether it can compute y = act(gate) * up, y.width = w.out / 2: x e4m3 with a scale a row; w.in a multiple of 16, above 128, up to HALF_SUMS_IN,
  * y.width of 8, w, x and y and their rows at multiples of 16 bytes; y of 16 bits. y may have most. */
@@ -360,9 +360,9 @@ cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct 
 /* Whether it can compute y = x W^T: x e4m3; w.in a multiple of 16 up to HALF_SUMS_IN, w.out of 8, w, x and y and their rows at multiples of
  * 16 bytes; y of half precision, as its sums are. Scales are not looked at. */
 bool split_k_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
-/* near: [NEAR_SHAPES] copies of w (near.h), of which one is read in place of w whose tiles the step has; NULL, or NULL for one: not there. rest: of x; NULL: none.
+/* near: [L2_COPY_SHAPES] copies of w (l2_copy.h), of which one is read in place of w whose tiles the step has; NULL, or NULL for one: not there. rest: of x; NULL: none.
  * The node behind it starts when all before it have ended, and so may read before it waits what those left. */
-cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
                                  struct dmat y, const struct drest *rest);
 /* Whether rest.value may be given. */
 bool split_k_settles(struct dweight w, int n_rows);
@@ -377,9 +377,9 @@ struct split_k_cut {
 struct split_k_cut split_k_cut_at(int i);
 /* One with which all blocks are at work at once, on most multiprocessors; negative: none, and the library is better. */
 int split_k_cut_of(struct dweight w, int n_rows);
-/* How many rows the tiles of w's near copy i < NEAR_SHAPES are to have: those that steps of 128 rows read, of 256; 0: none, or the same. */
-int split_k_near_rows(struct dweight w, int i);
-cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+/* How many rows the tiles of w's near copy i < L2_COPY_SHAPES are to have: those that steps of 128 rows read, of 256; 0: none, or the same. */
+int split_k_l2_copy_rows(struct dweight w, int i);
+cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
                                      struct dmat y, const struct drest *rest, int cut);
 
 /* ---- gemm_fp8_prefill.cu: products of hundreds and thousands of rows, summed in half precision ---- */
@@ -464,17 +464,17 @@ struct dfilter_state {
     uint32_t n_again;        // copies that launch_filter_again has made
     uint32_t claims[2];      // of what is whose, while a step runs (argmax_filter_units.cuh)
 };
-struct dsides;
+struct dl2_sides;
 struct dfilter {
     struct dweight w; // the head, f16 or bf16, without bias
     float cap;        // of SOFTCAP; 0: none
     int budget;       // rows of w that may be looked at for a row of the step; 0: as many as are worth it
-    void *copy;       // filter_copy_bytes, filled by launch_filter_copy; whole pages of sides.h, or nothing in it is near
+    void *copy;       // filter_copy_bytes, filled by launch_filter_copy; whole pages of l2_topology.h, or nothing in it is near
     void *scratch;    // filter_scratch_bytes; nothing in it lives from one step to the next
     struct dfilter_state *state;
     int32_t *asked;         // in pinned memory: becomes 1 when launch_filter_again may help, once a pause; NULL: nobody asks
     struct dcounts *counts; // steps that were left, and that were not tried as steps are paused; NULL: nobody counts
-    const struct dsides *sides; // of the L2 (sides.h); NULL: they are not known
+    const struct dl2_sides *sides; // of the L2 (l2_topology.h); NULL: they are not known
     const uint32_t *flips;      // of the copy's first filter_pages_bytes, on the host
 };
 /* Whether it can: x of w's element, its rows and w's at multiples of 16 bytes; no bias. */

@@ -133,7 +133,7 @@ struct outcomes {
 static void a_path_or_a_number_that_the_environment_misnames_is_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"}, {"GYRE_LINEAR", ""},  {"GYRE_ARGMAX_FILTER", "no"},
-                                           {"GYRE_ARGMAX_FILTER", "-1"},   {"GYRE_NEAR", "yes"}, {"GYRE_NEAR", ""}};
+                                           {"GYRE_ARGMAX_FILTER", "-1"},   {"GYRE_L2_COPIES", "yes"}, {"GYRE_L2_COPIES", ""}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct outcome o;
         struct gyre_options options = options_for("tests/models/llama");
@@ -142,7 +142,7 @@ static void a_path_or_a_number_that_the_environment_misnames_is_refused(void **s
         setenv(cases[i][0], cases[i][1], 1);
         run(&options, false, &o);
         if (was)
-            setenv(cases[i][0], strcmp(cases[i][0], "GYRE_NEAR") ? SCREEN : "force", 1);
+            setenv(cases[i][0], strcmp(cases[i][0], "GYRE_L2_COPIES") ? SCREEN : "force", 1);
         else
             unsetenv(cases[i][0]);
         EXPECT(!o.opened && strstr(o.refused.text, cases[i][0]) && dry_calls() == 0);
@@ -311,9 +311,9 @@ static void a_step_of_a_model_of_7_billion_is_told(void **state) {
     struct gyre_options options = options_for("tests/data/configs/Qwen--Qwen2.5-7B/config.json");
     options.dummy_weights = true, options.quantization = options.kv_cache_dtype = "fp8";
     options.max_batched_tokens = 8192, options.max_seqs = 512;
-    setenv("GYRE_NEAR", "0", 1); // forced copies of all weights have no room
+    setenv("GYRE_L2_COPIES", "0", 1); // forced copies of all weights have no room
     struct gyre *g = open_dry(&options);
-    setenv("GYRE_NEAR", "force", 1);
+    setenv("GYRE_L2_COPIES", "force", 1);
     printf("Qwen2.5-7B: a step of 8,192 tokens and 512 sequences takes %lld MiB\n", (long long)g->exe->step_bytes >> 20);
     EXPECT(g->exe->step_bytes < 1600LL << 20); // less than 2,376 MiB, which scratch alone was
     gyre_close(g);
@@ -414,7 +414,7 @@ static void a_device_that_is_lost_is_told_and_leaves_nothing_behind(void **state
 
 int main(void) {
     setenv("GYRE_ARGMAX_FILTER", SCREEN, 1); // heads of test models are small
-    setenv("GYRE_NEAR", "force", 1);  // their weights too
+    setenv("GYRE_L2_COPIES", "force", 1);  // their weights too
     setenv("HOME", "", 1);            // plans are kept nowhere
     unsetenv("XDG_CACHE_HOME");
     const struct CMUnitTest tests[] = {

@@ -9,7 +9,7 @@
  *
  * The copy is made when the weights are there, of any head of 16 bits without a bias, wherever it came from. It takes half of the head's own
  * memory again: there is none where that is more than a SHARE-th of what the weights leave free, or where the head is so small that reading it
- * is not what a step waits for. Its rows lie on the side of the L2 where they are read (argmax_filter_units.cuh), so it begins with a page; GYRE_NEAR=0 does without that.
+ * is not what a step waits for. Its rows lie on the side of the L2 where they are read (argmax_filter_units.cuh), so it begins with a page; GYRE_L2_COPIES=0 does without that.
  * In the environment GYRE_ARGMAX_FILTER=0 does without it, to measure; GYRE_ARGMAX_FILTER=n makes it of small heads too and lets
  * steps look at no more than n rows of the head a token, for tests. With GYRE_LINEAR, which names the path of every product, there is none. */
 #include "backend/cuda/cuda.h"
@@ -54,13 +54,13 @@ int64_t filter_room(struct backend *b, const struct program *p) {
 static enum status find_sides(struct backend *b, struct dweight w, struct error *err) {
     int n_pages = (int)((filter_pages_bytes(w) + SIDES_PAGE - 1) / SIDES_PAGE);
     struct dside_pages found;
-    if (!near_wanted())
+    if (!l2_copy_wanted())
         return OK;
-    TRY(near_sides(b, err));
-    if (b->near.sides.none)
+    TRY(l2_copy_sides(b, err));
+    if (b->l2_copy.sides.none)
         return OK;
     b->filter.flips = xcalloc((size_t)n_pages / 32 + 1, sizeof *b->filter.flips);
-    DEVICE_TRY(b, err, sides_of_pages(b->stream, &b->near.sides, b->filter.copy, n_pages, b->filter.flips, &found),
+    DEVICE_TRY(b, err, sides_of_pages(b->stream, &b->l2_copy.sides, b->filter.copy, n_pages, b->filter.flips, &found),
                "%s: finding the sides of %d pages", b->filter.head->name, n_pages);
     if (found.none) {
         free(b->filter.flips);
@@ -72,7 +72,7 @@ static enum status find_sides(struct backend *b, struct dweight w, struct error 
 static struct dfilter copy_of(const struct backend *b) {
     return (struct dfilter){.w = weight_on_device(b, b->filter.head)->matrix,
                             .copy = b->filter.copy,
-                            .sides = b->filter.flips ? &b->near.sides : NULL,
+                            .sides = b->filter.flips ? &b->l2_copy.sides : NULL,
                             .flips = b->filter.flips};
 }
 

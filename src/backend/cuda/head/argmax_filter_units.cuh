@@ -1,8 +1,8 @@
-/* argmax_filter_units.cuh - of argmax_filter.cu: where the head's copy lies, so that multiprocessors read what is on their side of the L2 (sides.h), and which of them reads
+/* argmax_filter_units.cuh - of argmax_filter.cu: where the head's copy lies, so that multiprocessors read what is on their side of the L2 (l2_topology.h), and which of them reads
  * what of it.
  *
  *     unit    64 rows of W, a warpgroup's of a tile. A piece of it, 128 bytes of each row, is one copy of 8 KB
- *     group   32 KB, of which four chunks of 4 KB are on either side (near.h). Such a half has two pieces of a unit: row r in chunk r / 16, the first piece in
+ *     group   32 KB, of which four chunks of 4 KB are on either side (l2_copy.h). Such a half has two pieces of a unit: row r in chunk r / 16, the first piece in
  *             that one's first 2 KB
  *     pair    units u and u + n_half have their groups in common: the first half of all units are on side 0, the others on side 1
  *     share   a block's units, next to each other. Blocks claim them, those of side 0 the first that is left, those of side 1 the last: so each
@@ -12,7 +12,7 @@
 #pragma once
 
 #include "backend/cuda/head/lm_head_ring.cuh"
-#include "backend/cuda/device/near.h"
+#include "backend/cuda/device/l2_copy.h"
 
 namespace screen {
 
@@ -21,19 +21,19 @@ enum { UNIT_BYTES = M_ROWS * PIECE_BYTES, CHUNK_ROWS = M_ROWS / 4, MOST_PAGES = 
 struct units {
     char *at;                // whole pages, or nothing is near
     int n, n_half, n_groups; // n_groups: of a pair
-    uint32_t hash;           // of dsides; 0: what is where is not known, and each unit is on both sides, by turns
+    uint32_t hash;           // of dl2_sides; 0: what is where is not known, and each unit is on both sides, by turns
     uint32_t flips[MOST_PAGES / 32], sm_sides[SIDES_MOST_SMS / 32];
 
     __host__ __device__ int side(int unit) const { return unit >= n_half; }
     __host__ __device__ int group(int unit, int piece) const { return (unit - side(unit) * n_half) * n_groups + piece / 2; }
     /* Which half of the group: 0 is that of its first chunk. */
     __host__ __device__ int half(int group, int side) const {
-        return near_turn(hash, group) ^ near_bit(flips, group >> 6 & (MOST_PAGES - 1)) ^ side;
+        return l2_copy_turn(hash, group) ^ l2_copy_bit(flips, group >> 6 & (MOST_PAGES - 1)) ^ side;
     }
     __host__ __device__ int8_t *byte(int64_t row, int k) const {
         int unit = (int)(row / M_ROWS), r = (int)(row % M_ROWS), piece = k / PIECE_BYTES, g = group(unit, piece);
         int in_chunk = (piece % 2 * CHUNK_ROWS + r % CHUNK_ROWS) * PIECE_BYTES + k % PIECE_BYTES;
-        return reinterpret_cast<int8_t *>(at) + (int64_t)g * NEAR_GROUP + near_chunk(half(g, side(unit)), r / CHUNK_ROWS) + in_chunk;
+        return reinterpret_cast<int8_t *>(at) + (int64_t)g * L2_COPY_GROUP + l2_copy_chunk(half(g, side(unit)), r / CHUNK_ROWS) + in_chunk;
     }
 };
 
@@ -45,7 +45,7 @@ static units units_of(int64_t out, int64_t row_bytes) {
     u.n_groups = (int)((row_bytes + 2 * PIECE_BYTES - 1) / (2 * PIECE_BYTES));
     return u;
 }
-static int64_t bytes_of(const units &u) { return (int64_t)u.n_half * u.n_groups * NEAR_GROUP; }
+static int64_t bytes_of(const units &u) { return (int64_t)u.n_half * u.n_groups * L2_COPY_GROUP; }
 
 /* A piece of a unit from either half of a group: [128 bytes][row of a chunk][2][2][group]. */
 struct unit_maps {
@@ -53,11 +53,11 @@ struct unit_maps {
 };
 static bool map_units(unit_maps *maps, const units &u) {
     for (int half = 0; half < 2; half++) {
-        cuuint64_t size[5] = {PIECE_BYTES, NEAR_CHUNK_ROWS, 2, 2, (cuuint64_t)u.n_half * u.n_groups};
-        cuuint64_t strides[4] = {PIECE_BYTES, (cuuint64_t)(near_chunk(half, 1) - near_chunk(half, 0)),
-                                 (cuuint64_t)(near_chunk(half, 2) - near_chunk(half, 0)), NEAR_GROUP};
+        cuuint64_t size[5] = {PIECE_BYTES, L2_COPY_CHUNK_ROWS, 2, 2, (cuuint64_t)u.n_half * u.n_groups};
+        cuuint64_t strides[4] = {PIECE_BYTES, (cuuint64_t)(l2_copy_chunk(half, 1) - l2_copy_chunk(half, 0)),
+                                 (cuuint64_t)(l2_copy_chunk(half, 2) - l2_copy_chunk(half, 0)), L2_COPY_GROUP};
         cuuint32_t box[5] = {PIECE_BYTES, CHUNK_ROWS, 2, 2, 1};
-        if (!encode_rows(&maps->of_half[half], u.at + near_chunk(half, 0), 5, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
+        if (!encode_rows(&maps->of_half[half], u.at + l2_copy_chunk(half, 0), 5, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
             return false;
     }
     return true;
@@ -67,7 +67,7 @@ static bool map_units(unit_maps *maps, const units &u) {
 static __device__ int claim_share(const units &u, uint32_t *claims, int n_shares) {
     int multiprocessor;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
-    bool other = near_bit(u.sm_sides, multiprocessor);
+    bool other = l2_copy_bit(u.sm_sides, multiprocessor);
     uint32_t had = atomicAdd(claims, (other ? 1u << 10 : 1u) + (1u << 20));
     if ((int)(had >> 20) == n_shares - 1 && atomicExch(claims, 0) == 0)
         __trap(); // it was not; the result is waited for

@@ -78,7 +78,7 @@ static struct dsmall_m small_m_of(const struct gemm *g) {
 }
 
 static struct dgated gated_of(const struct gemm *g) {
-    return (struct dgated){.w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0, .near = g->near[0]};
+    return (struct dgated){.w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0, .l2_copy = g->l2_copy[0]};
 }
 
 enum linear_path gemm_library(const struct gemm *g) { return g->weight.element == ELEMENT_E4M3 ? PATH_TWIN : PATH_VALUE; }
@@ -125,7 +125,7 @@ enum status gemm_open(struct backend *b, const struct op *op, const struct op *a
     *out = g;
     *g = (struct gemm){
         .backend = b, .op = op, .act = act, .weight = weight_on_device(b, op->weights[0])->matrix, .x = x, .y = y, .made = made};
-    g->near = weight_on_device(b, op->weights[0])->near;
+    g->l2_copy = weight_on_device(b, op->weights[0])->l2_copy;
     g->n_plans = padded_index(max_rows) + 1;
     g->plans = xcalloc((size_t)g->n_plans, sizeof *g->plans);
     TRY(describe(g, err));
@@ -180,7 +180,7 @@ static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, 
         return p->rows > GATED_MAX_ROWS ? launch_gemm_prefill_gated(g->backend->stream, p->rows, &wide, v->x, v->y)
                                        : launch_gemm_gated(g->backend->stream, p->rows, &wide, v->x, v->y);
     case PATH_PREFILL: return launch_gemm_prefill(g->backend->stream, p->rows, g->weight, v->x, v->y);
-    default: return launch_gemm_split_k(g->backend->stream, p->rows, g->weight, g->near, v->x, v->y, &v->rest);
+    default: return launch_gemm_split_k(g->backend->stream, p->rows, g->weight, g->l2_copy, v->x, v->y, &v->rest);
     }
 }
 

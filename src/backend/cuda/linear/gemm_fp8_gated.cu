@@ -23,7 +23,7 @@
  * Results do not depend on timing. Weights are never written, so a block asks for some before the wait for the node before; tokens follow into the
  * same stages.
  *
- * Of a weight that is there once more by the sides of the L2 (near.h; tiles of its copy are the N rows of a warpgroup) each block copies what is near it, a box or two
+ * Of a weight that is there once more by the sides of the L2 (l2_copy.h; tiles of its copy are the N rows of a warpgroup) each block copies what is near it, a box or two
  * of other maps in place of one. In steps of Qwen2.5-7B this is 2 to 3 % at 128 rows, 2 % at 256 and 1 % at 512.
  *
  * What bounds it: power sets the clock in a step of 128 rows and more, and a byte from the L2 to shared memory takes as much as 40 products. So tiles
@@ -107,14 +107,14 @@ enum { THREADS = CONSUMERS + WARPGROUP };
 template <int N, int PARTS, bool PLAIN>
 __global__ void __maxnreg__((REGISTERS<N, PARTS>))
     gated_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                const __grid_constant__ near_maps near, const __grid_constant__ gated_args a) {
+                const __grid_constant__ l2_copy_maps l2_copy, const __grid_constant__ gated_args a) {
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * MAX_STAGES];
     int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers() > 1 ? cluster_rank() : 0;
     shared_places m = places_of(a, unaligned, barriers);
     if (warp >= WARPS) {
         registers_fewer<FEWER<N, PARTS>>();
-        copy_all(a, {&w_map, &x_map, &near}, m, rank);
+        copy_all(a, {&w_map, &x_map, &l2_copy}, m, rank);
     } else {
         registers_more<MORE<N, PARTS>>();
         wait_for_barriers(a);
@@ -134,7 +134,7 @@ int up_to(int n, int of) { return (n + of - 1) / of; }
 int pieces_of(const struct dgated *a) { return up_to((int)a->w.in, PIECE_BYTES); }
 int columns_of(const struct dgated *a) { return (int)a->w.out / 2; }
 
-using kernel = void (*)(CUtensorMap, CUtensorMap, near_maps, gated_args);
+using kernel = void (*)(CUtensorMap, CUtensorMap, l2_copy_maps, gated_args);
 struct instance {
     int octets, parts;
     kernel any, plain;
@@ -251,7 +251,7 @@ bool gated_takes(const struct dgated *a, struct dmat x, struct dmat y, int n_row
 }
 
 static bool reads_near(const struct dgated *a, const struct gated_cut *c) {
-    return a->near && a->near->shape.halves == 2 && a->near->shape.rows == c->octets * 16;
+    return a->l2_copy && a->l2_copy->shape.halves == 2 && a->l2_copy->shape.rows == c->octets * 16;
 }
 
 cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y,
@@ -286,10 +286,10 @@ cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct 
     args.twin_stride = a->twin.stride;
     args.twin_factor = 1 / a->twin.static_scale;
     args.untold_only = y.untold_only && a->twin.at;
-    near_maps near = {};
+    l2_copy_maps l2_copy = {};
     if (reads_near(a, cut)) {
-        args.near = *a->near;
-        if (!near_maps_of(a->near, &near))
+        args.l2_copy = *a->l2_copy;
+        if (!l2_copy_maps_of(a->l2_copy, &l2_copy))
             return cudaErrorInvalidValue;
     }
     const instance *i = instance_of(cut);
@@ -297,7 +297,7 @@ cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct 
     int shared = shared_bytes(i, cut->n_stages), wanted = args.n_cluster_tiles * sharers(cut);
     int n_blocks = cut->n_blocks < wanted ? cut->n_blocks : wanted;
     cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return launch_cluster(run, dim3(n_blocks), sharers(cut), dim3(THREADS), shared, stream, w_map, x_map, near, args);
+    return launch_cluster(run, dim3(n_blocks), sharers(cut), dim3(THREADS), shared, stream, w_map, x_map, l2_copy, args);
 }
 
 cudaError_t launch_gemm_gated(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y) {

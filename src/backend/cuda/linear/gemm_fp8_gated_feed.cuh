@@ -7,7 +7,7 @@
 #pragma once
 
 #include "backend/cuda/ptx/device.cuh"
-#include "backend/cuda/device/near.cuh"
+#include "backend/cuda/device/l2_copy.cuh"
 #include "backend/cuda/ptx/ring.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3_f16.cuh"
 
@@ -34,7 +34,7 @@ struct gated_args {
     int64_t twin_stride;
     float twin_factor; // 1 / static_scale
     bool untold_only;  // of y, where there is a twin
-    dnear near;        // of W, tiles of a warpgroup's rows; at NULL: rows are read
+    dl2_copy l2_copy;        // of W, tiles of a warpgroup's rows; at NULL: rows are read
 
     __device__ int sharers() const { return w_sharers * x_sharers; }
     __device__ int tile_tokens() const { return parts * PART_TOKENS; }
@@ -83,7 +83,7 @@ struct copy_place {
 
 struct all_maps {
     const CUtensorMap *w, *x;
-    const near_maps *near;
+    const l2_copy_maps *l2_copy;
 };
 
 struct producer {
@@ -94,14 +94,14 @@ struct producer {
     uint64_t of_w, often;
 
     __device__ producer(const gated_args &a, const all_maps &maps, const shared_places &m, int rank)
-        : a(a), maps(maps), m(m), rank(rank), side(near_own_side(a.near)), stage_bytes(a.stage_bytes()), group_bytes(a.group_bytes()),
+        : a(a), maps(maps), m(m), rank(rank), side(l2_copy_own_side(a.l2_copy)), stage_bytes(a.stage_bytes()), group_bytes(a.group_bytes()),
           n_copies(tile_walk(a, rank).left() * a.n_pieces), n_begun(min(n_copies, a.n_begun)),
           of_w(a.token_tiles > a.w_sharers ? policy_read_again() : policy_read_once()), often(policy_read_often()) {}
 
     /* The rows of a warpgroup, to both of those that share W. */
     __device__ void put_tile(uint32_t to, uint32_t full, int tile, int piece) const {
-        if (a.near.at)
-            near_copy(a.near, maps.near, near_group(&a.near, tile, 0), side, piece, to, full, of_w, a.w_sharers == 2 ? 3 : 0);
+        if (a.l2_copy.at)
+            l2_copy_make(a.l2_copy, maps.l2_copy, l2_copy_group(&a.l2_copy, tile, 0), side, piece, to, full, of_w, a.w_sharers == 2 ? 3 : 0);
         else if (a.w_sharers == 2)
             bulk_copy_box_to(3, to, maps.w, piece * PIECE_BYTES, 0, tile * a.octets, 0, full, of_w);
         else

@@ -19,7 +19,7 @@
  * the first stages must not stand behind W of all. The block takes less than half of a multiprocessor's registers, so that small nodes before
  * and behind it run beside it; those behind start when all before this one has ended, so that they may read before they wait what that left.
  *
- * Where W is there once more on both sides of the L2, in tiles of N rows (near.h), a block takes its stages from its own side, if one cluster reads each row. Of
+ * Where W is there once more on both sides of the L2, in tiles of N rows (l2_copy.h), a block takes its stages from its own side, if one cluster reads each row. Of
  * 448 and 512 rows two do, which may be of other sides, so that the row would come from memory twice; clusters that claim their tiles so that both are of one
  * side gained nothing there (70,161 to 70,282 tokens/s for 70,070 to 70,299).
  *
@@ -36,7 +36,7 @@
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/mma.cuh"
-#include "backend/cuda/device/near.cuh"
+#include "backend/cuda/device/l2_copy.cuh"
 #include "backend/cuda/ptx/ring.cuh"
 #include "backend/cuda/qact/twin_rest.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3_f16.cuh"
@@ -56,12 +56,12 @@ struct split_k_args {
     int n_columns, n_tokens, n_pieces; // of y; of 128 columns of x
     int tile_tokens;                   // a multiple of 8
     rest_args rest;
-    dnear near; // without `at`: W is read where its rows lie
+    dl2_copy l2_copy; // without `at`: W is read where its rows lie
 };
 
 struct w_maps {
     CUtensorMap w;
-    near_maps near; // of split_k_args.near
+    l2_copy_maps l2_copy; // of split_k_args.l2_copy
 };
 
 /* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of two pairs of sums. */
@@ -116,8 +116,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
     __device__ block(const split_k_args &a, uint32_t ring, uint32_t barriers)
         : a(a), w(ring), x(ring + S::W_STAGES * S::W_BYTES), join(x + S::X_STAGES * X_BYTES), full(barriers),
           done(barriers + S::W_STAGES * 8), joined(barriers + S::W_STAGES * 16), rank(blockIdx.x % SPLIT),
-          sharer(blockIdx.x / SPLIT % SHARERS), side(near_own_side(a.near)),
-          first_group(near_group(&a.near, blockIdx.x / (SPLIT * SHARERS), 0)), row_tile(blockIdx.x / (SPLIT * SHARERS)),
+          sharer(blockIdx.x / SPLIT % SHARERS), side(l2_copy_own_side(a.l2_copy)),
+          first_group(l2_copy_group(&a.l2_copy, blockIdx.x / (SPLIT * SHARERS), 0)), row_tile(blockIdx.x / (SPLIT * SHARERS)),
           token_tile(blockIdx.y * SHARERS + sharer), piece(a.n_pieces * rank / SPLIT), n_pieces(a.n_pieces * (rank + 1) / SPLIT - piece) {}
 
     // ---- copying: one thread's ----
@@ -138,8 +138,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
         barrier_expect(full_there, S::W_BYTES + a.tile_tokens * PIECE_BYTES);
         if (i % SHARERS != sharer) // those bytes may come before this block expects them
             return;
-        if (a.near.at)
-            near_copy(a.near, &maps.near, first_group, side, piece + i, to, full_there, policy, ranks);
+        if (a.l2_copy.at)
+            l2_copy_make(a.l2_copy, &maps.l2_copy, first_group, side, piece + i, to, full_there, policy, ranks);
         else if (SHARERS == 1)
             bulk_copy_box(to, &maps.w, (piece + i) * PIECE_BYTES, row_tile * N, full_there, policy);
         else
@@ -440,17 +440,17 @@ bool suits(const instance *i, struct dweight w, int n_rows) {
 /* One cluster reads each row of W: two of other sides would have the same rows come from memory twice. */
 static bool reads_once(const instance *i, int n_rows) { return token_tiles(i, n_rows) == i->cut.sharers; }
 
-int split_k_near_rows(struct dweight w, int i) {
+int split_k_l2_copy_rows(struct dweight w, int i) {
     int of_few = split_k_cut_of(w, TOKENS), cut = i == 0 ? of_few : split_k_cut_of(w, 2 * TOKENS);
     bool same = i > 0 && cut >= 0 && of_few >= 0 && INSTANCES[cut].cut.rows == INSTANCES[of_few].cut.rows;
     return i > 1 || cut < 0 || same || !reads_once(&INSTANCES[cut], (i + 1) * TOKENS) ? 0 : INSTANCES[cut].cut.rows;
 }
 
 /* The copy that a product reads, not one whose tiles have gates beside ups; NULL: none. */
-static const dnear *near_for(const dnear *const *near, const instance *i, int n_rows) {
-    for (int k = 0; near && k < NEAR_SHAPES; k++)
-        if (near[k] && near[k]->shape.halves == 1 && near[k]->shape.rows == i->cut.rows && reads_once(i, n_rows))
-            return near[k];
+static const dl2_copy *l2_copy_for(const dl2_copy *const *l2_copy, const instance *i, int n_rows) {
+    for (int k = 0; l2_copy && k < L2_COPY_SHAPES; k++)
+        if (l2_copy[k] && l2_copy[k]->shape.halves == 1 && l2_copy[k]->shape.rows == i->cut.rows && reads_once(i, n_rows))
+            return l2_copy[k];
     return nullptr;
 }
 
@@ -474,7 +474,7 @@ bool split_k_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
            w.out % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= HALF_SUMS_IN;
 }
 
-cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
                                      struct dmat y, const struct drest *rest, int cut) {
     const instance *i = &INSTANCES[cut];
     int tiles = token_tiles(i, n_rows), tile_tokens = up_to(up_to(n_rows, tiles), 8) * 8;
@@ -487,10 +487,10 @@ cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dwei
         !encode_rows(&x_map, x.at, 2, x_size, x_stride, x_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
         return cudaErrorInvalidValue;
     split_k_args args = {y.at, y.stride, (int)w.out, n_rows, up_to((int)w.in, PIECE_BYTES), tile_tokens, {}, {}};
-    const dnear *read = near_for(near, i, n_rows);
+    const dl2_copy *read = l2_copy_for(l2_copy, i, n_rows);
     if (read)
-        args.near = *read;
-    if (read && !near_maps_of(read, &maps.near))
+        args.l2_copy = *read;
+    if (read && !l2_copy_maps_of(read, &maps.l2_copy))
         return cudaErrorInvalidValue;
     if (rest && rest->value.at)
         args.rest = {rest->value, x, rest->of_tokens, rest->others};
@@ -500,8 +500,8 @@ cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dwei
     return launch_cluster(i->run, grid, cluster, dim3(THREADS), i->shared, stream, maps, x_map, args);
 }
 
-cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w, const struct dnear *const *near, struct dmat x,
+cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
                                  struct dmat y, const struct drest *rest) {
     int cut = split_k_cut_of(w, n_rows);
-    return launch_gemm_split_k_cut(stream, n_rows, w, near, x, y, rest, cut < 0 ? 0 : cut);
+    return launch_gemm_split_k_cut(stream, n_rows, w, l2_copy, x, y, rest, cut < 0 ? 0 : cut);
 }

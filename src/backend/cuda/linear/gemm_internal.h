@@ -21,7 +21,7 @@ struct gemm {
     struct backend *backend;
     const struct op *op, *act; // the GATED_ACT behind it, or NULL
     struct dweight weight;
-    const struct dnear *const *near; // [NEAR_SHAPES]: the weight once more, each or NULL
+    const struct dl2_copy *const *l2_copy; // [L2_COPY_SHAPES]: the weight once more, each or NULL
     struct dmat x, y;                // where they lie in every step; of e4m3, y is for raw products
     struct dmat made;                // what kernels of ours write
     void *bias;                      // in the element that the library wants

@@ -6,7 +6,7 @@
  *     other matrices        the element of the products
  *     vectors               float32
  *     the head              once more in 8 bits, where greedy steps are screened (argmax_filter.c)
- *     large ones of LINEAR  once more on either side of the L2 (near.c)
+ *     large ones of LINEAR  once more on either side of the L2 (l2_copy.c)
  *
  * One allocation, sized before the first byte moves. What rounding does to a matrix is counted on the device and judged by its name:
  * a model that would compute with other numbers than it should is refused. Bounds: nothing may be beyond the element's range, or not a number (where the
@@ -177,7 +177,7 @@ static void settle(struct backend *b) {
         }
     }
     b->filter.copy = settled(b, b->filter.copy);
-    b->near.at = settled(b, b->near.at);
+    b->l2_copy.at = settled(b, b->l2_copy.at);
 }
 
 // ---- what rounding did ------------------------------------------------------------------------------------------
@@ -245,20 +245,20 @@ enum status cuda_place_weights(struct backend *b, const struct program *p, struc
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
             if (p->ops[i].weights[k])
                 TRY(reserve(b, p, &p->ops[i], k, err));
-    int64_t screen = filter_room(b, p), near;
+    int64_t screen = filter_room(b, p), l2_copy;
     b->filter.copy = screen ? take(&b->weight_bytes, screen) : NULL;
-    TRY(near_room(b, p, &near, err));
-    b->near.at = near ? take(&b->weight_bytes, near) : NULL;
+    TRY(l2_copy_room(b, p, &l2_copy, err));
+    b->l2_copy.at = l2_copy ? take(&b->weight_bytes, l2_copy) : NULL;
     TRY(memory_take(b, &b->weights, b->weight_bytes, "weights", err));
     settle(b);
     TRY(upload_and_judge(b, err));
     TRY(filter_copy(b, err));
-    return near_copy(b, err);
+    return l2_copy_make(b, err);
 }
 
 void weights_release(struct backend *b) {
     cudaFree(b->weights);
-    near_release(b);
+    l2_copy_release(b);
     free(b->filter.flips);
     free(b->placed);
 }

@@ -1,6 +1,6 @@
-/* near.c - which weights are there once more, whole on either side of the L2 (near.h), and where; see cuda.h.
+/* l2_copy.c - which weights are there once more, whole on either side of the L2 (l2_copy.h), and where; see cuda.h.
  *
- * A byte from the own side takes 111 pJ and one of addresses as they come 129, in steps whose clock is what the power limit leaves (sides.h). That is worth it
+ * A byte from the own side takes 111 pJ and one of addresses as they come 129, in steps whose clock is what the power limit leaves (l2_topology.h). That is worth it
  * where a step of 65 to 512 rows reads each weight once: gate_up by gemm_fp8_gated.cu, and of up to 256 rows others by gemm_fp8_split_k.cu (docs/benchmarks.md). A copy has
  * tiles of one width: of gate_up that which most numbers of rows want, of others what gemm_fp8_split_k.cu says, for two kinds of steps where it wants two. Steps
  * with other tiles read the rows.
@@ -8,9 +8,9 @@
  * Copies are made when the weights are there, from what is there; nothing writes weights after that. A copy takes twice its weight and more, as either side has
  * all of it. Weights of one shape have copies together, the largest first, as far as all that is no more than a SHARE-th of what the weights leave of the
  * memory that may be taken (gpu_memory_utilization). There are none where the device has no two sides, nor of a weight whose copy would be more than
- * NEAR_MOST_PAGES pages (some 230 MB of weight). Results are the same to the bit either way.
+ * L2_COPY_MOST_PAGES pages (some 230 MB of weight). Results are the same to the bit either way.
  *
- * In the environment GYRE_NEAR=0 does without them, to measure; GYRE_NEAR=force makes them of small weights too, whatever they take, and by made-up sides
+ * In the environment GYRE_L2_COPIES=0 does without them, to measure; GYRE_L2_COPIES=force makes them of small weights too, whatever they take, and by made-up sides
  * where the device has none, for tests. */
 #include "backend/cuda/cuda.h"
 
@@ -21,15 +21,15 @@ enum { SHARE = 6, FEW_ROWS = 64, MOST_KINDS = 64 };
 static const int64_t WORTH_WIDE = 32 << 20, WORTH_SPLIT = 8 << 20; // of a weight
 
 static bool is_named(const char *what) {
-    const char *named = getenv("GYRE_NEAR");
+    const char *named = getenv("GYRE_L2_COPIES");
     return named && strcmp(named, what) == 0;
 }
 
-enum status near_check(struct error *err) {
-    const char *named = getenv("GYRE_NEAR");
+enum status l2_copy_check(struct error *err) {
+    const char *named = getenv("GYRE_L2_COPIES");
     if (!named || is_named("0") || is_named("force"))
         return OK;
-    return fail(err, ERR_ARG, "GYRE_NEAR: \"%.40s\" is neither 0 nor force", named);
+    return fail(err, ERR_ARG, "GYRE_L2_COPIES: \"%.40s\" is neither 0 nor force", named);
 }
 
 // ---- kinds of weights -----------------------------------------------------------------------------------------------
@@ -39,25 +39,25 @@ struct kind {
     struct dweight like;
     int act; // behind them; negative: none
     int n;
-    struct dnear near[NEAR_SHAPES]; // of each; at NULL yet
+    struct dl2_copy l2_copy[L2_COPY_SHAPES]; // of each; at NULL yet
     int n_shapes, n_pages;          // n_pages: of all
     bool is_judged, is_in;
 };
 
-struct near_copy {
+struct l2_copy_make {
     struct placed *of;
     const struct kind *kind;
-    struct dnear near[NEAR_SHAPES];
+    struct dl2_copy l2_copy[L2_COPY_SHAPES];
 };
 
-struct near {
+struct l2_copy {
     struct kind kinds[MOST_KINDS];
-    struct near_copy *copies; // [n]
+    struct l2_copy_make *copies; // [n]
     int n_kinds, n;
 };
 
 /* The width of tiles that most of the numbers of rows want. */
-static struct near_shape gated_shape(const struct dgated *w) {
+static struct l2_copy_shape gated_shape(const struct dgated *w) {
     int n[32] = {0}, best = 0;
     for (int i = padded_index(FEW_ROWS) + 1; padded_rows_at(i) <= GATED_MAX_ROWS; i++) {
         int octets = gated_cut_of(w, padded_rows_at(i)).octets;
@@ -65,16 +65,16 @@ static struct near_shape gated_shape(const struct dgated *w) {
         if (++n[octets] > n[best])
             best = octets;
     }
-    return (struct near_shape){.rows = 16 * best, .halves = 2};
+    return (struct l2_copy_shape){.rows = 16 * best, .halves = 2};
 }
 
 static void lay_out(struct kind *k) {
     struct dgated wide = {.w = k->like, .act = k->act};
-    for (int i = 0; i < NEAR_SHAPES; i++) {
-        struct near_shape shape = {.rows = k->act >= 0 ? 0 : split_k_near_rows(k->like, i), .halves = 1};
+    for (int i = 0; i < L2_COPY_SHAPES; i++) {
+        struct l2_copy_shape shape = {.rows = k->act >= 0 ? 0 : split_k_l2_copy_rows(k->like, i), .halves = 1};
         if (k->act >= 0 && i == 0)
             shape = gated_shape(&wide);
-        if (shape.rows > 0 && near_lay_out(k->like, shape, &k->near[k->n_shapes]))
+        if (shape.rows > 0 && l2_copy_lay_out(k->like, shape, &k->l2_copy[k->n_shapes]))
             k->n_shapes++;
     }
 }
@@ -82,12 +82,12 @@ static void lay_out(struct kind *k) {
 static int pages_of_one(const struct kind *k) {
     int n = 0;
     for (int i = 0; i < k->n_shapes; i++)
-        n += near_pages(&k->near[i]);
+        n += l2_copy_pages(&k->l2_copy[i]);
     return n;
 }
 
 /* NULL: there are too many. */
-static struct kind *kind_of(struct near *all, struct dweight w, int act) {
+static struct kind *kind_of(struct l2_copy *all, struct dweight w, int act) {
     for (int i = 0; i < all->n_kinds; i++)
         if (all->kinds[i].like.out == w.out && all->kinds[i].like.in == w.in && all->kinds[i].act == act)
             return &all->kinds[i];
@@ -104,7 +104,7 @@ static bool is_worth_it(struct dweight w, bool gated) {
 }
 
 static void add(struct backend *b, const struct program *p, int op) {
-    struct near *all = b->near.all;
+    struct l2_copy *all = b->l2_copy.all;
     bool gated = gated_act_follows(p, op);
     int act = gated ? (int)p->ops[op + 1].args.gated_act.act : -1;
     if (p->ops[op].code != OP_LINEAR || act > 1) // gemm_fp8_gated.cu has SiLU and GELU by tanh
@@ -118,7 +118,7 @@ static void add(struct backend *b, const struct program *p, int op) {
     struct kind *k = kind_of(all, of->matrix, act);
     if (!k || k->n_shapes == 0)
         return;
-    all->copies[all->n++] = (struct near_copy){.of = of, .kind = k};
+    all->copies[all->n++] = (struct l2_copy_make){.of = of, .kind = k};
     k->n++;
     k->n_pages += pages_of_one(k);
 }
@@ -131,29 +131,29 @@ static void make_up(uint32_t *bits, int n) {
         bits[i] = (uint32_t)(i + 1) * 0x9E3779B9u;
 }
 
-bool near_wanted(void) { return !is_named("0"); }
+bool l2_copy_wanted(void) { return !is_named("0"); }
 
-enum status near_sides(struct backend *b, struct error *err) {
-    if (b->near.looked)
+enum status l2_copy_sides(struct backend *b, struct error *err) {
+    if (b->l2_copy.looked)
         return OK;
-    DEVICE_TRY(b, err, sides_find(b->stream, &b->near.sides), "finding the sides of its L2");
-    b->near.looked = true;
-    if (b->near.sides.none && is_named("force")) {
-        make_up(b->near.sides.sm, SIDES_MOST_SMS / 32);
-        make_up(&b->near.sides.hash, 1);
+    DEVICE_TRY(b, err, l2_sides_find(b->stream, &b->l2_copy.sides), "finding the sides of its L2");
+    b->l2_copy.looked = true;
+    if (b->l2_copy.sides.none && is_named("force")) {
+        make_up(b->l2_copy.sides.sm, SIDES_MOST_SMS / 32);
+        make_up(&b->l2_copy.sides.hash, 1);
     }
     return OK;
 }
 
 static enum status find_sides(struct backend *b, struct error *err) {
-    TRY(near_sides(b, err));
-    b->near.none = b->near.sides.none;
-    if (b->near.none && !is_named("force"))
-        b->near.all->n = 0;
+    TRY(l2_copy_sides(b, err));
+    b->l2_copy.none = b->l2_copy.sides.none;
+    if (b->l2_copy.none && !is_named("force"))
+        b->l2_copy.all->n = 0;
     return OK;
 }
 
-static struct kind *largest_left(struct near *all) {
+static struct kind *largest_left(struct l2_copy *all) {
     struct kind *largest = NULL;
     for (int i = 0; i < all->n_kinds; i++) {
         struct kind *k = &all->kinds[i];
@@ -165,31 +165,31 @@ static struct kind *largest_left(struct near *all) {
 
 /* Kinds that have room, the largest first. */
 static void choose(struct backend *b, int64_t room) {
-    for (struct kind *k; (k = largest_left(b->near.all));) {
+    for (struct kind *k; (k = largest_left(b->l2_copy.all));) {
         k->is_judged = true;
-        k->is_in = (int64_t)(b->near.n_pages + k->n_pages) * SIDES_PAGE <= room || is_named("force");
+        k->is_in = (int64_t)(b->l2_copy.n_pages + k->n_pages) * SIDES_PAGE <= room || is_named("force");
         if (k->is_in)
-            b->near.n_pages += k->n_pages;
+            b->l2_copy.n_pages += k->n_pages;
         else
-            b->near.n_left_out += k->n;
+            b->l2_copy.n_left_out += k->n;
     }
 }
 
-enum status near_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err) {
+enum status l2_copy_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err) {
     *n_bytes = 0;
-    if (!near_wanted())
+    if (!l2_copy_wanted())
         return OK;
-    b->near.all = xcalloc(1, sizeof *b->near.all);
-    b->near.all->copies = xcalloc((size_t)p->n_ops, sizeof *b->near.all->copies);
+    b->l2_copy.all = xcalloc(1, sizeof *b->l2_copy.all);
+    b->l2_copy.all->copies = xcalloc((size_t)p->n_ops, sizeof *b->l2_copy.all->copies);
     for (int i = 0; i < p->n_ops; i++)
         add(b, p, i);
-    if (b->near.all->n > 0)
+    if (b->l2_copy.all->n > 0)
         TRY(find_sides(b, err));
-    if (b->near.all->n == 0)
+    if (b->l2_copy.all->n == 0)
         return OK;
     choose(b, (memory_left(b) - b->weight_bytes) / SHARE);
-    b->near.n_bytes = b->near.n_pages > 0 ? (b->near.n_pages + 1) * (int64_t)SIDES_PAGE : 0; // one more: places are whole pages
-    *n_bytes = b->near.n_bytes;
+    b->l2_copy.n_bytes = b->l2_copy.n_pages > 0 ? (b->l2_copy.n_pages + 1) * (int64_t)SIDES_PAGE : 0; // one more: places are whole pages
+    *n_bytes = b->l2_copy.n_bytes;
     return OK;
 }
 
@@ -197,56 +197,56 @@ enum status near_room(struct backend *b, const struct program *p, int64_t *n_byt
 
 static enum status find_flips(struct backend *b, void *at, uint32_t *flips, struct error *err) {
     struct dside_pages found;
-    if (b->near.sides.none) {
-        make_up(flips, (b->near.n_pages + 31) / 32);
+    if (b->l2_copy.sides.none) {
+        make_up(flips, (b->l2_copy.n_pages + 31) / 32);
         return OK;
     }
-    DEVICE_TRY(b, err, sides_of_pages(b->stream, &b->near.sides, at, b->near.n_pages, flips, &found), "finding the sides of %d pages",
-               b->near.n_pages);
-    b->near.none = found.none;
+    DEVICE_TRY(b, err, sides_of_pages(b->stream, &b->l2_copy.sides, at, b->l2_copy.n_pages, flips, &found), "finding the sides of %d pages",
+               b->l2_copy.n_pages);
+    b->l2_copy.none = found.none;
     return OK;
 }
 
 /* At page *page, which goes on. */
-static void copy_one(struct backend *b, struct near_copy *c, char *at, const uint32_t *flips, int *page) {
+static void copy_one(struct backend *b, struct l2_copy_make *c, char *at, const uint32_t *flips, int *page) {
     for (int k = 0; k < c->kind->n_shapes; k++) {
-        struct dnear *n = &c->near[k];
-        *n = c->kind->near[k];
+        struct dl2_copy *n = &c->l2_copy[k];
+        *n = c->kind->l2_copy[k];
         n->at = at + (int64_t)*page * SIDES_PAGE;
-        n->hash = b->near.sides.hash;
-        memcpy(n->sm_sides, b->near.sides.sm, sizeof n->sm_sides);
-        for (int i = 0; i < near_pages(n); i++, ++*page)
+        n->hash = b->l2_copy.sides.hash;
+        memcpy(n->sm_sides, b->l2_copy.sides.sm, sizeof n->sm_sides);
+        for (int i = 0; i < l2_copy_pages(n); i++, ++*page)
             n->flips[i / 32] |= (flips[*page / 32] >> *page % 32 & 1) << i % 32;
-        launch_near_copy(b->stream, n, c->of->matrix);
-        c->of->near[k] = n;
+        launch_l2_copy(b->stream, n, c->of->matrix);
+        c->of->l2_copy[k] = n;
     }
 }
 
 static enum status copy_all(struct backend *b, char *at, const uint32_t *flips, struct error *err) {
     int page = 0;
-    for (int i = 0; i < b->near.all->n; i++)
-        if (b->near.all->copies[i].kind->is_in)
-            copy_one(b, &b->near.all->copies[i], at, flips, &page);
-    BUG_IF(page != b->near.n_pages);
+    for (int i = 0; i < b->l2_copy.all->n; i++)
+        if (b->l2_copy.all->copies[i].kind->is_in)
+            copy_one(b, &b->l2_copy.all->copies[i], at, flips, &page);
+    BUG_IF(page != b->l2_copy.n_pages);
     DEVICE_TRY(b, err, cudaGetLastError(), "copying weights to %d pages by the sides of its L2", page);
     DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "copying weights to %d pages by the sides of its L2", page);
     return OK;
 }
 
-enum status near_copy(struct backend *b, struct error *err) {
-    if (b->near.n_pages == 0)
+enum status l2_copy_make(struct backend *b, struct error *err) {
+    if (b->l2_copy.n_pages == 0)
         return OK;
-    char *at = (char *)b->near.at + (-(uintptr_t)b->near.at & (SIDES_PAGE - 1));
-    uint32_t *flips = xcalloc((size_t)(b->near.n_pages + 31) / 32, sizeof *flips);
+    char *at = (char *)b->l2_copy.at + (-(uintptr_t)b->l2_copy.at & (SIDES_PAGE - 1));
+    uint32_t *flips = xcalloc((size_t)(b->l2_copy.n_pages + 31) / 32, sizeof *flips);
     enum status st = find_flips(b, at, flips, err);
-    if (st == OK && (!b->near.none || b->near.sides.none)) // none now: its memory is otherwise than what the sides were found by
+    if (st == OK && (!b->l2_copy.none || b->l2_copy.sides.none)) // none now: its memory is otherwise than what the sides were found by
         st = copy_all(b, at, flips, err);
     free(flips);
     return st;
 }
 
-void near_release(struct backend *b) {
-    if (b->near.all)
-        free(b->near.all->copies);
-    free(b->near.all);
+void l2_copy_release(struct backend *b) {
+    if (b->l2_copy.all)
+        free(b->l2_copy.all->copies);
+    free(b->l2_copy.all);
 }

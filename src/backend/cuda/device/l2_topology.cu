@@ -1,4 +1,4 @@
-/* sides.cu - which multiprocessors and which pages of memory are of which side of the L2: see sides.h.
+/* l2_topology.cu - which multiprocessors and which pages of memory are of which side of the L2: see l2_topology.h.
  *
  * One thread a multiprocessor times single atomics, the fastest of a few, so that others on the card can only make a time longer. All multiprocessors do so at
  * once: that moves a time by little (docs/benchmarks.md).
@@ -7,7 +7,7 @@
  *                        common to all is found as the principal axis of them
  *     pages              chunks by twos that differ in bit 12, eight such pairs of a page from everywhere in it. A multiprocessor of either side times all of a
  *                        page's, so what it takes to any place drops out */
-#include "backend/cuda/device/sides.h"
+#include "backend/cuda/device/l2_topology.h"
 
 #include <limits.h>
 #include <math.h>
@@ -83,7 +83,7 @@ __global__ void look_from_all(looking a) {
         look_at_page(a, (int)sm, (int)((i + sm) % a.n_pages));
 }
 
-__global__ void look_from_sides(looking a, dsides s) {
+__global__ void look_from_sides(looking a, dl2_sides s) {
     uint32_t sm = processor();
     if (sm >= SIDES_MOST_SMS)
         return;
@@ -129,7 +129,7 @@ cudaError_t blocks(int *n) { // one a multiprocessor
 }
 
 /* s: from its sides, of which there are two rows; NULL: from all multiprocessors. */
-cudaError_t look(cudaStream_t stream, const dsides *s, void *at, int n_pages, looked *out) {
+cudaError_t look(cudaStream_t stream, const dl2_sides *s, void *at, int n_pages, looked *out) {
     size_t n = (size_t)(s ? 2 : SIDES_MOST_SMS) * n_pages * SIDES_CHUNKS, n_bytes = (n + 2) * sizeof(uint32_t);
     int n_blocks;
     on_device memory;
@@ -204,7 +204,7 @@ void find_axis(const latencies *all, int n, double *axis) {
     }
 }
 
-const char *judge(const dsides *s, int n_seen) {
+const char *judge(const dl2_sides *s, int n_seen) {
     if (n_seen < 2)
         return "multiprocessors did not all take part";
     if (s->sure < SURE)
@@ -215,7 +215,7 @@ const char *judge(const dsides *s, int n_seen) {
 }
 
 /* The first multiprocessor is of side 0. */
-void find_sides(const latencies *all, int n, dsides *s) {
+void find_sides(const latencies *all, int n, dl2_sides *s) {
     double axis[OWN_CHUNKS];
     if (n > 0)
         find_axis(all, n, axis);
@@ -297,11 +297,11 @@ dside_pages find_pages(const looked &l, uint32_t hash, uint32_t *flips) {
     return all;
 }
 
-enum { OF_EIGHT = 7, FIRST_TWO = 3 }; // bits 12 to 14; those that near.h asks for
+enum { OF_EIGHT = 7, FIRST_TWO = 3 }; // bits 12 to 14; those that l2_copy.h asks for
 
 } // namespace
 
-cudaError_t sides_of_pages(cudaStream_t stream, const struct dsides *s, void *at, int n_pages, uint32_t *flips, struct dside_pages *out) {
+cudaError_t sides_of_pages(cudaStream_t stream, const struct dl2_sides *s, void *at, int n_pages, uint32_t *flips, struct dside_pages *out) {
     looked l;
     cudaError_t code = look(stream, s, at, n_pages, &l);
     *out = {};
@@ -310,7 +310,7 @@ cudaError_t sides_of_pages(cudaStream_t stream, const struct dsides *s, void *at
     return code;
 }
 
-cudaError_t sides_find(cudaStream_t stream, struct dsides *out) {
+cudaError_t l2_sides_find(cudaStream_t stream, struct dl2_sides *out) {
     latencies all[SIDES_MOST_SMS + 1];
     on_device memory;
     looked l, of_sides;

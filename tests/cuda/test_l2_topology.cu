@@ -1,12 +1,12 @@
-/* test_sides.cu - sides of the L2 (src/backend/cuda/device/sides.cu) and copies of weights that lie by them (near.cu).
+/* test_l2_topology.cu - sides of the L2 (src/backend/cuda/device/l2_topology.cu) and copies of weights that lie by them (l2_copy.cu).
  *
- *     test_sides [SEED [N]]     N random copies (40), also [GYRE_TEST_SEED]
+ *     test_l2_topology [SEED [N]]     N random copies (40), also [GYRE_TEST_SEED]
  *
- * Copies of weights of any size, in any shape, with any flips: every row's piece is where near.h's description has it, found here chunk by chunk from the hash of
+ * Copies of weights of any size, in any shape, with any flips: every row's piece is where l2_copy.h's description has it, found here chunk by chunk from the hash of
  * addresses; zeros behind the weight's end; and no other byte is written. What is found of the device's sides is found again, every time; and what is near by it
  * is near by times taken afterwards. A device without sides says why, but for an H200 and an H100, which have them. */
-#include "backend/cuda/device/near.cu"
-#include "backend/cuda/device/sides.cu"
+#include "backend/cuda/device/l2_copy.cu"
+#include "backend/cuda/device/l2_topology.cu"
 
 #include "products.cuh"
 
@@ -21,18 +21,18 @@ static int drawn(int n) { return (int)(hash(seed++) % (unsigned)n); }
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
-static int side_of(const dnear &n, int64_t offset) { // of what lies there
-    return __builtin_parity((uint32_t)(offset % SIDES_PAGE) / NEAR_CHUNK & n.hash) ^ (n.flips[offset / SIDES_PAGE / 32] >> offset / SIDES_PAGE % 32 & 1);
+static int side_of(const dl2_copy &n, int64_t offset) { // of what lies there
+    return __builtin_parity((uint32_t)(offset % SIDES_PAGE) / L2_COPY_CHUNK & n.hash) ^ (n.flips[offset / SIDES_PAGE / 32] >> offset / SIDES_PAGE % 32 & 1);
 }
 
 /* The chunks of a group that are of that side, in their order; -1: they are neither of the two halves. */
-static int64_t chunk_at(const dnear &n, int64_t group, int side, int i) {
+static int64_t chunk_at(const dl2_copy &n, int64_t group, int side, int i) {
     static const int halves[2][4] = {{0, 4, 3, 7}, {1, 5, 2, 6}};
-    int half = side_of(n, group * NEAR_GROUP) != side;
+    int half = side_of(n, group * L2_COPY_GROUP) != side;
     for (int k : halves[half])
-        if (side_of(n, group * NEAR_GROUP + k * 4096) != side)
+        if (side_of(n, group * L2_COPY_GROUP + k * 4096) != side)
             return -1;
-    return group * NEAR_GROUP + halves[half][i] * 4096;
+    return group * L2_COPY_GROUP + halves[half][i] * 4096;
 }
 
 struct weight_there {
@@ -43,7 +43,7 @@ struct weight_there {
 
 /* What a copy should hold, from the description alone. False: a place is asked for twice, or is none. */
 struct expected {
-    const dnear &n;
+    const dl2_copy &n;
     const weight_there &w;
     std::vector<uint8_t> bytes;
     std::vector<bool> written;
@@ -85,24 +85,24 @@ struct expected {
     }
 };
 
-static bool check_copy(near_shape shape, int out, int in) {
+static bool check_copy(l2_copy_shape shape, int out, int in) {
     weight_there w = {out, in, std::vector<uint8_t>((size_t)out * in)};
     for (uint8_t &v : w.bytes)
         v = (uint8_t)hash(seed++);
-    dnear n;
+    dl2_copy n;
     uint8_t *weight, *copy;
-    if (!near_lay_out({nullptr, out, in, ELEMENT_E4M3, nullptr}, shape, &n))
+    if (!l2_copy_lay_out({nullptr, out, in, ELEMENT_E4M3, nullptr}, shape, &n))
         return printf("no copy of %d x %d in tiles of %d\n", out, in, shape.rows), false;
     n.hash = hash(seed++) & 0x1f8 | 3;
     for (uint32_t &f : n.flips)
         f = hash(seed++);
-    size_t n_bytes = (size_t)near_pages(&n) * SIDES_PAGE;
+    size_t n_bytes = (size_t)l2_copy_pages(&n) * SIDES_PAGE;
     MUST(cudaMalloc(&weight, w.bytes.size()));
     MUST(cudaMalloc(&copy, n_bytes));
     MUST(cudaMemcpy(weight, w.bytes.data(), w.bytes.size(), cudaMemcpyHostToDevice));
     MUST(cudaMemset(copy, POISON, n_bytes));
     n.at = reinterpret_cast<char *>(copy);
-    launch_near_copy(nullptr, &n, {weight, out, in, ELEMENT_E4M3, nullptr});
+    launch_l2_copy(nullptr, &n, {weight, out, in, ELEMENT_E4M3, nullptr});
     MUST(cudaDeviceSynchronize());
     expected e = {n, w, std::vector<uint8_t>(n_bytes, POISON), std::vector<bool>(n_bytes)};
     bool fine = e.put_all();
@@ -120,17 +120,17 @@ static bool check_copy(near_shape shape, int out, int in) {
 }
 
 static int check_copies(int n) {
-    static const near_shape shapes[] = {{144, 2}, {96, 2},  {112, 2}, {176, 2}, {120, 1}, {56, 1},
+    static const l2_copy_shape shapes[] = {{144, 2}, {96, 2},  {112, 2}, {176, 2}, {120, 1}, {56, 1},
                                         {72, 1},  {128, 1}, {136, 1}, {160, 1}, {24, 1},  {240, 1}};
     int n_bad = 0;
     for (int t = 0; t < n; t++) {
-        near_shape shape = shapes[t % (int)(sizeof shapes / sizeof *shapes)];
+        l2_copy_shape shape = shapes[t % (int)(sizeof shapes / sizeof *shapes)];
         int in = t % 7 ? 16 * (1 + drawn(60)) : 3584, out = 16 * (1 + drawn(t % 7 ? 60 : 12));
         n_bad += !check_copy(shape, out, in);
     }
-    dnear ignored;
-    n_bad += near_lay_out({nullptr, 1 << 20, 1 << 14, ELEMENT_E4M3, nullptr}, shapes[0], &ignored); // too many pages
-    n_bad += near_lay_out({nullptr, 256, 256, ELEMENT_F16, nullptr}, shapes[0], &ignored);
+    dl2_copy ignored;
+    n_bad += l2_copy_lay_out({nullptr, 1 << 20, 1 << 14, ELEMENT_E4M3, nullptr}, shapes[0], &ignored); // too many pages
+    n_bad += l2_copy_lay_out({nullptr, 256, 256, ELEMENT_F16, nullptr}, shapes[0], &ignored);
     return n_bad;
 }
 
@@ -162,41 +162,41 @@ static int check_hashes(int n) {
 // ---- the device's sides ---------------------------------------------------------------------------------------------
 
 /* Cycles of an atomic to chunks of both sides, one by one from each multiprocessor: sums[near or far], counts. */
-static __global__ void time_sides(dnear n, dsides s, int n_groups, unsigned long long *sums, uint32_t zero) {
+static __global__ void time_sides(dl2_copy n, dl2_sides s, int n_groups, unsigned long long *sums, uint32_t zero) {
     uint32_t sm = processor();
-    int own = near_bit(s.sm, (int)sm);
+    int own = l2_copy_bit(s.sm, (int)sm);
     for (int k = 0; k < 64; k++) {
         int group = (int)((sm * 131 + k * 977) % n_groups), side = k & 1;
-        char *at = n.at + (int64_t)group * NEAR_GROUP + near_chunk(near_half(&n, group, side), k >> 1 & 3) + (k * 7 % 32) * 128;
+        char *at = n.at + (int64_t)group * L2_COPY_GROUP + l2_copy_chunk(l2_copy_half(&n, group, side), k >> 1 & 3) + (k * 7 % 32) * 128;
         atomicAdd(&sums[side != own], (unsigned long long)fastest(reinterpret_cast<uint32_t *>(at), zero));
         atomicAdd(&sums[2 + (side != own)], 1ull);
     }
 }
 
-static int check_nearness(const dsides &s, char *at, const uint32_t *flips, int n_pages, float apart) {
+static int check_nearness(const dl2_sides &s, char *at, const uint32_t *flips, int n_pages, float apart) {
     unsigned long long *on_device, sums[4];
-    dnear n = {};
+    dl2_copy n = {};
     int n_blocks, n_bad = 0;
     MUST(blocks(&n_blocks));
     MUST(cudaMalloc(&on_device, sizeof sums));
     MUST(cudaFuncSetAttribute(time_sides, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
-    for (int first = 0; first < n_pages; first += NEAR_MOST_PAGES) {
-        int pages = std::min((int)NEAR_MOST_PAGES, n_pages - first);
+    for (int first = 0; first < n_pages; first += L2_COPY_MOST_PAGES) {
+        int pages = std::min((int)L2_COPY_MOST_PAGES, n_pages - first);
         n.at = at + (int64_t)first * SIDES_PAGE;
         n.hash = s.hash;
         memcpy(n.flips, flips + first / 32, sizeof n.flips);
         MUST(cudaMemset(on_device, 0, sizeof sums));
-        time_sides<<<n_blocks, 1, SHARED_BYTES>>>(n, s, pages * (SIDES_PAGE / NEAR_GROUP), on_device, 0);
+        time_sides<<<n_blocks, 1, SHARED_BYTES>>>(n, s, pages * (SIDES_PAGE / L2_COPY_GROUP), on_device, 0);
         MUST(cudaMemcpy(sums, on_device, sizeof sums, cudaMemcpyDeviceToHost));
-        double near = (double)sums[0] / (double)sums[2], far = (double)sums[1] / (double)sums[3];
-        printf("pages %d to %d: %.0f cycles near, %.0f far\n", first, first + pages - 1, near, far);
-        n_bad += !(far - near > 0.8 * apart);
+        double l2_copy = (double)sums[0] / (double)sums[2], far = (double)sums[1] / (double)sums[3];
+        printf("pages %d to %d: %.0f cycles near, %.0f far\n", first, first + pages - 1, l2_copy, far);
+        n_bad += !(far - l2_copy > 0.8 * apart);
     }
     MUST(cudaFree(on_device));
     return n_bad;
 }
 
-static int check_pages(const dsides &s) {
+static int check_pages(const dl2_sides &s) {
     enum { PAGES = 512 };
     char *memory;
     std::vector<uint32_t> flips(PAGES / 32), again(PAGES / 32);
@@ -222,17 +222,17 @@ static int check_pages(const dsides &s) {
 }
 
 static int check_sides() {
-    dsides s, again;
+    dl2_sides s, again;
     cudaDeviceProp card;
     int n_bad = 0;
     MUST(cudaGetDeviceProperties(&card, 0));
-    MUST(sides_find(nullptr, &s));
+    MUST(l2_sides_find(nullptr, &s));
     printf("%s: %d and %d multiprocessors, %.3f sure, %.0f cycles apart, hash %#x%s%s\n", card.name, s.n_sms[0], s.n_sms[1], s.sure, s.apart, s.hash,
            s.none ? ": no sides, " : "", s.none ? s.none : "");
     if (s.none)
         return (strstr(card.name, "H200") || strstr(card.name, "H100 80GB")) && !strstr(card.name, "MIG");
     for (int t = 0; t < 5; t++) {
-        MUST(sides_find(nullptr, &again));
+        MUST(l2_sides_find(nullptr, &again));
         n_bad += again.none || again.hash != s.hash || memcmp(again.sm, s.sm, sizeof s.sm) != 0;
     }
     return n_bad + check_pages(s);
