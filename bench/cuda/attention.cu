@@ -5,7 +5,7 @@
  *                                    whose name has the word, or that have short keys ("short")
  *   bench_attention decode [ELEMENT [MODEL [N LENGTH]]] one token a sequence: us, GB/s of keys and values, per cent of READ_RATE; of
  *                                    models whose name has MODEL in it, of N sequences of LENGTH tokens in place of the list
- *   bench_attention pair [ELEMENT]   QKV_PREP of raw products, with Gemma's norms, and both together as in a step
+ *   bench_attention pair [ELEMENT]   QKV_PREP of unscaled products, with Gemma's norms, and both together as in a step
  *   bench_attention prefill [ELEMENT [MODEL]] prompts, whole and in chunks: us, TFLOP/s
  *
  * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
@@ -264,11 +264,11 @@ static bool check(const setup &s) {
     for (int n : s.queries)
         folds = folds && (s.queries[0] == 1 ? n == 1 : n > s.most_decode);
     std::vector<uint32_t> most(w.n_tokens);
-    w.out.most = folds ? device<uint32_t>(w.n_tokens) : nullptr;
+    w.out.absmax = folds ? device<uint32_t>(w.n_tokens) : nullptr;
     for (int again = 0; again < 3; again++) {
         TRY_CUDA(cudaMemsetAsync(w.out.at, 0xFF, (size_t)w.n_tokens * w.out.width * 4, w.l.stream));
         if (folds)
-            TRY_CUDA(cudaMemsetAsync(w.out.most, 0, w.n_tokens * 4, w.l.stream));
+            TRY_CUDA(cudaMemsetAsync(w.out.absmax, 0, w.n_tokens * 4, w.l.stream));
         run(w);
         cudaError_t code = cudaStreamSynchronize(w.l.stream);
         if (code != cudaSuccess) {
@@ -277,7 +277,7 @@ static bool check(const setup &s) {
         }
         std::vector<float> got = fetch(w, w.out), want = fetch(w, w.plain);
         if (folds)
-            TRY_CUDA(cudaMemcpy(most.data(), w.out.most, w.n_tokens * 4, cudaMemcpyDeviceToHost));
+            TRY_CUDA(cudaMemcpy(most.data(), w.out.absmax, w.n_tokens * 4, cudaMemcpyDeviceToHost));
         for (int t = 0; t < w.n_tokens && folds; t++) {
             float largest = 0;
             for (int i = 0; i < w.out.width; i++)
@@ -294,7 +294,7 @@ static bool check(const setup &s) {
             worst = std::max(worst, error / std::max(size, 1e-30));
         }
     }
-    cudaFree(w.out.most);
+    cudaFree(w.out.absmax);
     release(w);
     double bound = s.e == ELEMENT_BF16 ? 0.01 : turned && s.e == ELEMENT_E4M3 ? 0.006 : 0.004;
     bool ok = worst <= bound && same;
@@ -331,7 +331,7 @@ static std::vector<double> prepared(const float *x, int n, const float *norm, co
     return z;
 }
 
-/* x becomes what raw products of about its size mean. */
+/* x becomes what unscaled products of about its size mean. */
 static dmat make_raw(std::vector<float> &x, int n_rows, int width, bool biased) {
     std::uniform_real_distribution<float> scales(0.5f, 2.0f);
     std::vector<float> row(n_rows), col(width), bias(width);
@@ -463,10 +463,10 @@ static bool check_prepares(setup s, bool turned, bool normed, bool raw, int widt
     double worst = 0;
     std::vector<char> want(cache_bytes), got(cache_bytes);
     std::vector<uint32_t> most(T);
-    w.out.most = device<uint32_t>(T);
+    w.out.absmax = device<uint32_t>(T);
     for (int again = 0; again < 3 && ok; again++) {
         TRY_CUDA(cudaMemsetAsync(w.out.at, 0xFF, (size_t)T * w.out.width * 4, w.l.stream));
-        TRY_CUDA(cudaMemsetAsync(w.out.most, 0, T * 4, w.l.stream));
+        TRY_CUDA(cudaMemsetAsync(w.out.absmax, 0, T * 4, w.l.stream));
         launch_attention_parts(&w.l, &w.parts, 1, 1);
         launch_qkv_prep(&w.l, &a, turned ? &rope : nullptr, dx, weight, weight, w.caches[0], w.q); // the list is there when the next begins
         launch_attention_decode_prepares(&w.l, &w.a, &w.parts, &prep, w.sinks, w.caches[1], w.out);
@@ -480,7 +480,7 @@ static bool check_prepares(setup s, bool turned, bool normed, bool raw, int widt
         TRY_CUDA(cudaMemcpy(got.data(), w.caches[1].at, cache_bytes, cudaMemcpyDeviceToHost));
         ok = ok && close_rows(want, got);
         std::vector<float> out = fetch(w, w.out), plain = fetch(w, w.plain);
-        TRY_CUDA(cudaMemcpy(most.data(), w.out.most, T * 4, cudaMemcpyDeviceToHost));
+        TRY_CUDA(cudaMemcpy(most.data(), w.out.absmax, T * 4, cudaMemcpyDeviceToHost));
         for (int t = 0; t < T; t++) {
             float largest = 0;
             for (int i = 0; i < w.out.width; i++)
@@ -505,7 +505,7 @@ static bool check_prepares(setup s, bool turned, bool normed, bool raw, int widt
                                    : "DIFFERS",
            worst);
     for (const void *p : {(const void *)dx.at, (const void *)dx.row_scale, (const void *)dx.col_scale, (const void *)dx.bias,
-                          (const void *)rope.cos_sin, weight.at, (const void *)w.out.most})
+                          (const void *)rope.cos_sin, weight.at, (const void *)w.out.absmax})
         cudaFree(const_cast<void *>(p));
     release(w);
     return ok;
@@ -730,7 +730,7 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
     world w = build(s, n_caches);
     w.parts.columns = m.n_heads / m.n_kv > 8 ? 16 : 8;
     int width = (m.n_heads + (turned ? 1 : 2) * m.n_kv) * m.dim;
-    dmat x = {device<__half>((size_t)w.n_tokens * width), width, width, ELEMENT_F16}; // raw products
+    dmat x = {device<__half>((size_t)w.n_tokens * width), width, width, ELEMENT_F16}; // unscaled products
     fill_queries<<<256, 256>>>(x, (int64_t)w.n_tokens * width, 5);
     x.row_scale = to_device(std::vector<float>(w.n_tokens, 1e-2f));
     x.col_scale = to_device(std::vector<float>(width, 1e-2f));

@@ -6,7 +6,7 @@
  *     bench_gemm_fp8_gated cuts0 ...           of the first model (0, 1 and 2 there are)
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a
- * step. Ours includes scales and GATED_ACT; the library's is the raw products in half precision. */
+ * step. Ours includes scales and GATED_ACT; the library's is the unscaled products in half precision. */
 #include "backend/cuda/linear/gemm_fp8_gated.cu"
 #include "products.cuh"
 

@@ -4,7 +4,7 @@
  *     bench_gemm_fp8_prefill cuts [ROWS ...]  those by every cut
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a step. Those of gated
- * linears, ours, include scales and GATED_ACT; all others are raw products in half precision. */
+ * linears, ours, include scales and GATED_ACT; all others are unscaled products in half precision. */
 #include "backend/cuda/linear/gemm_fp8_prefill.cu"
 #include "products.cuh"
 

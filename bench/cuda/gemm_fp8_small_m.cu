@@ -129,10 +129,10 @@ static double time_chain(const model &m, int rows, const chain_cut &how, unsigne
     dmat qkv = {f + (size_t)rows * width * 2, s[0].out, (int)s[0].out, ELEMENT_F32};
     dmat at = {f + (size_t)rows * (width * 2 + s[0].out), heads, heads, ELEMENT_F32};
     dmat act = {f + (size_t)rows * (width * 2 + s[0].out + heads), ffn, ffn, ELEMENT_F16}, none = {};
-    float *scales = ones + MAX_WIDTH; // of twins
-    dmat twin = {inputs, width, width, ELEMENT_E4M3, scales},
-         twin_at = {inputs + (size_t)rows * width, heads, heads, ELEMENT_E4M3, scales + rows};
-    dmat twin_act = {inputs + (size_t)rows * (width + heads), ffn, ffn, ELEMENT_E4M3, scales + 2 * rows};
+    float *scales = ones + MAX_WIDTH; // of qacts
+    dmat qact = {inputs, width, width, ELEMENT_E4M3, scales},
+         qact_at = {inputs + (size_t)rows * width, heads, heads, ELEMENT_E4M3, scales + rows};
+    dmat qact_act = {inputs + (size_t)rows * (width + heads), ffn, ffn, ELEMENT_E4M3, scales + 2 * rows};
     dadd_norm norm = {{ones, 1, width, ELEMENT_F32}, {}, 1e-6f, false, {}, 0, false};
     small_m_cut cut[4];
     for (int i = 0; i < 4; i++)
@@ -149,21 +149,21 @@ static double time_chain(const model &m, int rows, const chain_cut &how, unsigne
         [&] {
             for (int i = 0; i < m.n_layers; i++) {
                 if (!(left_out & 1))
-                    launch_add_norm(&l, &norm, r, d, r, none, twin);
-                product(0, twin, qkv);
+                    launch_add_norm(&l, &norm, r, d, r, none, qact);
+                product(0, qact, qkv);
                 if (!(left_out & 2)) // reads what is the last of the pool
                     launch_node(attention_like, dim3(n_blocks), dim3(192), (size_t)how.attention_room << 10, stream,
                                 (const uint4 *)(pool + POOL - ((size_t)128 << 20) * (i % 4 + 1)), pieces, (float *)at.at, n_out,
                                 (const float *)qkv.at);
                 if (!(left_out & 4))
-                    launch_quantise(&l, rows, at, twin_at);
-                product(1, twin_at, d);
+                    launch_quantise(&l, rows, at, qact_at);
+                product(1, qact_at, d);
                 if (!(left_out & 1))
-                    launch_add_norm(&l, &norm, r, d, r, none, twin);
-                product(2, twin, act);
+                    launch_add_norm(&l, &norm, r, d, r, none, qact);
+                product(2, qact, act);
                 if (!(left_out & 8))
-                    launch_quantise(&l, rows, act, twin_act);
-                product(3, twin_act, d);
+                    launch_quantise(&l, rows, act, qact_act);
+                product(3, qact_act, d);
             }
             return fine;
         },

@@ -1,5 +1,5 @@
 /* nodes.cu - what the nodes of a step that are neither product nor attention cost on a GPU: ADD_NORM, NORM, GATED_ACT, their
- * e4m3 twins, and launch_quantise.
+ * e4m3 qacts, and launch_quantise.
  *
  *     build/cuda/bench_nodes [check]      a table; with check: every node against double precision, outputs poisoned
  *
@@ -109,10 +109,10 @@ static struct launch step_of(int n_rows) {
     return l;
 }
 
-/* As a LINEAR leaves them: m's elements are raw products with scales that bring them back to about their size. */
-struct raw_scales {
+/* As a LINEAR leaves them: m's elements are unscaled products with scales that bring them back to about their size. */
+struct unscaled_scales {
     rows of_row, of_column;
-    raw_scales(rows &products) : of_row(1, products.n, ELEMENT_F32), of_column(1, products.m.width, ELEMENT_F32) {
+    unscaled_scales(rows &products) : of_row(1, products.n, ELEMENT_F32), of_column(1, products.m.width, ELEMENT_F32) {
         of_row.fill(0.4f, 0.6f); // so that no row is too small for half precision
         of_column.fill(1);
         products.m.row_scale = static_cast<const float *>(of_row.m.at);
@@ -129,7 +129,7 @@ static dweight vector_of(rows &w) { return dweight{w.m.at, w.m.width, 1, ELEMENT
 
 static int n_wrong;
 
-/* got against want: error relative to the row's largest, and for twins the cosine. */
+/* got against want: error relative to the row's largest, and for qacts the cosine. */
 static void expect(const char *what, rows &got, const std::vector<double> &want, double bound) {
     got.fetch();
     double worst = 0, cosine = 1;
@@ -172,17 +172,17 @@ static void check_add_norm(int n_rows, int width, element d_element, element y_e
                            int extra, bool raw = false) {
     rows x(n_rows, width, ELEMENT_F32, extra), d(n_rows, width, d_element, extra), r(n_rows, width, ELEMENT_F32, extra);
     rows y(n_rows, width, y_element, extra), only(n_rows, width, y_element, extra), w(1, width, ELEMENT_F32), v(1, width, ELEMENT_F32),
-        scale(1, 1, ELEMENT_F32), both(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3), twin(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
+        scale(1, 1, ELEMENT_F32), both(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3), qact(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
     x.fill(3), d.fill(40), w.fill(2), v.fill(2), scale.fill(1.5f);
-    both.m.width = twin.m.width = width;
-    raw_scales *scales = raw ? new raw_scales(d) : nullptr;
+    both.m.width = qact.m.width = width;
+    unscaled_scales *scales = raw ? new unscaled_scales(d) : nullptr;
     struct dadd_norm a = {vector_of(w), scaled ? vector_of(scale) : dweight{}, 1e-5f, plus_one, normed ? vector_of(v) : dweight{}, 1e-6f,
                           plus_one};
     dmat none = {}, given_d = given ? d.m : none;
     struct launch l = step_of(n_rows);
     launch_add_norm(&l, &a, x.m, given_d, r.m, y.m, both.m);
     launch_add_norm(&l, &a, x.m, given_d, r.m, only.m, none);
-    launch_add_norm(&l, &a, x.m, given_d, r.m, dmat{nullptr, y.m.stride, width, y_element, nullptr}, twin.m);
+    launch_add_norm(&l, &a, x.m, given_d, r.m, dmat{nullptr, y.m.stride, width, y_element, nullptr}, qact.m);
     TRY_CUDA(cudaGetLastError());
     TRY_CUDA(cudaStreamSynchronize(stream));
     std::vector<double> want_r, want_y((size_t)n_rows * width), dd(width);
@@ -202,17 +202,17 @@ static void check_add_norm(int n_rows, int width, element d_element, element y_e
     expect((std::string(what) + " y").c_str(), y, want_y, bound_of(y_element));
     expect((std::string(what) + " y alone").c_str(), only, want_y, bound_of(y_element));
     expect((std::string(what) + " twin").c_str(), both, want_y, bound_of(ELEMENT_E4M3));
-    expect((std::string(what) + " twin alone").c_str(), twin, want_y, bound_of(ELEMENT_E4M3));
+    expect((std::string(what) + " twin alone").c_str(), qact, want_y, bound_of(ELEMENT_E4M3));
     delete scales;
 }
 
 static void check_norm(int n_rows, int width, int group, element x_element, element y_element, bool gated) {
     rows x(n_rows, width, x_element), gate(n_rows, width, x_element), y(n_rows, width, y_element), w(1, group, ELEMENT_F32),
-        twin(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
+        qact(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
     x.fill(5), gate.fill(4), w.fill(2);
-    twin.m.width = width;
+    qact.m.width = width;
     struct launch l = step_of(n_rows);
-    launch_norm(&l, n_rows, x.m, gated ? gate.m : dmat{}, vector_of(w), 1e-6f, true, group, 0.75f, y.m, group == width ? twin.m : dmat{});
+    launch_norm(&l, n_rows, x.m, gated ? gate.m : dmat{}, vector_of(w), 1e-6f, true, group, 0.75f, y.m, group == width ? qact.m : dmat{});
     TRY_CUDA(cudaGetLastError());
     TRY_CUDA(cudaStreamSynchronize(stream));
     std::vector<double> want((size_t)n_rows * width);
@@ -226,7 +226,7 @@ static void check_norm(int n_rows, int width, int group, element x_element, elem
     snprintf(what, sizeof what, "norm %d x %d group %d x %d y %d%s", n_rows, width, group, x_element, y_element, gated ? " gated" : "");
     expect(what, y, want, bound_of(y_element));
     if (group == width)
-        expect((std::string(what) + " twin").c_str(), twin, want, bound_of(ELEMENT_E4M3));
+        expect((std::string(what) + " twin").c_str(), qact, want, bound_of(ELEMENT_E4M3));
 }
 
 static double act_double(int act, double limit, double g, double u) {
@@ -272,7 +272,7 @@ static void check_quantise(int n_rows, int width, element e, int extra) {
     most.find(x);
     struct launch l = step_of(n_rows);
     launch_quantise(&l, n_rows, x.m, looked.m);
-    x.m.most = most.at;
+    x.m.absmax = most.at;
     launch_quantise(&l, n_rows, x.m, known.m);
     TRY_CUDA(cudaGetLastError());
     TRY_CUDA(cudaStreamSynchronize(stream));
@@ -284,21 +284,21 @@ static void check_quantise(int n_rows, int width, element e, int extra) {
 }
 
 static void check_act(int act, int n_rows, int width, element in, element out, bool raw = false) {
-    rows both(n_rows, 2 * width, in), y(n_rows, width, out), only(n_rows, width, out), twin(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3),
+    rows both(n_rows, 2 * width, in), y(n_rows, width, out), only(n_rows, width, out), qact(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3),
         lone(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
     both.fill(9);
-    twin.m.width = lone.m.width = width;
-    raw_scales *scales = raw ? new raw_scales(both) : nullptr;
+    qact.m.width = lone.m.width = width;
+    unscaled_scales *scales = raw ? new unscaled_scales(both) : nullptr;
     dmat gate = both.m, up = both.m, none = {};
     gate.width = up.width = width;
     up.col_scale = raw ? up.col_scale + width : nullptr;
     up.at = static_cast<char *>(up.at) + width * bytes_of(in);
     struct launch l = step_of(n_rows);
-    bool twins = gated_act_takes_twin(act, gate, up, y.m);
+    bool qacts = gated_act_takes_qact(act, gate, up, y.m);
     launch_gated_act(&l, n_rows, act, 7, gate, up, only.m, none);
     none.element = out;
-    if (twins) {
-        launch_gated_act(&l, n_rows, act, 7, gate, up, y.m, twin.m);
+    if (qacts) {
+        launch_gated_act(&l, n_rows, act, 7, gate, up, y.m, qact.m);
         launch_gated_act(&l, n_rows, act, 7, gate, up, none, lone.m);
     }
     TRY_CUDA(cudaGetLastError());
@@ -311,10 +311,10 @@ static void check_act(int act, int n_rows, int width, element in, element out, b
     delete scales;
     snprintf(what, sizeof what, "gated_act %d %d x %d in %d%s out %d", act, n_rows, width, in, raw ? " raw" : "", out);
     expect((std::string(what) + " alone").c_str(), only, want, bound_of(out));
-    if (!twins)
+    if (!qacts)
         return;
     expect(what, y, want, out == ELEMENT_F32 ? 4e-6 : bound_of(out));
-    expect((std::string(what) + " twin").c_str(), twin, want, bound_of(ELEMENT_E4M3));
+    expect((std::string(what) + " twin").c_str(), qact, want, bound_of(ELEMENT_E4M3));
     expect((std::string(what) + " twin alone").c_str(), lone, want, bound_of(ELEMENT_E4M3));
 }
 
@@ -404,7 +404,7 @@ template <bool NORMED> static void time_spreads(int n_rows, const add_norm_args 
 
 static void time_add_norm(int n_rows, int width) {
     rows x(n_rows, width, ELEMENT_F32), d(n_rows, width, ELEMENT_F32), half(n_rows, width, ELEMENT_F16), y(n_rows, width, ELEMENT_F16),
-        w(1, width, ELEMENT_F32), v(1, width, ELEMENT_F32), twin(n_rows, width, ELEMENT_E4M3);
+        w(1, width, ELEMENT_F32), v(1, width, ELEMENT_F32), qact(n_rows, width, ELEMENT_E4M3);
     x.fill(1), d.fill(1), half.fill(1), w.fill(1), v.fill(1);
     TRY_CUDA(cudaMemset(d.m.at, 0, (size_t)n_rows * width * 4)); // r stays what it was
     struct dadd_norm a = {vector_of(w), {}, 1e-6f, false, {}, 0, false}, normed = a;
@@ -414,15 +414,15 @@ static void time_add_norm(int n_rows, int width) {
     double size = (double)n_rows * width;
     tell("add_norm", n_rows, width, size * 14, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, none); }));
     tell("add_norm d 16 bit", n_rows, width, size * 12, time_us([&](int) { launch_add_norm(&l, &a, x.m, half.m, x.m, y.m, none); }));
-    tell("add_norm twin alone", n_rows, width, size * 13, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, no_y, twin.m); }));
+    tell("add_norm twin alone", n_rows, width, size * 13, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, no_y, qact.m); }));
     tell("add_norm d 16 bit, twin alone", n_rows, width, size * 11,
-         time_us([&](int) { launch_add_norm(&l, &a, x.m, half.m, x.m, no_y, twin.m); }));
+         time_us([&](int) { launch_add_norm(&l, &a, x.m, half.m, x.m, no_y, qact.m); }));
     rows products(n_rows, width, ELEMENT_F16);
     products.fill(1);
-    raw_scales scales(products);
+    unscaled_scales scales(products);
     tell("add_norm d raw, twin alone", n_rows, width, size * 11,
-         time_us([&](int) { launch_add_norm(&l, &a, x.m, products.m, x.m, no_y, twin.m); }));
-    tell("add_norm y and twin", n_rows, width, size * 15, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, twin.m); }));
+         time_us([&](int) { launch_add_norm(&l, &a, x.m, products.m, x.m, no_y, qact.m); }));
+    tell("add_norm y and twin", n_rows, width, size * 15, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, qact.m); }));
     tell("add_norm, d normed", n_rows, width, size * 14, time_us([&](int) { launch_add_norm(&l, &normed, x.m, d.m, x.m, y.m, none); }));
     tell("norm", n_rows, width, size * 8, time_us([&](int i) {
              launch_norm(&l, n_rows, i % 2 ? d.m : x.m, none, vector_of(w), 1e-6f, false, width, 1, i % 2 ? x.m : d.m, none);
@@ -434,20 +434,20 @@ static void time_add_norm(int n_rows, int width) {
 }
 
 static void time_quantise(int n_rows, int width) {
-    rows x(n_rows, width, ELEMENT_F16), twin(n_rows, width, ELEMENT_E4M3);
+    rows x(n_rows, width, ELEMENT_F16), qact(n_rows, width, ELEMENT_E4M3);
     x.fill(4);
     largest_sizes most(n_rows);
     most.find(x);
     struct launch l = step_of(n_rows);
     double n_bytes = (double)n_rows * width * 3;
-    tell("quantise 16 bit", n_rows, width, n_bytes, time_us([&](int) { launch_quantise(&l, n_rows, x.m, twin.m); }));
-    x.m.most = most.at;
-    tell("quantise 16 bit, largest known", n_rows, width, n_bytes, time_us([&](int) { launch_quantise(&l, n_rows, x.m, twin.m); }));
+    tell("quantise 16 bit", n_rows, width, n_bytes, time_us([&](int) { launch_quantise(&l, n_rows, x.m, qact.m); }));
+    x.m.absmax = most.at;
+    tell("quantise 16 bit, largest known", n_rows, width, n_bytes, time_us([&](int) { launch_quantise(&l, n_rows, x.m, qact.m); }));
 }
 
 static void time_act(int n_rows, int width) {
     rows wide(n_rows, 2 * width, ELEMENT_F32), half(n_rows, 2 * width, ELEMENT_F16), y(n_rows, width, ELEMENT_F16),
-        twin(n_rows, width, ELEMENT_E4M3);
+        qact(n_rows, width, ELEMENT_E4M3);
     rows ones(1, 2 * width, ELEMENT_F32);
     wide.fill(4), half.fill(4), ones.fill(0.001f);
     dmat none = {}, no_y = {nullptr, width, width, ELEMENT_F16, nullptr}, g32 = wide.m, g16 = half.m;
@@ -463,14 +463,14 @@ static void time_act(int n_rows, int width) {
         tell("gated_act of 16 bit", n_rows, width, size * 6,
              time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g16, u16, y.m, none); }));
         tell("gated_act of float32, twin", n_rows, width, size * 9,
-             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g32, u32, no_y, twin.m); }));
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g32, u32, no_y, qact.m); }));
         dmat graw = g16, uraw = u16;
         graw.row_scale = uraw.row_scale = static_cast<const float *>(ones.m.at);
         graw.col_scale = uraw.col_scale = static_cast<const float *>(ones.m.at);
         tell("gated_act of raw, twin", n_rows, width, size * 5,
-             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, graw, uraw, no_y, twin.m); }));
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, graw, uraw, no_y, qact.m); }));
         tell("gated_act of 16 bit, twin", n_rows, width, size * 5,
-             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g16, u16, no_y, twin.m); }));
+             time_us([&](int) { launch_gated_act(&l, n_rows, act, 0, g16, u16, no_y, qact.m); }));
     }
     time_quantise(n_rows, width);
 }

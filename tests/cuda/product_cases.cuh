@@ -1,5 +1,5 @@
 /* product_cases.cuh - a case of the tests of products from e4m3 values (test_gemm_fp8_small_m.cu, test_gemm_fp8_gated.cu, test_gemm_fp8_split_k.cu, test_gemm_fp8_prefill.cu): random operands, and the
- * same by plain kernels, with sums that lose what the tensor core loses (e4m3_sums.cuh). So raw products are compared bit for bit, and of others nothing
+ * same by plain kernels, with sums that lose what the tensor core loses (e4m3_sums.cuh). So unscaled products are compared bit for bit, and of others nothing
  * but the rounding behind the sums may be off. Double precision says that the sums lose no more than they should on average.
  *
  * Elements are as kernels.h promises; where they are all alike, with signs that agree, sums are as large as they can become.
@@ -17,7 +17,7 @@
 // ---- operands -------------------------------------------------------------------------------------------------------
 
 struct counts {
-    unsigned long long wrong, stray, differ, wrong_most, wrong_twin, told; // told: by the twin, and written all the same
+    unsigned long long wrong, stray, differ, wrong_most, wrong_twin, told; // told: by the qact, and written all the same
     double worst, lost; // lost: squares of what sums lose, as parts of the root of their terms' squares
 };
 
@@ -38,13 +38,13 @@ static struct {
     void *y, *again;
     double *products, *sizes;
     float *sums;
-    uint32_t *most;
-    uint8_t *twin;
+    uint32_t *absmax;
+    uint8_t *qact;
     counts *c;
     int x_stride, rows_there;
     int64_t y_stride;
     float static_scale;
-    bool leaves_out; // what is tested leaves out of y what the twin tells, or it need not
+    bool leaves_out; // what is tested leaves out of y what the qact tells, or it need not
 } d;
 static cudaStream_t stream;
 static unsigned long long n_bad, n_cases;
@@ -68,8 +68,8 @@ static void open_operands(uint64_t seed, size_t most_w, size_t most_x, size_t mo
     for (double **sums : {&d.products, &d.sizes})
         MUST(cudaMalloc(sums, most_sums * 8));
     MUST(cudaMalloc(&d.sums, most_sums * 4));
-    MUST(cudaMalloc(&d.most, 1 << 14));
-    MUST(cudaMalloc(&d.twin, most_y));
+    MUST(cudaMalloc(&d.absmax, 1 << 14));
+    MUST(cudaMalloc(&d.qact, most_y));
     MUST(cudaMalloc(&d.c, sizeof(counts)));
 }
 
@@ -114,22 +114,22 @@ static void fill_operands(const problem &p, uint64_t seed, int rows_more, range 
     MUST(cudaMemsetAsync(d.y, 0xff, y_bytes(p), stream));
     MUST(cudaMemsetAsync(d.again, 0xff, y_bytes(p), stream));
     d.static_scale = ldexpf(1, (int)(seed % 8) - 5); // clamps some, makes zeros of others
-    MUST(cudaMemsetAsync(d.twin, TWIN_POISON, d.rows_there * d.y_stride, stream));
+    MUST(cudaMemsetAsync(d.qact, TWIN_POISON, d.rows_there * d.y_stride, stream));
     MUST(cudaMemsetAsync(d.c, 0, sizeof *d.c, stream));
-    MUST(cudaMemsetAsync(d.most, 0, d.rows_there * 4, stream));
+    MUST(cudaMemsetAsync(d.absmax, 0, d.rows_there * 4, stream));
     MUST(cudaStreamSynchronize(stream));
 }
 static dweight w_of(const problem &p) { return {d.w, p.out, p.in, ELEMENT_E4M3, d.w_scale}; }
 static dmat x_of(const problem &p) { return {d.x, d.x_stride, p.in, ELEMENT_E4M3, d.x_scale}; }
 static dmat y_of(const problem &p) {
     dmat y = {d.y, d.y_stride, p.width(), p.e, nullptr};
-    y.most = p.gated ? d.most : nullptr;
+    y.absmax = p.gated ? d.absmax : nullptr;
     return y;
 }
-static dmat twin_of(const problem &p) {
-    dmat twin = {p.gated ? d.twin : nullptr, d.y_stride, p.width(), ELEMENT_E4M3};
-    twin.static_scale = d.static_scale;
-    return twin;
+static dmat qact_of(const problem &p) {
+    dmat qact = {p.gated ? d.qact : nullptr, d.y_stride, p.width(), ELEMENT_E4M3};
+    qact.static_scale = d.static_scale;
+    return qact;
 }
 
 /* The line of the case, which the caller and judge() go on with. */
@@ -152,16 +152,16 @@ static inline bool is_of_this_part(int i) {
     return !part || sscanf(part, "%d/%d", &k, &n) != 2 || n < 1 || i % n == k % n;
 }
 
-/* put(y, twin): launches the product into y and, of pairs, its twin. Once, where y may be without what the twin tells, and three times more whole where it is
- * compared, with and without the twin; in brief once more, without. */
+/* put(y, qact): launches the product into y and, of pairs, its qact. Once, where y may be without what the qact tells, and three times more whole where it is
+ * compared, with and without the qact; in brief once more, without. */
 template <class F> static void run(const problem &p, const F &put) {
     dmat y = y_of(p), again = y;
     again.at = d.again;
     y.untold_only = p.gated;
     fflush(stdout);
-    MUST(put(y, twin_of(p)));
+    MUST(put(y, qact_of(p)));
     for (int i = 0; i < (is_brief() ? 1 : 3); i++)
-        MUST(put(again, i % 2 ? twin_of(p) : dmat{}));
+        MUST(put(again, i % 2 ? qact_of(p) : dmat{}));
     MUST(cudaStreamSynchronize(stream));
 }
 
@@ -236,14 +236,14 @@ enum making { RAW_SUMS, SCALED, BY_FAST_TANH };
 
 static __device__ const double ROUNDING = 1e-6; // of float32, some of them
 
-/* twin: NULL, or elements that may tell what y lacks. */
+/* qact: NULL, or elements that may tell what y lacks. */
 static __global__ void compare(problem p, making m, const double *products, const double *sizes, const void *y, const void *again,
-                               const uint8_t *twin, int rows_there, int64_t stride, int width, counts *c) {
+                               const uint8_t *qact, int rows_there, int64_t stride, int width, counts *c) {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < rows_there * stride; i += (int64_t)gridDim.x * blockDim.x) {
         int token = i / stride, col = i % stride;
         uint32_t bits = p.e == ELEMENT_F32 ? static_cast<const uint32_t *>(y)[i] : static_cast<const uint16_t *>(y)[i] * 0x10001u;
         uint32_t bits2 = p.e == ELEMENT_F32 ? static_cast<const uint32_t *>(again)[i] : static_cast<const uint16_t *>(again)[i] * 0x10001u;
-        bool inside = token < p.n && col < width, told = twin && inside && is_told(twin + token * stride + col / 8 * 8);
+        bool inside = token < p.n && col < width, told = qact && inside && is_told(qact + token * stride + col / 8 * 8);
         if (bits != bits2 && !(told && bits == 0xffffffffu))
             atomicAdd(&c->differ, 1);
         if (told && bits != 0xffffffffu)
@@ -282,12 +282,12 @@ static __global__ void compare_most(const void *y, int width, int64_t stride, el
         atomicAdd(&c->wrong_most, 1);
 }
 
-/* The twin, against the e4m3 of what was stored by its static_scale. */
-static __global__ void compare_twin(const void *y, dmat twin, element e, int n_tokens, int rows_there, counts *c) {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < rows_there * twin.stride; i += (int64_t)gridDim.x * blockDim.x) {
-        bool inside = i / twin.stride < n_tokens && i % twin.stride < twin.width;
-        uint8_t code = __nv_cvt_float_to_fp8(inside ? load(y, i, e) / twin.static_scale : 0, __NV_SATFINITE, __NV_E4M3);
-        if (static_cast<const uint8_t *>(twin.at)[i] != (inside ? code : TWIN_POISON))
+/* The qact, against the e4m3 of what was stored by its static_scale. */
+static __global__ void compare_twin(const void *y, dmat qact, element e, int n_tokens, int rows_there, counts *c) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < rows_there * qact.stride; i += (int64_t)gridDim.x * blockDim.x) {
+        bool inside = i / qact.stride < n_tokens && i % qact.stride < qact.width;
+        uint8_t code = __nv_cvt_float_to_fp8(inside ? load(y, i, e) / qact.static_scale : 0, __NV_SATFINITE, __NV_E4M3);
+        if (static_cast<const uint8_t *>(qact.at)[i] != (inside ? code : TWIN_POISON))
             atomicAdd(&c->wrong_twin, 1);
     }
 }
@@ -308,11 +308,11 @@ static void judge(const problem &p, e4m3_sums::chains chains, making m) {
     e4m3_sums::sum_up<<<dim3((p.out + e4m3_sums::ROWS - 1) / e4m3_sums::ROWS, (p.n + e4m3_sums::TOKENS - 1) / e4m3_sums::TOKENS),
                         dim3(32, e4m3_sums::WARPS), 0, stream>>>(d.w, d.x, d.x_stride, p.out, p.in, p.n, chains, d.sums);
     expect<<<256, 256, 0, stream>>>(p, d.sums, d.w_scale, d.x_scale, bias, d.products, d.sizes, d.c);
-    compare<<<256, 256, 0, stream>>>(p, m, d.products, d.sizes, d.y, d.again, p.gated ? d.twin : nullptr, d.rows_there, d.y_stride, p.width(), d.c);
+    compare<<<256, 256, 0, stream>>>(p, m, d.products, d.sizes, d.y, d.again, p.gated ? d.qact : nullptr, d.rows_there, d.y_stride, p.width(), d.c);
     if (p.gated)
-        compare_most<<<d.rows_there, 256, 0, stream>>>(d.again, p.width(), d.y_stride, p.e, d.most, p.n, d.c);
+        compare_most<<<d.rows_there, 256, 0, stream>>>(d.again, p.width(), d.y_stride, p.e, d.absmax, p.n, d.c);
     if (p.gated)
-        compare_twin<<<256, 256, 0, stream>>>(d.again, twin_of(p), p.e, p.n, d.rows_there, d.c);
+        compare_twin<<<256, 256, 0, stream>>>(d.again, qact_of(p), p.e, p.n, d.rows_there, d.c);
     counts got;
     MUST(cudaMemcpyAsync(&got, d.c, sizeof got, cudaMemcpyDeviceToHost, stream));
     MUST(cudaStreamSynchronize(stream));

@@ -33,7 +33,7 @@ static __device__ __host__ double e4m3_value(unsigned char v) {
 }
 
 enum { TWIN_POISON = 0xee };
-/* Whether a static twin tells the octet that these elements are of (launch_quantise_rest). */
+/* Whether a static qact tells the octet that these elements are of (launch_quantise_rest). */
 static __device__ bool is_told(const uint8_t *elements) {
     bool some = false, all = true;
     for (int i = 0; i < 8; i++) {

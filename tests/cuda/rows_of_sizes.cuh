@@ -31,7 +31,7 @@ static __global__ void fill_rows(dmat x, uint64_t seed, float static_scale, bool
         float share = (hash(seed * 77 + row * 5000ull + col) >> 8) / 16777216.0f * 2 - 1;
         float v = col == (int)at ? size : isfinite(size) ? size * share * share * share : share;
         store(x, row, col, v);
-        atomicMax(x.most + row, __float_as_uint(fabsf(load(x, row, col))));
+        atomicMax(x.absmax + row, __float_as_uint(fabsf(load(x, row, col))));
     }
 }
 
@@ -41,7 +41,7 @@ static __host__ __device__ bool is_within(uint32_t most, float static_scale) {
     return size == 0 || (size >= STATIC_LEAST * static_scale && size <= STATIC_MOST * static_scale);
 }
 
-// ---- twins by a static scale ----------------------------------------------------------------------------------------
+// ---- qacts by a static scale ----------------------------------------------------------------------------------------
 
 /* The least power of two for which that is E4M3_FULL at most; as for 1e-30 of what is smaller or no number. */
 static __device__ float scale_beside(uint32_t most) {
@@ -55,21 +55,21 @@ static __device__ float scale_beside(uint32_t most) {
 
 /* What a maker leaves for launch_quantise_rest: elements by the static scale, no scales, and of the value no octet that they tell. settled: what is
  * to become of it; kept, poison in place of the elements of rows that are left as they are. A block a row. */
-static __global__ void write_twins(dmat value, dmat twin, dmat settled, uint8_t kept) {
+static __global__ void write_twins(dmat value, dmat qact, dmat settled, uint8_t kept) {
     int row = blockIdx.x;
-    bool within = is_within(value.most[row], twin.static_scale);
-    float scale = within ? twin.static_scale : scale_beside(value.most[row]);
-    uint8_t *elements = static_cast<uint8_t *>(twin.at) + row * twin.stride, *to = static_cast<uint8_t *>(settled.at) + row * settled.stride;
-    for (int octet = threadIdx.x; octet < twin.width / 8; octet += blockDim.x) {
+    bool within = is_within(value.absmax[row], qact.static_scale);
+    float scale = within ? qact.static_scale : scale_beside(value.absmax[row]);
+    uint8_t *elements = static_cast<uint8_t *>(qact.at) + row * qact.stride, *to = static_cast<uint8_t *>(settled.at) + row * settled.stride;
+    for (int octet = threadIdx.x; octet < qact.width / 8; octet += blockDim.x) {
         float v[8];
         for (int i = 0; i < 8; i++) {
             v[i] = load(value, row, octet * 8 + i);
-            elements[octet * 8 + i] = __nv_cvt_float_to_fp8(v[i] / twin.static_scale, __NV_SATFINITE, __NV_E4M3);
+            elements[octet * 8 + i] = __nv_cvt_float_to_fp8(v[i] / qact.static_scale, __NV_SATFINITE, __NV_E4M3);
         }
         bool told = is_told(elements + octet * 8);
         for (int i = 0; i < 8; i++) {
             uint8_t &element = elements[octet * 8 + i];
-            float known = told ? (float)e4m3_value(element) * twin.static_scale : v[i];
+            float known = told ? (float)e4m3_value(element) * qact.static_scale : v[i];
             to[octet * 8 + i] = within ? element : __nv_cvt_float_to_fp8(known / scale, __NV_SATFINITE, __NV_E4M3);
             if (within && kept)
                 element = to[octet * 8 + i] = kept;
@@ -78,7 +78,7 @@ static __global__ void write_twins(dmat value, dmat twin, dmat settled, uint8_t 
         }
     }
     if (threadIdx.x == 0) {
-        twin.scale[row] = -1;
+        qact.scale[row] = -1;
         settled.scale[row] = scale;
     }
 }

@@ -253,7 +253,7 @@ static void texts_do_not_depend_on_where_their_blocks_are(void **state) {
 }
 
 /* Until nothing has run for cache_idle_s, and what may go back has. */
-static void rest(struct gyre *g) {
+static void requant(struct gyre *g) {
     while (engine_rest_us(g) > 0)
         usleep(1000);
     engine_rest(g);
@@ -267,13 +267,13 @@ static void an_idle_engine_gives_memory_back_and_writes_the_same_again(void **st
     struct gyre *g = open_model("tests/models/llama", NULL, (int64_t)256 << 20, 0.2);
     take_low_blocks(g);
     write_texts(g, first);
-    rest(g);
+    requant(g);
     int64_t rested = free_bytes();
     write_texts(g, again);
     int64_t used = free_bytes();
     for (int b = 0; b < g->backend->caches[0].piece_blocks - 5; b++) // those of take_low_blocks
         blocks_give_back(&g->pool.groups[0].blocks, b);
-    rest(g);
+    requant(g);
     printf("%lld bytes free at rest, %lld with texts, %lld at rest again\n", (long long)rested, (long long)used, (long long)free_bytes());
     EXPECT(used < rested && free_bytes() >= rested);
     EXPECT_EQ(g->backend->caches[0].map.n_mapped, 1);

@@ -23,8 +23,8 @@ static void check(const problem &p, const gated_cut *cut, uint64_t seed) {
         refuse();
         return;
     }
-    run(p, [&](dmat y, dmat twin) {
-        a.twin = twin;
+    run(p, [&](dmat y, dmat qact) {
+        a.qact = qact;
         return launch_gemm_gated_cut(stream, p.n, &a, x_of(p), y, &c);
     });
     judge(p, {1, true}, BY_FAST_TANH);

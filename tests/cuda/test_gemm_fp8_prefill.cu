@@ -8,7 +8,7 @@ static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = f
     problem p = {out, in, n, false, false, 0, ELEMENT_F16, alike};
     if (!gemm_prefill_takes_cut(n, cut))
         return;
-    fill_operands(p, seed, 260, {1, 1}, {1, 1}); // raw products have no scales
+    fill_operands(p, seed, 260, {1, 1}, {1, 1}); // unscaled products have no scales
     begin(p);
     printf("tiles of %d, shared by %d: ", gemm_prefill_cut_at(cut).rows, gemm_prefill_cut_at(cut).sharers);
     if (!gemm_prefill_takes(w_of(p), x_of(p), y_of(p), n)) {
@@ -30,8 +30,8 @@ static void check_gated(const problem &p, int cut, uint64_t seed) {
         refuse();
         return;
     }
-    run(p, [&](dmat y, dmat twin) {
-        a.twin = twin;
+    run(p, [&](dmat y, dmat qact) {
+        a.qact = qact;
         return launch_gemm_prefill_gated_cut(stream, p.n, &a, x_of(p), y, cut);
     });
     judge(p, {1, true}, BY_FAST_TANH);

@@ -3,7 +3,7 @@
 #define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/linear/gemm_fp8_small_m.cu"
 
-#include "rest_cases.cuh"
+#include "requant_cases.cuh"
 
 /* Activations as kernels have them against double, gates from -80 to 80: relative errors; an up of 1. */
 static __global__ void worst_activation(double *worst) {
@@ -28,8 +28,8 @@ static void check(const problem &p, const small_m_cut *cut, uint64_t seed) {
         refuse();
         return;
     }
-    run(p, [&](dmat y, dmat twin) {
-        a.twin = twin;
+    run(p, [&](dmat y, dmat qact) {
+        a.qact = qact;
         return launch_gemm_small_m_cut(stream, p.n, &a, x_of(p), y, &c);
     });
     judge(p, {c.split, false}, SCALED);
@@ -42,8 +42,8 @@ static void check_settling(int out, int in, int n, uint64_t seed) {
     small_m_cut c = small_m_cut_of(&a, n);
     begin(p);
     printf("%d octets, split %d, %d blocks, ", c.octets, c.split, c.n_blocks);
-    check_rest(p, seed, [&](dmat x, dmat y, const drest *rest) {
-        a.rest = rest ? *rest : drest{};
+    check_rest(p, seed, [&](dmat x, dmat y, const drequant *requant) {
+        a.requant = requant ? *requant : drequant{};
         return launch_gemm_small_m_cut(stream, n, &a, x, y, &c);
     });
 }

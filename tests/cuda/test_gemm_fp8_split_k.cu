@@ -1,9 +1,9 @@
-/* test_gemm_fp8_split_k.cu - raw products of many rows (src/backend/cuda/linear/gemm_fp8_split_k.cu) against double precision: every cut, random shapes and numbers
+/* test_gemm_fp8_split_k.cu - unscaled products of many rows (src/backend/cuda/linear/gemm_fp8_split_k.cu) against double precision: every cut, random shapes and numbers
  * of rows, from rows of W and from near copies; and when the node behind starts. */
 #include "backend/cuda/linear/gemm_fp8_split_k.cu"
 
 #include "l2_copy_cases.cuh"
-#include "rest_cases.cuh"
+#include "requant_cases.cuh"
 
 /* Copies of W as it is then, for one case in two. */
 struct near_copies {
@@ -20,7 +20,7 @@ struct near_copies {
 /* Where the product reads a near copy, the rows themselves are NaN. */
 static void check(int out, int in, int n, int cut, uint64_t seed, bool alike = false) {
     problem p = {out, in, n, false, false, 0, ELEMENT_F16, alike};
-    fill_operands(p, seed, 130, {1, 1}, {1, 1}); // raw products have no scales
+    fill_operands(p, seed, 130, {1, 1}, {1, 1}); // unscaled products have no scales
     split_k_cut c = split_k_cut_at(cut);
     begin(p);
     printf("tiles of %d, terms in %d parts, W shared by %d: ", c.rows, c.split, c.sharers);
@@ -46,10 +46,10 @@ static void check_settling(int out, int in, int n, int cut, uint64_t seed) {
     begin(p);
     printf("tiles of %d, terms in %d parts, ", c.rows, c.split);
     near_copies l2_copy;
-    check_rest(p, seed, [&](dmat x, dmat y, const drest *rest) {
-        if (rest && !l2_copy.is_asked)
+    check_rest(p, seed, [&](dmat x, dmat y, const drequant *requant) {
+        if (requant && !l2_copy.is_asked)
             l2_copy.ask(p, cut, seed);
-        return launch_gemm_split_k_cut(stream, n, w_of(p), l2_copy.at, x, y, rest, cut);
+        return launch_gemm_split_k_cut(stream, n, w_of(p), l2_copy.at, x, y, requant, cut);
     });
 }
 
@@ -77,9 +77,9 @@ static void check_start_of_next(int cut, int n) {
     fill_operands(p, (uint64_t)cut + 1, 130, {1, 1}, {1, 1});
     begin(p);
     for (uint32_t value = 1; value <= (is_brief() ? 1 : 8); value++) {
-        launch_node(write_late, 1, 32, 0, stream, d.most, value);
+        launch_node(write_late, 1, 32, 0, stream, d.absmax, value);
         MUST(launch_gemm_split_k_cut(stream, n, w_of(p), nullptr, x_of(p), y_of(p), nullptr, cut));
-        launch_node(read_before_waiting, 1, 32, 0, stream, (const uint32_t *)d.most, value, &d.c->wrong);
+        launch_node(read_before_waiting, 1, 32, 0, stream, (const uint32_t *)d.absmax, value, &d.c->wrong);
     }
     counts found;
     MUST(cudaMemcpyAsync(&found, d.c, sizeof found, cudaMemcpyDeviceToHost, stream));

@@ -133,8 +133,8 @@ static void problem_release(struct problem *p) {
 static struct dgemv gemv_of(const struct problem *p, bool bias) {
     const struct shape *s = &p->s;
     return (struct dgemv){.w = {p->dw, s->out, s->in, s->weight, s->weight == ELEMENT_E4M3 ? p->dscale : NULL},
-                            .bias = bias ? p->dbias : NULL,
-                            .ending = {.kind = s->gated ? ENDING_GATED : ENDING_PLAIN, .act = s->act}};
+                          .bias = bias ? p->dbias : NULL,
+                          .ending = {.kind = s->gated ? ENDING_GATED : ENDING_PLAIN, .act = s->act}};
 }
 
 /* y of rows [first, first + n) of x. False: many tokens of long rows have no place, or not in this cut. */

@@ -1,6 +1,6 @@
 /* test_quantise.cu - rows that are there by a scale known beforehand, or not (launch_quantise_rest of src/backend/cuda/qact/quantise.cu).
  *
- * Rows that the scale fits must keep what is there, poison here; all others must be bit by bit what kernels.h says, of the twin's elements and of 16 bits
+ * Rows that the scale fits must keep what is there, poison here; all others must be bit by bit what kernels.h says, of the qact's elements and of 16 bits
  * that are NaN where these tell, and are counted. The last rows of some steps are there to fill it up: they are made and not counted. */
 #include "backend/cuda/qact/quantise.cu"
 
@@ -16,7 +16,7 @@ struct counts {
 
 static __global__ void compare(dmat x, dmat got, dmat want, int n_rows, int n_own, counts *c) {
     int row = blockIdx.x;
-    bool within = row < n_rows && is_within(x.most[row], got.static_scale);
+    bool within = row < n_rows && is_within(x.absmax[row], got.static_scale);
     const uint8_t *is = static_cast<const uint8_t *>(got.at) + row * got.stride,
                   *made = static_cast<const uint8_t *>(want.at) + row * want.stride;
     for (int col = threadIdx.x; col < got.stride; col += blockDim.x) {
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     void *values;
     uint8_t *codes;
     float *scales;
-    uint32_t *most;
+    uint32_t *absmax;
     counts *c;
     int32_t *own;
     unsigned long long *told;
@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
     MUST(cudaMalloc(&values, (size_t)MOST_ROWS * (MOST_WIDTH + 16) * 4));
     MUST(cudaMalloc(&codes, (size_t)MOST_ROWS * (MOST_WIDTH + 32) * 2));
     MUST(cudaMalloc(&scales, MOST_ROWS * 8));
-    MUST(cudaMalloc(&most, MOST_ROWS * 4));
+    MUST(cudaMalloc(&absmax, MOST_ROWS * 4));
     MUST(cudaMalloc(&c, sizeof *c));
     unsigned long long n_bad = 0, n_made = 0;
     auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
             width = 16 * (1 + random(MOST_WIDTH / 16));
         element e = random(2) ? ELEMENT_F16 : ELEMENT_BF16;
         dmat x = {values, width + 8 * random(3), width, e}, got = {codes, width + 16 * random(3), width, ELEMENT_E4M3, scales};
-        x.most = most;
+        x.absmax = absmax;
         got.static_scale = ldexpf(1, random(12) - 8);
         dmat want = got;
         want.at = codes + (size_t)MOST_ROWS * (MOST_WIDTH + 32);
@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
         write_twins<<<n_rows, 256, 0, l.stream>>>(x, got, want, TWIN_POISON);
         MUST(cudaMemcpyAsync(own, &n_own, sizeof n_own, cudaMemcpyHostToDevice, l.stream));
         *told = 0;
-        launch_quantise_rest(&l, n_rows, x, got, {told, own});
+        launch_requantise(&l, n_rows, x, got, {told, own});
         compare<<<there, 256, 0, l.stream>>>(x, got, want, n_rows, n_own, c);
         counts found;
         MUST(cudaMemcpyAsync(&found, c, sizeof found, cudaMemcpyDeviceToHost, l.stream));

@@ -70,20 +70,20 @@ static enum status open_parts(struct backend *b, struct error *err) {
     return open_plans(b, err);
 }
 
-/* The backend whose products settle rows (twin_rest.cuh). Their blocks wait for one another, as there is room for all of a product at once; for those of
+/* The backend whose products settle rows (requant.cuh). Their blocks wait for one another, as there is room for all of a product at once; for those of
  * two that run side by side there may not be, and they would wait for ever. */
-static _Atomic(struct backend *) settler;
+static _Atomic(struct backend *) requantiser;
 
-static bool settle_alone(struct backend *b) {
+static bool requant_alone(struct backend *b) {
     struct backend *nobody = NULL;
-    return atomic_compare_exchange_strong(&settler, &nobody, b);
+    return atomic_compare_exchange_strong(&requantiser, &nobody, b);
 }
 
 static void cuda_free(struct backend *b) {
     if (!b)
         return;
-    if (b->settles)
-        atomic_store(&settler, NULL);
+    if (b->requantises)
+        atomic_store(&requantiser, NULL);
     weights_release(b);
     caches_release(b);
     cudaFree(b->workspace);
@@ -141,7 +141,7 @@ static enum status cuda_open(const struct backend_options *options, struct backe
     TRY(filter_check(err));
     TRY(l2_copy_check(err));
     struct backend *b = xcalloc(1, sizeof *b);
-    b->settles = settle_alone(b);
+    b->requantises = requant_alone(b);
     b->eager = options->eager;
     b->quantise = options->quantization != NULL;
     b->dummies = options->dummy_weights;
@@ -213,24 +213,24 @@ static void choose_elements(const struct backend *b, const struct program *p, en
 }
 
 static enum status place_values(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
-    struct program sized = *exe->program; // with the elements that values have here, and their twins behind them
-    sized.values = xcalloc((size_t)(sized.n_values + exe->n_twins) + 1, sizeof *sized.values);
+    struct program sized = *exe->program; // with the elements that values have here, and their qacts behind them
+    sized.values = xcalloc((size_t)(sized.n_values + exe->n_qacts) + 1, sizeof *sized.values);
     memcpy(sized.values, exe->program->values, (size_t)sized.n_values * sizeof *sized.values);
     for (int i = 0; i < sized.n_values; i++)
         sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
     fold_lives(exe->program, sized.values);
     fuse_lives(exe->program, sized.values);
     head_lives(exe->program, sized.values);
-    for (int i = 0; i < exe->n_twins; i++)
-        sized.values[sized.n_values++] = twin_as_value(exe, sized.values, &exe->twins[i]);
+    for (int i = 0; i < exe->n_qacts; i++)
+        sized.values[sized.n_values++] = qact_as_value(exe, sized.values, &exe->qacts[i]);
     int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
     free(sized.values);
     TRY(device_alloc(exe, &exe->memory, n_bytes, "values", err));
     if (!exe->only_sized)
         DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->memory, 0, (size_t)MAX(n_bytes, 1), exe->backend->stream), "clearing %lld bytes",
                    (long long)n_bytes);
-    for (int i = 0; i < exe->n_twins; i++)
-        twin_place(exe, &exe->twins[i], (char *)exe->memory + offset[exe->program->n_values + i]);
+    for (int i = 0; i < exe->n_qacts; i++)
+        qact_place(exe, &exe->qacts[i], (char *)exe->memory + offset[exe->program->n_values + i]);
     return OK;
 }
 
@@ -320,9 +320,9 @@ int linear_most_rows(const struct executable *exe, const struct op *linear) {
     return exe->program->values[linear->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1);
 }
 
-/* Whether raw products lie where the values are to be: they are read there, or become them in place. */
-static bool raw_has_room(const struct executable *exe, const struct op *linear, enum element y) {
-    return raw_will_be_read(exe->program, linear) || element_bytes(y) == 2;
+/* Whether unscaled products lie where the values are to be: they are read there, or become them in place. */
+static bool unscaled_has_room(const struct executable *exe, const struct op *linear, enum element y) {
+    return unscaled_will_be_read(exe->program, linear) || element_bytes(y) == 2;
 }
 
 static enum status compile_op(struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset,
@@ -335,7 +335,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->out[k] = value_of(exe, op->out[k], element, offset);
     compile_folds(exe, c, element, offset);
     for (int k = 0; k < OP_MAX_OUT; k++)
-        c->out_twin[k] = twin_of(exe, op->out[k]);
+        c->out_qact[k] = qact_of(exe, op->out[k]);
     for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
         const struct placed *w = weight_on_device(exe->backend, op->weights[k]);
         if (!w)
@@ -358,29 +358,30 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
     c->gemv_rows = gemv_rows(c, x, max_rows);
     c->is_head = head_compiled(exe, c, x);
     if (c->matrix[0].element == ELEMENT_E4M3) {
-        c->in_twin = twin_of(exe, op->in[0]);
-        c->raw_is_read = raw_will_be_read(exe->program, op);
-        c->raw = (struct dmat){.at = raw_has_room(exe, op, y.element) ? y.at : exe->scratch,
-                               .stride = y.stride,
-                               .width = y.width,
-                               .element = ELEMENT_F16,
-                               .row_scale = c->in_twin->q.scale,
-                               .col_scale = c->matrix[0].scale,
-                               .bias = c->floats[1].at};
-        x = c->in_twin->q;
-        y = c->raw;
+        c->in_qact = qact_of(exe, op->in[0]);
+        c->unscaled_is_read = unscaled_will_be_read(exe->program, op);
+        c->unscaled = (struct dmat){.at = unscaled_has_room(exe, op, y.element) ? y.at : exe->scratch,
+                                    .stride = y.stride,
+                                    .width = y.width,
+                                    .element = ELEMENT_F16,
+                                    .row_scale = c->in_qact->q.scale,
+                                    .col_scale = c->matrix[0].scale,
+                                    .bias = c->floats[1].at};
+        x = c->in_qact->q;
+        y = c->unscaled;
     }
     TRY(gemm_open(exe->backend, op, c->pair ? c->pair->op : NULL, x, y, linear_made(c), max_rows, &c->gemm, err));
     gemm_count_at(c->gemm, exe->counters + (op - exe->program->ops) * COUNTER_BYTES);
     return OK;
 }
 
-/* Bytes that a LINEAR wants for rows that it has to convert, or for raw products that have no room of their own (compile_op). */
+/* Bytes that a LINEAR wants for rows that it has to convert, or for unscaled products that have no room of their own (compile_op). */
 static int64_t linear_scratch(const struct executable *exe, const struct op *op, const enum element *element) {
     int64_t rows = padded_rows(linear_most_rows(exe, op)), n_bytes = 0;
     if (element[op->in[0].id] != exe->backend->product)
         n_bytes = rows * op->in[0].width * element_bytes(exe->backend->product);
-    if (weight_on_device(exe->backend, op->weights[0])->matrix.element == ELEMENT_E4M3 && !raw_has_room(exe, op, element[op->out[0].id]))
+    if (weight_on_device(exe->backend, op->weights[0])->matrix.element == ELEMENT_E4M3 &&
+        !unscaled_has_room(exe, op, element[op->out[0].id]))
         n_bytes = MAX(n_bytes, rows * exe->program->values[op->out[0].id].width * element_bytes(ELEMENT_F16));
     return n_bytes;
 }
@@ -456,8 +457,8 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does steps of up to %d tokens, --max-num-batched-tokens asks for %d",
                     p->name, MOST_TOKENS, exe->bucket.max_tokens);
     choose_elements(exe->backend, p, element);
-    twins_plan(exe);
-    TRY(twins_alloc(exe, err));
+    qacts_plan(exe);
+    TRY(qacts_alloc(exe, err));
     TRY(place_values(exe, element, offset, err));
     exe->logits = value_of(exe, last->in[0], element, offset);
     exe->hidden = value_of(exe, p->hidden, element, offset);
@@ -499,8 +500,8 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFree(exe->scratch);
     cudaFree(exe->counters);
     cudaFree(exe->rope_memory);
-    cudaFree(exe->mosts.at);
-    cudaFree(exe->meetings);
+    cudaFree(exe->row_absmax.at);
+    cudaFree(exe->barriers);
     cudaFree(exe->bests);
     cudaFree(exe->filter.scratch);
     cudaFree(exe->filter.state);
@@ -509,7 +510,7 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFreeHost(exe->hidden_host);
     free(exe->logits_host);
     free(exe->ropes);
-    free(exe->twins);
+    free(exe->qacts);
     free(exe->ops);
     free(exe);
 }
@@ -550,7 +551,7 @@ static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
 static enum status compile(struct executable *exe, struct error *err) {
     const struct program *p = exe->program;
     enum element *element = xcalloc((size_t)p->n_values + 1, sizeof *element);
-    int64_t *offset = xcalloc((size_t)(p->n_values + p->n_ops) + 1, sizeof *offset); // a LINEAR has one twin at most
+    int64_t *offset = xcalloc((size_t)(p->n_values + p->n_ops) + 1, sizeof *offset); // a LINEAR has one qact at most
     enum status st = compile_parts(exe, element, offset, err);
     free(element);
     free(offset);

@@ -12,8 +12,8 @@
  *     gemm_plan.c which of the library's algorithms for each number of rows, found by timing (gemm_time.c); plan_cache.c keeps what was found
  *     paths.c     which kernel computes each LINEAR for each number of rows, found by timing layers
  *     padded.c    the numbers of rows that a step is padded to
- *     twins.c     which values have an e4m3 twin, and who writes it
- *     static_scale.c  scales of twins that are known before the values are
+ *     qact.c     which values have an e4m3 qact, and who writes it
+ *     static_scale.c  scales of qacts that are known before the values are
  *     fold.c      ops that need no node of their own
  *     fuse.c      which LINEARs stream their weight, and which neighbours are one node
  *     lm_head.c      the LINEAR that makes logits, whose largest SAMPLE may take from it
@@ -26,7 +26,7 @@
  *     trace.c     how long each op takes
  *     watch.c     whether values were too large for half precision
  *     measure.c   what the card can do at best
- *     ladder.c    what the library's products of a step take alone
+ *     library_floor.c    what the library's products of a step take alone
  *     kernels.h   the launchers
  *
  * Products run in float16 where the checkpoint stores most of its matrices in 16 bits or fewer (eight times finer than bfloat16;
@@ -35,8 +35,8 @@
  * has the product's element. A device fault is kept in backend.fault and given again for ever. */
 #pragma once
 
-#include "backend/cuda/kernels.h"
 #include "backend/cuda/device/l2_copy.h"
+#include "backend/cuda/kernels.h"
 #include "core/backend.h"
 
 #include "backend/cuda/device/virtual.h"
@@ -46,10 +46,10 @@
 /* A weight on the device. */
 struct placed {
     const struct weight *weight;
-    int number;                            // of weights, as ops come to them
-    bool is_multiplied;                    // or added: more than EMBED reads it
-    struct dweight matrix;                 // of matrices; at NULL: the weight is read whole
-    struct dweight floats;                 // of vectors and convolutions
+    int number;                                     // of weights, as ops come to them
+    bool is_multiplied;                             // or added: more than EMBED reads it
+    struct dweight matrix;                          // of matrices; at NULL: the weight is read whole
+    struct dweight floats;                          // of vectors and convolutions
     const struct dl2_copy *l2_copy[L2_COPY_SHAPES]; // the matrix once more, l2_copy.c; NULL: it is not
 };
 
@@ -101,7 +101,7 @@ struct backend {
         bool looked; // for sides
         struct dl2_sides sides;
         struct l2_copy *all; // l2_copy.c
-        void *at;         // of n_pages, among the weights
+        void *at;            // of n_pages, among the weights
         int64_t n_bytes;
         int n_pages, n_left_out; // n_left_out: weights for which there is not room enough
         const char *none;        // why the device's sides are not known
@@ -113,7 +113,7 @@ struct backend {
     int64_t n_watched;      // ... and those of them that were looked at
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
-    bool settles;       // its products may (gemm_settles): those of one backend of the process
+    bool requantises;   // its products may (gemm_settles): those of one backend of the process
     bool eager;         // no graphs
     struct error fault; // of the device; sticky
 };
@@ -159,9 +159,9 @@ enum status upload_weights(struct backend *b, struct dplaced *counts, struct err
 enum element upload_element(enum dtype dtype); // ELEMENT_I32: not one that is sent as it is stored
 
 /* ---- gemm.c ---- */
-/* x and y are where they lie in a step. With a weight of e4m3, x is a twin and y gets raw products (kernels.h). */
+/* x and y are where they lie in a step. With a weight of e4m3, x is a qact and y gets unscaled products (kernels.h). */
 struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucket
-/* act: the GATED_ACT that some paths do too, or NULL; made: where they write, which get no raw products. */
+/* act: the GATED_ACT that some paths do too, or NULL; made: where they write, which get no unscaled products. */
 enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,
                       int max_rows, struct gemm **out, struct error *err);
 void gemm_free(struct gemm *g);
@@ -171,18 +171,18 @@ void gemm_count_at(struct gemm *g, void *counter);
 
 /* How a LINEAR is computed for a number of rows, and so what it reads. */
 enum linear_path {
-    PATH_VALUE,  // by cuBLASLt from the value, in the element of the products
-    PATH_TWIN,   // by cuBLASLt from its e4m3 twin, to raw products
-    PATH_SMALL_M,  // by gemm_fp8_small_m.cu from its twin, with the GATED_ACT behind it
-    PATH_GEMV, // by gemv.cu from the value, likewise
-    PATH_GATED,   // by gemm_fp8_gated.cu, or of many rows gemm_fp8_prefill.cu, from its twin, likewise
-    PATH_SPLIT_K,  // by gemm_fp8_split_k.cu from its twin, to raw products
-    PATH_PREFILL,  // by gemm_fp8_prefill.cu from its twin, likewise
-    PATH_HEAD,   // by lm_head.cu from the value, with the SOFTCAP behind it and what SAMPLE wants of greedy rows
+    PATH_VALUE,   // by cuBLASLt from the value, in the element of the products
+    PATH_QACT,    // by cuBLASLt from its e4m3 qact, to unscaled products
+    PATH_SMALL_M, // by gemm_fp8_small_m.cu from its qact, with the GATED_ACT behind it
+    PATH_GEMV,    // by gemv.cu from the value, likewise
+    PATH_GATED,   // by gemm_fp8_gated.cu, or of many rows gemm_fp8_prefill.cu, from its qact, likewise
+    PATH_SPLIT_K, // by gemm_fp8_split_k.cu from its qact, to unscaled products
+    PATH_PREFILL, // by gemm_fp8_prefill.cu from its qact, likewise
+    PATH_HEAD,    // by lm_head.cu from the value, with the SOFTCAP behind it and what SAMPLE wants of greedy rows
     N_PATHS
 };
-static inline bool makes_raw(enum linear_path path) { return path == PATH_TWIN || path == PATH_SPLIT_K || path == PATH_PREFILL; }
-static inline bool reads_twin(enum linear_path path) { return makes_raw(path) || path == PATH_SMALL_M || path == PATH_GATED; }
+static inline bool makes_unscaled(enum linear_path path) { return path == PATH_QACT || path == PATH_SPLIT_K || path == PATH_PREFILL; }
+static inline bool reads_qact(enum linear_path path) { return makes_unscaled(path) || path == PATH_SMALL_M || path == PATH_GATED; }
 static inline bool is_ours(enum linear_path path) { return path == PATH_SMALL_M || path == PATH_GEMV || path == PATH_GATED; }
 enum linear_path gemm_library(const struct gemm *g);                    // PATH_VALUE or PATH_TWIN
 enum linear_path gemm_path(const struct gemm *g, int n_rows);           // the library, until one is taken
@@ -192,11 +192,11 @@ bool gemm_is_worth_timing(const struct gemm *g);                        // its w
 /* What a LINEAR reads and writes. */
 struct linear_values {
     struct dmat x, y;
-    struct drest rest; // of x, by PATH_SPLIT_K: what is left to be done
-    struct dmat twin;  // of y, by PATH_GATED and PATH_SMALL_M, with a static_scale; at NULL: none
+    struct drequant requant; // of x, by PATH_SPLIT_K: what is left to be done
+    struct dmat qact;        // of y, by PATH_GATED and PATH_SMALL_M, with a static_scale; at NULL: none
 };
 enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, struct error *err);
-bool gemm_settles(const struct gemm *g, int n_rows); // whether it takes a rest.value
+bool gemm_requantises(const struct gemm *g, int n_rows); // whether it takes a rest.value
 
 /* ---- paths.c ----
  * Chooses the path of every LINEAR for every number of rows, as gemm_take has it. Before graphs are captured, when a step can run. */
@@ -208,26 +208,26 @@ int padded_rows(int n);    // what a step of n >= 1 rows is computed as: what li
 int padded_index(int n);   // which of those numbers, in order, from 0
 int padded_rows_at(int i); // and back
 
-/* ---- twins.c ----
- * A LINEAR whose weight is e4m3 reads, when the step is large, its input as e4m3 with a scale a row: the value's twin. Whoever makes
- * the value may write the twin in the same pass (twin_to_write), and need not write the value if nobody reads that
- * (value_is_read); where it does not write the twin, the first LINEAR that reads it puts launch_quantise before itself, which is a
+/* ---- qact.c ----
+ * A LINEAR whose weight is e4m3 reads, when the step is large, its input as e4m3 with a scale a row: the value's qact. Whoever makes
+ * the value may write the qact in the same pass (twin_to_write), and need not write the value if nobody reads that
+ * (value_is_read); where it does not write the qact, the first LINEAR that reads it puts launch_quantise before itself, which is a
  * shorter way if whoever made the value has left its rows' largest sizes behind (output_with_most), and shorter still if it has also written
- * the twin by a scale that holds for most rows, which is then looked at alone (twin_foreseen, static_scale.c). */
-struct twin {
-    val of;                     // the value, or columns of it
-    struct dmat q;              // e4m3, as many rows as the value
-    uint32_t *most;             // [rows]: dmat.most of the value
-    struct dmeeting *of_tokens; // drest.of_tokens
+ * the qact by a scale that holds for most rows, which is then looked at alone (twin_foreseen, static_scale.c). */
+struct qact {
+    val of;                          // the value, or columns of it
+    struct dmat q;                   // e4m3, as many rows as the value
+    uint32_t *absmax;                // [rows]: dmat.absmax of the value
+    struct dgrid_barrier *of_tokens; // drequant.of_tokens
     // In the step that is being put on the stream: q, with a scale a row; q by q.static_scale; most.
-    bool written, foreseen, folded;
+    bool written, has_static_scale, folded;
 };
 
 /* ---- watch.c ---- */
 bool watch_begins(struct backend *b); // whether the step that is about to be launched, no graph, is looked at
-/* The rows of x, which the op reads; t: its twin, read in its place, or NULL. */
+/* The rows of x, which the op reads; t: its qact, read in its place, or NULL. */
 void watch_input(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x,
-                 const struct twin *t);
+                 const struct qact *t);
 
 /* ---- fold.c ---- */
 enum fold {
@@ -248,14 +248,14 @@ struct compiled_op {
     struct dmat in[OP_MAX_IN], out[OP_MAX_OUT];
     struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
     struct gemm *gemm;                 // LINEAR
-    int gemv_rows;                   // LINEAR: up to so many rows gemv.cu takes it
+    int gemv_rows;                     // LINEAR: up to so many rows gemv.cu takes it
     bool is_head;                      // LINEAR: the program's head, and lm_head.cu takes it
     struct compiled_op *pair;          // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR
     struct dmat convert;               // LINEAR: where x goes first, if it has another element
-    struct twin *in_twin;              // LINEAR with an e4m3 weight: of in[0]
-    struct dmat raw;                   // likewise: its products before their scales
-    bool raw_is_read;                  // whoever reads out[0] takes raw products
-    struct twin *out_twin[OP_MAX_OUT]; // of out[k], all its columns; NULL: it has none
+    struct qact *in_qact;              // LINEAR with an e4m3 weight: of in[0]
+    struct dmat unscaled;              // likewise: its products before their scales
+    bool unscaled_is_read;             // whoever reads out[0] takes unscaled products
+    struct qact *out_qact[OP_MAX_OUT]; // of out[k], all its columns; NULL: it has none
     enum fold fold;
     struct dmat in_order;           // LINEAR of rows taken: in[0] in a step where they are the token rows; at NULL: of others
     const struct norm_args *d_norm; // ADD_NORM: in[1] is normed first, with the weight d_weight; NULL: it is not
@@ -290,17 +290,17 @@ struct executable {
     const struct program *program;
     struct bucket bucket;
     struct compiled_op *ops; // [program.n_ops]
-    struct twin *twins;      // [n_twins]
-    int n_twins;
-    struct dmosts mosts;       // of the twins, zero when a step begins
-    struct dmeeting *meetings; // likewise, [n_twins][REST_MEETINGS]
-    void *memory;              // values
-    int64_t step_bytes;        // of all that a step uses on the device
-    struct trace_mark *marks;  // [program.n_ops + 1] while a step is traced, else NULL
-    bool only_sized;           // nothing is allocated: step_bytes is what is wanted
-    void *scratch;             // of conversions and experts
-    char *counters;            // [program.n_ops][COUNTER_BYTES], of LINEARs
-    cudaGraphExec_t *graphs;   // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
+    struct qact *qacts;      // [n_twins]
+    int n_qacts;
+    struct drow_absmax row_absmax;  // of the qacts, zero when a step begins
+    struct dgrid_barrier *barriers; // likewise, [n_twins][REST_MEETINGS]
+    void *memory;                   // values
+    int64_t step_bytes;             // of all that a step uses on the device
+    struct trace_mark *marks;       // [program.n_ops + 1] while a step is traced, else NULL
+    bool only_sized;                // nothing is allocated: step_bytes is what is wanted
+    void *scratch;                  // of conversions and experts
+    char *counters;                 // [program.n_ops][COUNTER_BYTES], of LINEARs
+    cudaGraphExec_t *graphs;        // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
     int n_graphs;
     int n_untimed;       // numbers of rows for which paths_choose had no time left
     struct drope *ropes; // [program.n_ropes]
@@ -333,25 +333,25 @@ struct executable {
     float *hidden_host; // [width]
 };
 
-/* The twins that the program's LINEARs may read, without places yet. After the weights are placed. */
-void twins_plan(struct executable *exe);
+/* The qacts that the program's LINEARs may read, without places yet. After the weights are placed. */
+void qacts_plan(struct executable *exe);
 /* For program_plan_memory, beside the program's values as they live here. */
-struct value twin_as_value(const struct executable *exe, const struct value *values, const struct twin *t);
-void twin_place(struct executable *exe, struct twin *t, void *at);
-enum status twins_alloc(struct executable *exe, struct error *err); // their `most` and `of_tokens`
-struct twin *twin_of(const struct executable *exe, val v);          // NULL: none
+struct value qact_as_value(const struct executable *exe, const struct value *values, const struct qact *t);
+void qact_place(struct executable *exe, struct qact *t, void *at);
+enum status qacts_alloc(struct executable *exe, struct error *err); // their `most` and `of_tokens`
+struct qact *qact_of(const struct executable *exe, val v);          // NULL: none
 
-/* The twin that a producer is to write beside out[k] in a step of so many rows; it counts as written. at NULL: nobody reads it. */
-struct dmat twin_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
-/* out[k] of a step of so many rows, for a producer that folds its largest sizes if it is told where (dmat.most): it is where a twin is
+/* The qact that a producer is to write beside out[k] in a step of so many rows; it counts as written. at NULL: nobody reads it. */
+struct dmat qact_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+/* out[k] of a step of so many rows, for a producer that folds its largest sizes if it is told where (dmat.absmax): it is where a qact is
  * wanted that the producer does not write. */
-struct dmat output_with_most(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
-/* Behind output_with_most of out[k]: the twin that the producer is to write by its static_scale. at NULL: it has none. */
-struct dmat twin_foreseen(const struct compiled_op *c, int k);
-/* in[k] of a step of so many rows: raw products, if the LINEAR that makes them leaves them so. */
+struct dmat output_with_absmax(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
+/* Behind output_with_most of out[k]: the qact that the producer is to write by its static_scale. at NULL: it has none. */
+struct dmat qact_static(const struct compiled_op *c, int k);
+/* in[k] of a step of so many rows: unscaled products, if the LINEAR that makes them leaves them so. */
 struct dmat input_of(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
-/* Whether all that read the LINEAR's output take raw products. */
-bool raw_will_be_read(const struct program *p, const struct op *linear);
+/* Whether all that read the LINEAR's output take unscaled products. */
+bool unscaled_will_be_read(const struct program *p, const struct op *linear);
 
 /* Whether anybody reads out[k] itself in a step of so many rows. */
 bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows);
@@ -381,8 +381,8 @@ int cuda_report(const struct executable *exe, struct device_report out[MAX_DEVIC
 enum status cuda_measure(struct backend *b, struct device_limits *out, struct error *err);
 int64_t cuda_weight_bytes(const struct backend *b, const struct weight *w);
 
-/* ---- ladder.c ---- */
-enum status cuda_ladder(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
+/* ---- library_floor.c ---- */
+enum status cuda_library_floor(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
 
 /* ---- attention.c ---- */
 enum element attention_query_element(const struct backend *b, const struct op *op); // what an ATTENTION rounds its queries to
@@ -421,13 +421,14 @@ void gemv_run(const struct executable *exe, const struct compiled_op *c, const s
 /* ---- lm_head.c ---- */
 /* The LINEAR whose rows are the logits, all of them, but for a SOFTCAP between it and SAMPLE, and that nobody else reads; NULL: there is none. */
 const struct op *head_of(const struct program *p);
-void head_lives(const struct program *p, struct value *values);        // what it reads lives until SOFTCAP's result is written
-bool head_may_be_ours(const struct executable *exe);                   // it has a head, in 16 bits or more
-enum status head_alloc(struct executable *exe, struct error *err);     // what it leaves for SAMPLE
+void head_lives(const struct program *p, struct value *values);           // what it reads lives until SOFTCAP's result is written
+bool head_may_be_ours(const struct executable *exe);                      // it has a head, in 16 bits or more
+enum status head_alloc(struct executable *exe, struct error *err);        // what it leaves for SAMPLE
 const struct compiled_op *compiled_lm_head(const struct executable *exe); // NULL: none
 struct dlm_head dhead_of(const struct executable *exe, const struct compiled_op *c);
-bool head_compiled(const struct executable *exe, const struct compiled_op *c, struct dmat x); // whether lm_head.cu takes it; x: what it reads
-bool head_does(const struct executable *exe, int n_rows);                                     // whether it does, in a step of so many rows
+bool head_compiled(const struct executable *exe, const struct compiled_op *c,
+                   struct dmat x);                        // whether lm_head.cu takes it; x: what it reads
+bool head_does(const struct executable *exe, int n_rows); // whether it does, in a step of so many rows
 enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
 struct dbests head_bests(const struct executable *exe, int n_rows);
 

@@ -44,7 +44,7 @@ static inline float e4m3_norm(int64_t in) {
 
 /* A value in a step: rows of `width` elements, `stride` elements apart. at NULL: absent.
  * Of e4m3 a row's values are its elements times scale[row], the row's largest size / E4M3_FULL.
- * With col_scale the elements, of half precision, are raw products (quantise.cu below): the value is
+ * With col_scale the elements, of half precision, are unscaled products (quantise.cu below): the value is
  *     element * row_scale[row] * col_scale[col] + bias[col]
  * Only inputs of launchers that say that they take them are raw.
  * With most, whoever writes the value also folds each row's largest size into most[row]: an atomicMax of the bits of |value|, as it was
@@ -56,10 +56,10 @@ struct dmat {
     int width;
     enum element element;
     float *scale;                              // [rows] of ELEMENT_E4M3, else NULL
-    const float *row_scale, *col_scale, *bias; // of raw products, else NULL; bias may be NULL
-    uint32_t *most;                            // [rows] or NULL
+    const float *row_scale, *col_scale, *bias; // of unscaled products, else NULL; bias may be NULL
+    uint32_t *absmax;                          // [rows] or NULL
     float static_scale;                        // of ELEMENT_E4M3: launch_quantise_rest; 0: none
-    bool untold_only;                          // of 16 bits, as an output beside such a twin: octets that the twin tells need not be written
+    bool untold_only; // of 16 bits, as an output beside such a qact: octets that the qact tells need not be written
 };
 
 /* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent.
@@ -183,14 +183,14 @@ struct dropes {
     struct drope rope[CUDA_MAX_ROPES];
 };
 /* Largest sizes that a step gathers: n arrays, `pitch` rows apart. */
-struct dmosts {
+struct drow_absmax {
     uint32_t *at;
     int64_t pitch;
     int n;
 };
 /* And, in the same node, the angles of all rows for the ropes given, and zeros for the step's rows in `mosts`. */
 void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes,
-                  const struct dmosts *mosts);
+                  const struct drow_absmax *row_absmax);
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
 
@@ -212,7 +212,7 @@ struct dcounts {
     unsigned long long rows_cut;     // of what is read by an op each: by launch_watch
 };
 /* Where rows are counted; not those behind the step's own. at NULL: nobody counts. */
-struct dtally {
+struct dcounter {
     unsigned long long *at;
     const int32_t *n_rows; // of the step, on the device
 };
@@ -222,32 +222,33 @@ struct dtally {
  * x may have most: then it is read once, by as many blocks as there is room for. */
 void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8);
 
-/* Where whoever made x has also written its twin y8 by a scale known beforehand (dmat.static_scale, a power of two from 2^-15 to 2^15; rows at
+/* Where whoever made x has also written its qact y8 by a scale known beforehand (dmat.static_scale, a power of two from 2^-15 to 2^15; rows at
  * multiples of 8 bytes): e4m3(x / static_scale), clamped. A row whose largest size is from STATIC_LEAST to STATIC_MOST times that, or zero, is
  * left as it is, and the scale is its own. Any other is made anew, by the least power of two for which no element is beyond E4M3_FULL, and counted.
  *
- * The twin tells an octet of x, eight columns from a multiple of eight on, if none of its elements is of size 256 or more (or not a number) and one is of 1/8 at
+ * The qact tells an octet of x, eight columns from a multiple of eight on, if none of its elements is of size 256 or more (or not a number) and one is of 1/8 at
  * least: its values are then elements times static_scale. They would be rounded to the same four bits by another power of two, but for what is subnormal
  * by one of them: that may be off by 2^-10 static_scale, or by a step of the new scale's subnormals, 2^-9 of it. Of all other octets values are those of x, in 16 bits, and of x nothing else is read. So a row depends on
  * nothing but itself and static_scale, and in a row that is usual some of a hundred octets have to be written in 16 bits. x of 16 bits, with most. */
 enum { STATIC_LEAST = 1, STATIC_MOST = (int)E4M3_FULL };
-void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8, struct dtally others);
+void launch_requantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8, struct dcounter others);
 
-/* The same by the product that reads the twin, before it does: its blocks share the rows that are to be made, and wait for one another, so all of
+/* The same by the product that reads the qact, before it does: its blocks share the rows that are to be made, and wait for one another, so all of
  * them must have a place at once. */
-enum { REST_TOKENS = 128, REST_MEETINGS = 4 };
-struct dmeeting {
+enum { REQUANT_TOKENS = 128, REQUANT_MEETINGS = 4 };
+struct dgrid_barrier {
     uint32_t n_come, n_held; // blocks that have come to the one that is on; how many were held
 };
-struct drest {
-    struct dmat value;          // whose twin x is, with most; at NULL: the twin is as it should be
-    struct dmeeting *of_tokens; // [REST_MEETINGS], of REST_TOKENS rows each at most; nobody else's at the same time, zero to begin with
-    struct dtally others;       // rows that are made
+struct drequant {
+    struct dmat value; // whose qact x is, with most; at NULL: the qact is as it should be
+    struct dgrid_barrier
+        *of_tokens;         // [REST_MEETINGS], of REST_TOKENS rows each at most; nobody else's at the same time, zero to begin with
+    struct dcounter others; // rows that are made
 };
 
-/* What the library and gemm_fp8_split_k.cu make of e4m3 rows and e4m3 rows are raw products: sums of products of elements, in half precision. With scales in the library
+/* What the library and gemm_fp8_split_k.cu make of e4m3 rows and e4m3 rows are unscaled products: sums of products of elements, in half precision. With scales in the library
  * itself, one a row of either, it computes up to twice as long on Hopper: it has a single kernel for that, without split sums. */
-/* y = the value of raw products. y may be raw's memory if its element has 16 bits. */
+/* y = the value of unscaled products. y may be raw's memory if its element has 16 bits. */
 void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, struct dmat y);
 
 /* ---- what a product y = x W^T + b makes of its sums, in the same node ---- */
@@ -270,7 +271,7 @@ struct dwatch {
     const float *sizes; // or NULL
     float least, most;
 };
-void launch_watch(const struct launch *l, int n_rows, const struct dwatch *w, struct dtally cut);
+void launch_watch(const struct launch *l, int n_rows, const struct dwatch *w, struct dcounter cut);
 
 /* ---- gemv.cu: LINEAR of a few rows, bound by reading its weight once ---- */
 enum { GEMV_MAX_ROWS = 8, GEMV_MAX_M_TILES = 3 };
@@ -293,10 +294,9 @@ struct gemv_cut {
     bool deep;                   // longer queues, without a cluster
 };
 struct gemv_cut gemv_cut_of(const struct dgemv *a, int n_rows);                     // n_blocks 0: shared memory is not enough
-int gemv_blocks(int cluster);                                                           // that run at once, one on a multiprocessor
+int gemv_blocks(int cluster);                                                       // that run at once, one on a multiprocessor
 bool gemv_takes_cut(const struct dgemv *a, int n_rows, const struct gemv_cut *cut); // whether shared memory is enough
-void launch_gemv_cut(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
-                              const struct gemv_cut *cut);
+void launch_gemv_cut(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y, const struct gemv_cut *cut);
 
 /* ---- gemm_fp8_small_m.cu: LINEAR of some tens of rows, e4m3 by e4m3 on the tensor core, bound by reading its weight once ---- */
 enum { SMALL_M_MAX_ROWS = 64 };
@@ -304,8 +304,8 @@ struct dsmall_m {
     struct dweight w;  // e4m3
     const float *bias; // [w.out]; NULL: none
     struct dending ending;
-    struct dmat twin;  // of y, of GATED: written too, by its static_scale; at NULL: none
-    struct drest rest; // of x
+    struct dmat qact;        // of y, of GATED: written too, by its static_scale; at NULL: none
+    struct drequant requant; // of x
 };
 /* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, units of 8, w and x at multiples of 16 bytes; y of 16
  * bits, or float32 if PLAIN. Of GATED y may have most. */
@@ -325,12 +325,12 @@ cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struc
 
 /* ---- gemm_fp8_gated.cu: LINEAR of many rows, e4m3 by e4m3 on the tensor core, with GATED_ACT behind it ---- */
 enum { GATED_MAX_ROWS = 512 }; // of more by gemm_fp8_prefill.cu
-struct dl2_copy;                 // l2_copy.h
+struct dl2_copy;               // l2_copy.h
 struct dgated {
-    struct dweight w;         // e4m3: gates, then what they let through
-    const float *bias;        // [w.out]; NULL: none
-    int act;                  // core/ops.h activation: ACT_SILU or ACT_GELU_TANH
-    struct dmat twin;         // of y: written too, by its static_scale; at NULL: none
+    struct dweight w;               // e4m3: gates, then what they let through
+    const float *bias;              // [w.out]; NULL: none
+    int act;                        // core/ops.h activation: ACT_SILU or ACT_GELU_TANH
+    struct dmat qact;               // of y: written too, by its static_scale; at NULL: none
     const struct dl2_copy *l2_copy; // w once more, in halves; NULL: it is not. Read where the cut's tiles are its
 };
 /* Whether it can compute y = act(gate) * up, y.width = w.out / 2: x e4m3 with a scale a row; w.in a multiple of 16, above 128, up to HALF_SUMS_IN,
@@ -351,21 +351,21 @@ struct gated_cut {
 };
 struct gated_cut gated_cut_of(const struct dgated *a, int n_rows);
 int gated_blocks(enum gated_sharing shared); // that run at once
-int gated_stages(int octets, int parts);    // most that shared memory has room for
+int gated_stages(int octets, int parts);     // most that shared memory has room for
 bool gated_takes_cut(const struct dgated *a, int n_rows, const struct gated_cut *cut);
 cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y,
-                                   const struct gated_cut *cut);
+                                  const struct gated_cut *cut);
 
-/* ---- gemm_fp8_split_k.cu: raw products of 65 and more rows, whose terms the blocks of a cluster share ---- */
+/* ---- gemm_fp8_split_k.cu: unscaled products of 65 and more rows, whose terms the blocks of a cluster share ---- */
 /* Whether it can compute y = x W^T: x e4m3; w.in a multiple of 16 up to HALF_SUMS_IN, w.out of 8, w, x and y and their rows at multiples of
  * 16 bytes; y of half precision, as its sums are. Scales are not looked at. */
 bool split_k_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows);
 /* near: [L2_COPY_SHAPES] copies of w (l2_copy.h), of which one is read in place of w whose tiles the step has; NULL, or NULL for one: not there. rest: of x; NULL: none.
  * The node behind it starts when all before it have ended, and so may read before it waits what those left. */
 cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
-                                 struct dmat y, const struct drest *rest);
+                                struct dmat y, const struct drequant *requant);
 /* Whether rest.value may be given. */
-bool split_k_settles(struct dweight w, int n_rows);
+bool split_k_requantises(struct dweight w, int n_rows);
 
 /* How it is cut into blocks. launch_gemm_split_k takes the one that split_k_cut_of names, or the first; tests and benchmarks try others. */
 enum { SPLIT_K_CUTS = 19 };
@@ -380,10 +380,10 @@ int split_k_cut_of(struct dweight w, int n_rows);
 /* How many rows the tiles of w's near copy i < L2_COPY_SHAPES are to have: those that steps of 128 rows read, of 256; 0: none, or the same. */
 int split_k_l2_copy_rows(struct dweight w, int i);
 cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
-                                     struct dmat y, const struct drest *rest, int cut);
+                                    struct dmat y, const struct drequant *requant, int cut);
 
 /* ---- gemm_fp8_prefill.cu: products of hundreds and thousands of rows, summed in half precision ---- */
-/* Whether it can compute the raw products y = x W^T: x e4m3; w.in a multiple of 16, at most GEMM_PREFILL_MOST_IN, w.out of 8, w, x and y and their rows at multiples of
+/* Whether it can compute the unscaled products y = x W^T: x e4m3; w.in a multiple of 16, at most GEMM_PREFILL_MOST_IN, w.out of 8, w, x and y and their rows at multiples of
  * 16 bytes; y of half precision. Scales are not looked at.
  *
  * A sum is one chain of terms, of which the tensor core drops what is below 2^-13 of the sum so far: terms that are all alike in size and sign stop adding up
@@ -436,8 +436,8 @@ struct dbests {
 bool head_takes(const struct dlm_head *a, struct dmat x, struct dmat logits, int n_rows);
 /* bests.at of all rows, and logits of those that ask for more (drow.is_plain says which do not). done: on the device, not zero if nothing is
  * wanted any more (launch_filter); NULL: all is. */
-cudaError_t launch_lm_head(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat logits, struct dbest *bests,
-                        const int32_t *done);
+cudaError_t launch_lm_head(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat logits,
+                           struct dbest *bests, const int32_t *done);
 int head_parts(const struct dlm_head *a, int n_rows); // how many bests a row gets
 
 /* How it is cut into blocks. launch_lm_head takes what head_cut_of says; benchmarks try others. */
@@ -472,10 +472,10 @@ struct dfilter {
     void *copy;       // filter_copy_bytes, filled by launch_filter_copy; whole pages of l2_topology.h, or nothing in it is near
     void *scratch;    // filter_scratch_bytes; nothing in it lives from one step to the next
     struct dfilter_state *state;
-    int32_t *asked;         // in pinned memory: becomes 1 when launch_filter_again may help, once a pause; NULL: nobody asks
-    struct dcounts *counts; // steps that were left, and that were not tried as steps are paused; NULL: nobody counts
+    int32_t *asked;                // in pinned memory: becomes 1 when launch_filter_again may help, once a pause; NULL: nobody asks
+    struct dcounts *counts;        // steps that were left, and that were not tried as steps are paused; NULL: nobody counts
     const struct dl2_sides *sides; // of the L2 (l2_topology.h); NULL: they are not known
-    const uint32_t *flips;      // of the copy's first filter_pages_bytes, on the host
+    const uint32_t *flips;         // of the copy's first filter_pages_bytes, on the host
 };
 /* Whether it can: x of w's element, its rows and w's at multiples of 16 bytes; no bias. */
 bool filter_takes(const struct dlm_head *a, struct dmat x, int n_rows);
@@ -492,7 +492,7 @@ void launch_filter_again(cudaStream_t stream, const struct dfilter *s);
  * do what they always do. Where that was often, steps are paused. */
 cudaError_t launch_filter(const struct launch *l, int n_rows, const struct dfilter *s, struct dmat x);
 
-/* ---- norm.cu: y may be absent where its twin is given, and the other way round ---- */
+/* ---- norm.cu: y may be absent where its qact is given, and the other way round ---- */
 struct dadd_norm {
     struct dweight w, r_scale;
     float eps;
@@ -503,16 +503,16 @@ struct dadd_norm {
     bool prefetch; // the node before is launch_gemm_split_k's and has not made x, which is read before that ends
 };
 void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r, struct dmat y,
-                     struct dmat twin);
-/* twin: where a group is the row. */
+                     struct dmat qact);
+/* qact: where a group is the row. */
 void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps, bool plus_one, int group,
-                 float scale, struct dmat y, struct dmat twin);
+                 float scale, struct dmat y, struct dmat qact);
 
 /* ---- elementwise.cu: n_rows as the step was launched for ---- */
 void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y,
-                      struct dmat twin); // y may be absent where its twin is given
-/* Whether the twin can be written in the same node. */
-bool gated_act_takes_twin(int act, struct dmat gate, struct dmat up, struct dmat y);
+                      struct dmat qact); // y may be absent where its qact is given
+/* Whether the qact can be written in the same node. */
+bool gated_act_takes_qact(int act, struct dmat gate, struct dmat up, struct dmat y);
 void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate, struct dmat y);
 void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x, struct dmat y);
 void launch_diff_heads(const struct launch *l, struct dmat x, const struct dweight lambda[4], float lambda_init, struct dmat y);

@@ -132,8 +132,8 @@ struct outcomes {
 
 static void a_path_or_a_number_that_the_environment_misnames_is_refused(void **state) {
     (void)state;
-    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"}, {"GYRE_LINEAR", ""},  {"GYRE_ARGMAX_FILTER", "no"},
-                                           {"GYRE_ARGMAX_FILTER", "-1"},   {"GYRE_L2_COPIES", "yes"}, {"GYRE_L2_COPIES", ""}};
+    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"},      {"GYRE_LINEAR", ""},       {"GYRE_ARGMAX_FILTER", "no"},
+                                           {"GYRE_ARGMAX_FILTER", "-1"}, {"GYRE_L2_COPIES", "yes"}, {"GYRE_L2_COPIES", ""}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct outcome o;
         struct gyre_options options = options_for("tests/models/llama");
@@ -296,10 +296,10 @@ static void of_two_engines_one_has_products_that_settle(void **state) {
     struct gyre_options options = options_for("tests/models/llama");
     options.quantization = options.kv_cache_dtype = "fp8";
     struct gyre *first = open_dry(&options), *second = open_dry(&options);
-    EXPECT(first->backend->settles && !second->backend->settles);
+    EXPECT(first->backend->requantises && !second->backend->requantises);
     gyre_close(first);
     struct gyre *third = open_dry(&options);
-    EXPECT(third->backend->settles && !second->backend->settles);
+    EXPECT(third->backend->requantises && !second->backend->requantises);
     gyre_close(second);
     gyre_close(third);
     expect_clean("two engines");
@@ -414,8 +414,8 @@ static void a_device_that_is_lost_is_told_and_leaves_nothing_behind(void **state
 
 int main(void) {
     setenv("GYRE_ARGMAX_FILTER", SCREEN, 1); // heads of test models are small
-    setenv("GYRE_L2_COPIES", "force", 1);  // their weights too
-    setenv("HOME", "", 1);            // plans are kept nowhere
+    setenv("GYRE_L2_COPIES", "force", 1);    // their weights too
+    setenv("HOME", "", 1);                   // plans are kept nowhere
     unsetenv("XDG_CACHE_HOME");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_asks_for_what_a_device_gives),

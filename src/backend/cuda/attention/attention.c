@@ -181,7 +181,7 @@ void attention_launch(struct executable *exe, const struct compiled_op *c, const
     const struct dparts *list = list_of(exe, c->op);
     bool behind_prep = c > exe->ops && c[-1].op->code == OP_QKV_PREP;
     bool folds = !has_long(l) || is_one_prompt(l); // decode attention does where a sequence has one token, prompts' does always
-    struct dmat out = folds ? output_with_most(exe, c, 0, l->n_tokens) : c->out[0];
+    struct dmat out = folds ? output_with_absmax(exe, c, 0, l->n_tokens) : c->out[0];
     if (behind_prep && attention_prepares(exe, c - 1, l)) {
         struct dprep prep = prep_of(exe, c - 1, l->n_tokens);
         launch_attention_decode_prepares(l, &a, list, &prep, c->floats[0], c->cache, out);

@@ -25,7 +25,7 @@ template <int V, int P> __device__ void load_head(const dmat &x, int t, int col,
             float2 low = __half22float2(reinterpret_cast<__half2 &>(four.x)), high = __half22float2(reinterpret_cast<__half2 &>(four.y));
             head[i] = low.x, head[i + V / 2 - 1] = low.y, head[i + V / 2] = high.x, head[i + V - 1] = high.y;
             for (int j = 0; j < V && x.col_scale; j++)
-                head[i + j] = raw_value(x, factor, col + c + j, head[i + j]);
+                head[i + j] = unscaled_value(x, factor, col + c + j, head[i + j]);
         } else {
             for (int j = 0; j < V; j++)
                 head[i + j] = load(x, t, col + c + j);

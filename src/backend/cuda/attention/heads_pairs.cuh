@@ -1,4 +1,4 @@
-/* heads_pairs.cuh - of qkv_prep.cu: heads of 128 or 256 channels of raw products, rotated whole or not at all, and a cache of e4m3.
+/* heads_pairs.cuh - of qkv_prep.cu: heads of 128 or 256 channels of unscaled products, rotated whole or not at all, and a cache of e4m3.
  *
  * Half a warp does a head of N channels: lane l of it has N / 32 neighbours from N / 32 l on and those N / 2 further, which rotate with them, so that a
  * warp's instruction does two heads, which share angles. A block does two neighbouring heads of some rows, ROWS a warp, all of whose loads are under way

@@ -1,6 +1,6 @@
 /* heads_whole.cuh - of qkv_prep.cu: heads of 128, 256 or 512 channels that are rotated whole or not at all, and a cache of 16 or 8 bits.
  *
- * A warp does one head of every so many rows: what does not depend on the row, the norm's weights and the scales of raw products, stays
+ * A warp does one head of every so many rows: what does not depend on the row, the norm's weights and the scales of unscaled products, stays
  * in its registers. It takes AT_ONCE rows at a time, all of whose loads are under way before the first is looked at, since each comes from
  * the L2 or beyond; where those rows lie in the cache is found by a lane each. Lane l holds channels V l .. V l + V - 1 of every 32 V, V 2
  * of 128 channels and 4 of more, so that the other channel of a pair is always in the same lane. Sizes and the cache's element are known
@@ -208,7 +208,7 @@ struct rows_of_warp {
 /* A row among those under way. place.at(lane): where it lies in the cache. */
 template <class ANGLES, class PLACE> struct row_under_way {
     int t, lane;
-    float factor; // of raw products
+    float factor; // of unscaled products
     const ANGLES &angles;
     const PLACE &place;
 };

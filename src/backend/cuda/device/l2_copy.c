@@ -40,7 +40,7 @@ struct kind {
     int act; // behind them; negative: none
     int n;
     struct dl2_copy l2_copy[L2_COPY_SHAPES]; // of each; at NULL yet
-    int n_shapes, n_pages;          // n_pages: of all
+    int n_shapes, n_pages;                   // n_pages: of all
     bool is_judged, is_in;
 };
 

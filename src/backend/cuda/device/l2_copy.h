@@ -12,14 +12,20 @@
  * Wherever a block runs, what it reads is the same: were a flip or a multiprocessor's side wrong, it would come from afar, and be right. */
 #pragma once
 
-#include "backend/cuda/kernels.h"
 #include "backend/cuda/device/l2_topology.h"
+#include "backend/cuda/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { L2_COPY_CHUNK = 4096, L2_COPY_GROUP = 8 * L2_COPY_CHUNK, L2_COPY_PIECE = 128, L2_COPY_CHUNK_ROWS = L2_COPY_CHUNK / L2_COPY_PIECE, L2_COPY_MOST_PAGES = 256 };
+enum {
+    L2_COPY_CHUNK = 4096,
+    L2_COPY_GROUP = 8 * L2_COPY_CHUNK,
+    L2_COPY_PIECE = 128,
+    L2_COPY_CHUNK_ROWS = L2_COPY_CHUNK / L2_COPY_PIECE,
+    L2_COPY_MOST_PAGES = 256
+};
 
 enum { L2_COPY_SHAPES = 2 }; // copies of a weight at most, in tiles of other rows
 
@@ -64,12 +70,18 @@ L2_COPY_EVERYWHERE int l2_copy_half(const struct dl2_copy *n, int group, int sid
     return l2_copy_turn(n->hash, group) ^ l2_copy_bit(n->flips, group >> 6) ^ side;
 }
 /* Where chunk i of four of a half begins in its group: i's first bit is 16 KB, its second 12 KB of half 0, 4 KB of half 1. */
-L2_COPY_EVERYWHERE int l2_copy_chunk(int half, int i) { return (i & 1) * 4 * L2_COPY_CHUNK + (half ? 1 + (i >> 1) : 3 * (i >> 1)) * L2_COPY_CHUNK; }
+L2_COPY_EVERYWHERE int l2_copy_chunk(int half, int i) {
+    return (i & 1) * 4 * L2_COPY_CHUNK + (half ? 1 + (i >> 1) : 3 * (i >> 1)) * L2_COPY_CHUNK;
+}
 
 /* The group of which either half has a tile's first 128 rows of a piece. */
-L2_COPY_EVERYWHERE int l2_copy_group(const struct dl2_copy *n, int tile, int piece) { return tile * n->tile_groups + (piece >> n->pieces_log); }
+L2_COPY_EVERYWHERE int l2_copy_group(const struct dl2_copy *n, int tile, int piece) {
+    return tile * n->tile_groups + (piece >> n->pieces_log);
+}
 /* Of a chunk's rows, the piece's first. */
-L2_COPY_EVERYWHERE int l2_copy_chunk_row(const struct dl2_copy *n, int piece) { return (piece & ((1 << n->pieces_log) - 1)) * n->chunk_rows; }
+L2_COPY_EVERYWHERE int l2_copy_chunk_row(const struct dl2_copy *n, int piece) {
+    return (piece & ((1 << n->pieces_log) - 1)) * n->chunk_rows;
+}
 /* Where a part of a piece's tail begins, in bytes from `at`; first: l2_copy_group of the tile and piece 0. Without a division: readers' loops have it. */
 L2_COPY_EVERYWHERE int64_t l2_copy_tail(const struct dl2_copy *n, int first, int side, int piece, int part) {
     int i = piece * n->n_tail_parts + part, chunk = i >> n->tails_log, group = first + n->n_pieces + (chunk >> 2);

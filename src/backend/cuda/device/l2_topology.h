@@ -26,11 +26,12 @@ enum { SIDES_PAGE = 2 << 20, SIDES_MOST_SMS = 160, SIDES_CHUNKS = 16 }; // SIDES
 
 struct dl2_sides {
     uint32_t sm[SIDES_MOST_SMS / 32]; // a bit a multiprocessor, by %smid
-    uint32_t hash;                    // bits of a chunk's number in its page: their parity and the page's flip are its side. Of the lowest three the first two are in
-    int n_sms[2];                     // of either side
-    float sure;                       // the least share of a multiprocessor's latencies that its side explains
-    float apart;                      // cycles of an atomic between sides
-    const char *none;                 // why there are no sides; NULL: there are
+    uint32_t
+        hash; // bits of a chunk's number in its page: their parity and the page's flip are its side. Of the lowest three the first two are in
+    int n_sms[2];     // of either side
+    float sure;       // the least share of a multiprocessor's latencies that its side explains
+    float apart;      // cycles of an atomic between sides
+    const char *none; // why there are no sides; NULL: there are
 };
 
 /* What was found in pages of memory. */

@@ -74,8 +74,8 @@ enum status head_run(const struct executable *exe, const struct compiled_op *c, 
     const int32_t *done = filter_done(exe, l->n_rows);
     if (done)
         TRY(filter_run(exe, c, l, x, err));
-    DEVICE_TRY(exe->backend, err, launch_lm_head(l, l->n_rows, &h, x, exe->logits, exe->bests, done), "%s: the head of %d rows did not start",
-               c->op->weights[0]->name, l->n_rows);
+    DEVICE_TRY(exe->backend, err, launch_lm_head(l, l->n_rows, &h, x, exe->logits, exe->bests, done),
+               "%s: the head of %d rows did not start", c->op->weights[0]->name, l->n_rows);
     return OK;
 }
 

@@ -1,5 +1,5 @@
 /* gated_end.cuh - what the ends of tiles of gemm_fp8_gated.cu and gemm_fp8_prefill.cu have in common, where GATED_ACT follows a LINEAR: scales on their way to shared memory,
- * the hyperbolic tangent that activations are made of, the largest size of a row, and how a value and its e4m3 twin are written. */
+ * the hyperbolic tangent that activations are made of, the largest size of a row, and how a value and its e4m3 qact are written. */
 #pragma once
 
 #include "backend/cuda/ptx/device.cuh"
@@ -29,7 +29,7 @@ template <bool BF16> __device__ uint32_t larger_sizes(uint32_t sizes, uint32_t v
         asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(sizes), "r"(v));
     return larger;
 }
-/* The size in the low half, as bits of a float (dmat.most). */
+/* The size in the low half, as bits of a float (dmat.absmax). */
 template <bool BF16> __device__ uint32_t size_bits(uint32_t sizes) {
     return BF16 ? sizes << 16 & 0x7fff0000u : __float_as_uint(__half2float(__ushort_as_half((unsigned short)(sizes & 0x7fff))));
 }
@@ -56,13 +56,13 @@ __device__ __forceinline__ void store_if(bool there, void *to, uint4 v) {
                  : "memory");
 }
 
-/* Eight columns of a token, if they are there, to y and, where a kernel's arguments have one, to its twin; not to y what the twin tells, where that is
+/* Eight columns of a token, if they are there, to y and, where a kernel's arguments have one, to its qact; not to y what the qact tells, where that is
  * enough. */
 template <bool BF16, class ARGS>
-__device__ __forceinline__ void store_octet(const ARGS &a, bool there, void *y, uint8_t *twin, uint4 eight) {
-    uint2 elements = to_e4m3<BF16>(eight, a.twin_factor);
-    store_if(there && a.twin, twin, elements);
-    store_if(there && !(a.untold_only && twin_tells(elements)), y, eight);
+__device__ __forceinline__ void store_octet(const ARGS &a, bool there, void *y, uint8_t *qact, uint4 eight) {
+    uint2 elements = to_e4m3<BF16>(eight, a.qact_factor);
+    store_if(there && a.qact, qact, elements);
+    store_if(there && !(a.untold_only && qact_tells(elements)), y, eight);
 }
 
 } // namespace

@@ -44,7 +44,7 @@ static enum status place_bias(struct gemm *g, const struct weight *bias, enum el
          ? (code)                    \
          : cublasLtMatmulDescSetAttribute(g->description, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
 
-/* Of e4m3, y is left without scales and bias (raw products, kernels.h). Sums of partial products are kept in the tensor core's own
+/* Of e4m3, y is left without scales and bias (unscaled products, kernels.h). Sums of partial products are kept in the tensor core's own
  * precision (fast accumulation): some 14 bits, against 4 of the factors. */
 static enum status describe(struct gemm *g, struct error *err) {
     const struct weight *bias = g->op->weights[1];
@@ -78,10 +78,11 @@ static struct dsmall_m small_m_of(const struct gemm *g) {
 }
 
 static struct dgated gated_of(const struct gemm *g) {
-    return (struct dgated){.w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0, .l2_copy = g->l2_copy[0]};
+    return (struct dgated){
+        .w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0, .l2_copy = g->l2_copy[0]};
 }
 
-enum linear_path gemm_library(const struct gemm *g) { return g->weight.element == ELEMENT_E4M3 ? PATH_TWIN : PATH_VALUE; }
+enum linear_path gemm_library(const struct gemm *g) { return g->weight.element == ELEMENT_E4M3 ? PATH_QACT : PATH_VALUE; }
 
 bool gemm_takes(const struct gemm *g, enum linear_path path, int rows) {
     struct dsmall_m tiles = small_m_of(g);
@@ -89,7 +90,8 @@ bool gemm_takes(const struct gemm *g, enum linear_path path, int rows) {
     switch (path) {
     case PATH_SMALL_M: return small_m_takes(&tiles, g->x, g->made, rows);
     case PATH_GATED:
-        return g->act && (rows > GATED_MAX_ROWS ? gemm_prefill_gated_takes(&wide, g->x, g->made, rows) : gated_takes(&wide, g->x, g->made, rows));
+        return g->act &&
+               (rows > GATED_MAX_ROWS ? gemm_prefill_gated_takes(&wide, g->x, g->made, rows) : gated_takes(&wide, g->x, g->made, rows));
     case PATH_SPLIT_K: return split_k_takes(g->weight, g->x, g->y, rows);
     case PATH_PREFILL: return gemm_prefill_takes(g->weight, g->x, g->y, rows);
     default: return path == gemm_library(g);
@@ -172,27 +174,32 @@ cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, cons
 static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, const struct linear_values *v) {
     struct dsmall_m tiles = small_m_of(g);
     struct dgated wide = gated_of(g);
-    tiles.twin = wide.twin = v->twin;
-    tiles.rest = v->rest;
+    tiles.qact = wide.qact = v->qact;
+    tiles.requant = v->requant;
     switch (p->path) {
     case PATH_SMALL_M: return launch_gemm_small_m(g->backend->stream, p->rows, &tiles, v->x, v->y);
     case PATH_GATED:
         return p->rows > GATED_MAX_ROWS ? launch_gemm_prefill_gated(g->backend->stream, p->rows, &wide, v->x, v->y)
-                                       : launch_gemm_gated(g->backend->stream, p->rows, &wide, v->x, v->y);
+                                        : launch_gemm_gated(g->backend->stream, p->rows, &wide, v->x, v->y);
     case PATH_PREFILL: return launch_gemm_prefill(g->backend->stream, p->rows, g->weight, v->x, v->y);
-    default: return launch_gemm_split_k(g->backend->stream, p->rows, g->weight, g->l2_copy, v->x, v->y, &v->rest);
+    default: return launch_gemm_split_k(g->backend->stream, p->rows, g->weight, g->l2_copy, v->x, v->y, &v->requant);
     }
 }
 
-bool gemm_settles(const struct gemm *g, int n_rows) {
+bool gemm_requantises(const struct gemm *g, int n_rows) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
-    return g->backend->settles && ((p->path == PATH_SMALL_M && !g->act) || (p->path == PATH_SPLIT_K && split_k_settles(g->weight, p->rows)));
+    return g->backend->requantises &&
+           ((p->path == PATH_SMALL_M && !g->act) || (p->path == PATH_SPLIT_K && split_k_requantises(g->weight, p->rows)));
 }
 
 /* "model.layers.0.mlp.down_proj.weight: the product of 24 rows with [3584, 18944] by gemm_fp8_split_k.cu did not start" */
 static enum status did_not_start(const struct gemm *g, const struct plan_of_rows *p, cudaError_t code, const char *why, struct error *err) {
-    static const char *const by[N_PATHS] = {[PATH_VALUE] = "cuBLASLt", [PATH_TWIN] = "cuBLASLt",  [PATH_SMALL_M] = "gemm_fp8_small_m.cu",
-                                            [PATH_GATED] = "gemm_fp8_gated.cu",   [PATH_SPLIT_K] = "gemm_fp8_split_k.cu", [PATH_PREFILL] = "gemm_fp8_prefill.cu"};
+    static const char *const by[N_PATHS] = {[PATH_VALUE] = "cuBLASLt",
+                                            [PATH_QACT] = "cuBLASLt",
+                                            [PATH_SMALL_M] = "gemm_fp8_small_m.cu",
+                                            [PATH_GATED] = "gemm_fp8_gated.cu",
+                                            [PATH_SPLIT_K] = "gemm_fp8_split_k.cu",
+                                            [PATH_PREFILL] = "gemm_fp8_prefill.cu"};
     bool large = p->path == PATH_GATED && p->rows > GATED_MAX_ROWS;
     return device_fault(g->backend, err, code, "%s: the product of %d rows with [%lld, %lld] by %s did not start%s%s",
                         g->op->weights[0]->name, p->rows, (long long)g->weight.out, (long long)g->weight.in,

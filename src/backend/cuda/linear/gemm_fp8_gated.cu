@@ -16,8 +16,8 @@
  *     cluster two blocks that share W: the same rows and each other tokens; or that share tokens. Each copies a half of what is shared, to both
  *             (multicast), so that it leaves the L2 once for both.
  *
- * Beside y it may write y's e4m3 twin by a scale known beforehand, of the 16 bits as they leave (dmat.static_scale): then nothing but a look at the
- * rows' largest sizes stands between it and the product behind. Where nobody else reads y, octets of it that the twin tells are left out (untold_only):
+ * Beside y it may write y's e4m3 qact by a scale known beforehand, of the 16 bits as they leave (dmat.static_scale): then nothing but a look at the
+ * rows' largest sizes stands between it and the product behind. Where nobody else reads y, octets of it that the qact tells are left out (untold_only):
  * a byte that is written goes to memory in the end.
  *
  * Results do not depend on timing. Weights are never written, so a block asks for some before the wait for the node before; tokens follow into the
@@ -257,7 +257,7 @@ static bool reads_near(const struct dgated *a, const struct gated_cut *c) {
 cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y,
                                    const struct gated_cut *cut) {
     CUtensorMap w_map, x_map;
-    if ((a->twin.at && (!is_static_twin(a->twin) || a->twin.stride > INT32_MAX / 64)) || !map_weight(&w_map, a, cut->octets) ||
+    if ((a->qact.at && (!is_static_qact(a->qact) || a->qact.stride > INT32_MAX / 64)) || !map_weight(&w_map, a, cut->octets) ||
         !map_tokens(&x_map, x, n_rows, tile_tokens(cut) / x_sharers(cut)))
         return cudaErrorInvalidValue;
     gated_args args = {};
@@ -265,7 +265,7 @@ cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct 
     args.bias = a->bias;
     args.x_scale = x.scale;
     args.y = y.at;
-    args.most = y.most;
+    args.absmax = y.absmax;
     args.y_stride = y.stride;
     args.n_columns = columns_of(a);
     args.n_tokens = n_rows;
@@ -282,10 +282,10 @@ cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct 
     args.bend = a->act == 0 ? 0.5f : GELU_BEND;
     args.twist = a->act == 0 ? 0 : GELU_TWIST;
     args.y_element = y.element;
-    args.twin = static_cast<uint8_t *>(a->twin.at);
-    args.twin_stride = a->twin.stride;
-    args.twin_factor = 1 / a->twin.static_scale;
-    args.untold_only = y.untold_only && a->twin.at;
+    args.qact = static_cast<uint8_t *>(a->qact.at);
+    args.qact_stride = a->qact.stride;
+    args.qact_factor = 1 / a->qact.static_scale;
+    args.untold_only = y.untold_only && a->qact.at;
     l2_copy_maps l2_copy = {};
     if (reads_near(a, cut)) {
         args.l2_copy = *a->l2_copy;

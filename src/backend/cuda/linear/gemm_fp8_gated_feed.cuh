@@ -20,7 +20,7 @@ enum { TELLERS = WARP_ARRIVALS > 1 ? WARPGROUP : 1 }; // of a warpgroup, that it
 struct gated_args {
     const float *w_scale, *bias, *x_scale;
     void *y;
-    uint32_t *most;
+    uint32_t *absmax;
     int64_t y_stride;
     int n_columns; // of y
     int n_tokens, n_pieces, n_stages;
@@ -30,10 +30,10 @@ struct gated_args {
     int token_tiles, n_cluster_tiles; // that each cluster goes through all tokens of: abreast
     float bend, twist;                // of the activation
     element y_element;
-    uint8_t *twin; // NULL: none
-    int64_t twin_stride;
-    float twin_factor; // 1 / static_scale
-    bool untold_only;  // of y, where there is a twin
+    uint8_t *qact; // NULL: none
+    int64_t qact_stride;
+    float qact_factor; // 1 / static_scale
+    bool untold_only;  // of y, where there is a qact
     dl2_copy l2_copy;        // of W, tiles of a warpgroup's rows; at NULL: rows are read
 
     __device__ int sharers() const { return w_sharers * x_sharers; }

@@ -227,7 +227,7 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         most = larger_sizes<BF16>(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = larger_sizes<BF16>(most, __shfl_xor_sync(0xffffffffu, most, 2));
         if (lane % 4 == 0 && token < a.n_tokens)
-            atomicMax(a.most + token, size_bits<BF16>(most));
+            atomicMax(a.absmax + token, size_bits<BF16>(most));
     }
 
     /* Where a lane is: four lanes have an octet each of the same two tokens, eight apart, of one part and then of the next. Lanes that read at once have
@@ -238,7 +238,7 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         float by[2];
         bool there[2];
         char *y;
-        uint8_t *twin;
+        uint8_t *qact;
     };
     __device__ end_place place_in(int f, int octet, int first_octet, int first_token) const {
         int in_tile = part_of(f) * PART_TOKENS + warp * 16 + (lane / 8 | lane / 4 % 2 * 4), of_tile = first_of(f) + octet;
@@ -253,7 +253,7 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
             p.there[k] = p.token + k * 8 < a.n_tokens;
         }
         p.y = static_cast<char *>(a.y) + (p.token * a.y_stride + column) * 2;
-        p.twin = a.twin + (p.token * a.twin_stride + column);
+        p.qact = a.qact + (p.token * a.qact_stride + column);
         return p;
     }
     /* The lane's octets of its two tokens in ROUNDS rounds, each four octets behind the one before: those of two, so that something hides what one waits for.
@@ -282,14 +282,14 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 const uint32_t *v = pairs[r][k];
-                store_octet<BF16>(a, is && p.there[k], p.y + k * 16 * a.y_stride, p.twin + k * 8 * a.twin_stride,
+                store_octet<BF16>(a, is && p.there[k], p.y + k * 16 * a.y_stride, p.qact + k * 8 * a.qact_stride,
                                   make_uint4(v[0], v[1], v[2], v[3]));
                 uint32_t larger = larger_sizes<BF16>(larger_sizes<BF16>(v[0], v[1]), larger_sizes<BF16>(v[2], v[3]));
                 most[k] = is ? larger_sizes<BF16>(most[k], larger) : most[k];
             }
             p.octet += 4;
             p.y += 64;
-            p.twin += 32;
+            p.qact += 32;
         }
         p.from += ROUNDS * 64;
         p.scales += ROUNDS * 128;
@@ -321,7 +321,7 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
                 finish_octets<BF16, 1>(p, left, most);
             round = until;
         }
-        if (a.most)
+        if (a.absmax)
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 if (OWN > 1)

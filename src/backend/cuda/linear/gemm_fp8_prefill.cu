@@ -1,4 +1,4 @@
-/* gemm_fp8_prefill.cu - products of hundreds and thousands of rows of e4m3, as prompts have them: raw products (kernels.h), or LINEAR with GATED_ACT behind it.
+/* gemm_fp8_prefill.cu - products of hundreds and thousands of rows of e4m3, as prompts have them: unscaled products (kernels.h), or LINEAR with GATED_ACT behind it.
  *
  *     y [M, out] = x [M, in] W^T                                                    x and W e4m3, y in half precision
  *     y [M, F] = act(x Wg^T + bg) * (x Wu^T + bu),  W = [Wg; Wu] of 2F rows         with a scale a row of x and W
@@ -17,7 +17,7 @@
  * Weights are never written, so a block alone has the ring full of them before the wait for the node before; tokens follow into the same stages.
  *
  * The end of a tile (gemm_fp8_prefill_ends.cuh): nothing hides it, but it comes once in some 50,000 cycles, and needs no shared memory, of which tiles of 336 rows
- * leave none; the ring is filled meanwhile. Beside the y of pairs it may write its e4m3 twin by a scale known beforehand, of the 16 bits as they leave
+ * leave none; the ring is filled meanwhile. Beside the y of pairs it may write its e4m3 qact by a scale known beforehand, of the 16 bits as they leave
  * (dmat.static_scale), and leave out of y what that tells (untold_only). */
 #include "backend/cuda/linear/gemm_fp8_prefill_ends.cuh"
 #include "backend/cuda/ptx/launching.cuh"
@@ -37,7 +37,7 @@ enum gemm_prefill_end { RAW, BIASED, GATED, SILU }; // BIASED: pairs with biases
 template <int N, int COUNT, gemm_prefill_end END> struct tile_shape {
     static constexpr int ROWS = N * COUNT, COLUMNS = END != RAW ? ROWS / 2 : ROWS; // of W; of y
     static constexpr int W_BYTES = ROWS * PIECE_BYTES, STAGE_BYTES = W_BYTES + X_BYTES;
-    using end = std::conditional_t<END == RAW, raw_end<ROWS>, gated_end<ROWS, END == SILU, END == BIASED>>;
+    using end = std::conditional_t<END == RAW, unscaled_end<ROWS>, gated_end<ROWS, END == SILU, END == BIASED>>;
     static constexpr int REST = ATOM + GROUPS * end::SCALES;
     static constexpr int STAGES = (SHARED_MOST - BARRIER_BYTES - REST) / STAGE_BYTES, SHARED = REST + STAGES * STAGE_BYTES;
     static_assert(ROWS % 16 == 0 && W_BYTES / 2 % ATOM == 0 && STAGES >= 3 && 16 * STAGES <= BARRIER_BYTES, "");
@@ -330,7 +330,7 @@ pair_instances of_pairs(bool silu, bool biased) { // the same tiles with either 
 
 } // namespace
 
-// ---- raw products ---------------------------------------------------------------------------------------------------
+// ---- unscaled products ---------------------------------------------------------------------------------------------------
 
 struct gemm_prefill_cut gemm_prefill_cut_at(int i) {
     return INSTANCES[i].cut;
@@ -382,21 +382,21 @@ bool gemm_prefill_gated_takes(const struct dgated *a, struct dmat x, struct dmat
 }
 
 cudaError_t launch_gemm_prefill_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y, int cut) {
-    if (a->twin.at && !is_static_twin(a->twin))
+    if (a->qact.at && !is_static_qact(a->qact))
         return cudaErrorInvalidValue;
     gemm_prefill_args args = {};
     args.n_columns = (int)a->w.out / 2;
     args.w_scale = a->w.scale;
     args.bias = a->bias;
     args.x_scale = x.scale;
-    args.most = y.most;
+    args.absmax = y.absmax;
     args.bend = a->act == 0 ? 0.5f : GELU_BEND;
     args.twist = a->act == 0 ? 0 : GELU_TWIST;
     args.y_element = y.element;
-    args.twin = static_cast<uint8_t *>(a->twin.at);
-    args.twin_stride = a->twin.stride;
-    args.twin_factor = 1 / a->twin.static_scale;
-    args.untold_only = y.untold_only && a->twin.at;
+    args.qact = static_cast<uint8_t *>(a->qact.at);
+    args.qact_stride = a->qact.stride;
+    args.qact_factor = 1 / a->qact.static_scale;
+    args.untold_only = y.untold_only && a->qact.at;
     return launch_instance(stream, of_pairs(a->act == 0, a->bias).all + cut, n_rows, a->w, x, y, args);
 }
 

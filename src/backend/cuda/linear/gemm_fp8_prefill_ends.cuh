@@ -1,4 +1,4 @@
-/* gemm_fp8_prefill_ends.cuh - what becomes of the sums of a tile of gemm_fp8_prefill.cu: raw products, or GATED_ACT of them.
+/* gemm_fp8_prefill_ends.cuh - what becomes of the sums of a tile of gemm_fp8_prefill.cu: unscaled products, or GATED_ACT of them.
  *
  * Sums are laid out as wgmma_e4m3_f16.cuh says: a lane has columns 2t and 2t + 1 of every eight, a pair of halves, for tokens g and g + 8 of the warp's
  * 16, of each part of 64 tokens. Chunk by chunk, four octets, the four lanes of a token exchange them, until each has an octet, so that what is written
@@ -18,13 +18,13 @@ struct gemm_prefill_args {
     int n_columns, n_tokens, n_pieces, token_tiles, n_tiles; // of y; of 128 columns of x; n_tiles: of a cluster
     // Of pairs:
     const float *w_scale, *bias, *x_scale;
-    uint32_t *most;
+    uint32_t *absmax;
     float bend, twist; // of the activation: gate * up * (1 + tanh(gate * (bend + twist * gate^2))) / 2
     element y_element;
-    uint8_t *twin; // NULL: none
-    int64_t twin_stride;
-    float twin_factor; // 1 / static_scale
-    bool untold_only;  // of y, where there is a twin
+    uint8_t *qact; // NULL: none
+    int64_t qact_stride;
+    float qact_factor; // 1 / static_scale
+    bool untold_only;  // of y, where there is a qact
 };
 
 /* A warp's sums of a tile of ROWS rows of W. */
@@ -60,9 +60,9 @@ static __device__ __forceinline__ void exchange_octets(uint32_t (&d)[4], int lan
     }
 }
 
-// ---- raw products: the sums as they are ------------------------------------------------------------------------------
+// ---- unscaled products: the sums as they are ------------------------------------------------------------------------------
 
-template <int ROWS> struct raw_end {
+template <int ROWS> struct unscaled_end {
     static constexpr int CHUNKS = (ROWS + CHUNK - 1) / CHUNK, SCALES = 0;
     const gemm_prefill_args &a;
     int lane;
@@ -182,7 +182,7 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
         most = larger_sizes<BF16>(most, __shfl_xor_sync(0xffffffffu, most, 2));
         uint32_t size = size_bits<BF16>(most);
         if (lane % 4 == 0 && token < a.n_tokens)
-            atomicMax(a.most + token, size);
+            atomicMax(a.absmax + token, size);
     }
 
     /* One of the lane's tokens in eight columns, whose scales lie at `at`. */
@@ -219,7 +219,7 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
     /* Eight columns of one of the lane's tokens, from `column` of y on. */
     template <bool BF16> __device__ __forceinline__ void write_octet(const uint32_t (&pairs)[4], int64_t token, int column) const {
         store_octet<BF16>(a, token < a.n_tokens && column < a.n_columns, static_cast<uint16_t *>(a.y) + token * a.y_stride + column,
-                          a.twin + token * a.twin_stride + column, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+                          a.qact + token * a.qact_stride + column, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
     }
 
     template <bool BF16> __device__ __forceinline__ void write(const warp_sums<ROWS> &sums, int first_column, int first_token) const {
@@ -242,7 +242,7 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
                     write_octet<BF16>(pairs, first_token + part * PART_TOKENS + lane / 4 + i * 8, first_column + column);
                 }
             }
-            if (a.most && chunk % CHUNKS == CHUNKS - 1) {
+            if (a.absmax && chunk % CHUNKS == CHUNKS - 1) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     tell_most<BF16>(most[i], first_token + part * PART_TOKENS + lane / 4 + i * 8);

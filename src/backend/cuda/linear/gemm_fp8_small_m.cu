@@ -17,7 +17,7 @@
  *
  * Weights are never written, so the ring is full of them before the wait for the node before; x follows into the same stages.
  *
- * Beside y, of pairs, it may write y's e4m3 twin by a scale known beforehand (dmat.static_scale).
+ * Beside y, of pairs, it may write y's e4m3 qact by a scale known beforehand (dmat.static_scale).
  *
  * Bytes: W once; x once a tile, from the L2. What was tried and lost, on an H200: x copied once for several tiles (multicast; x is not
  * what limits), two blocks of consecutive nodes on a multiprocessor (a ring under 100 KB loses more than an early start gains, and
@@ -208,7 +208,7 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
             ring_filler.begin();
         __syncwarp();
         wait_for_previous();
-        if (E == PLAIN && a.rest.value.at && look_at_rows(a.rest, 0, a.n_tokens, threadIdx.x % 32, blockIdx.x == 0).any())
+        if (E == PLAIN && a.requant.value.at && look_at_rows(a.requant, 0, a.n_tokens, threadIdx.x % 32, blockIdx.x == 0).any())
             copies_may_begin(n_consumers);
         if (threadIdx.x % 32 == 0)
             ring_filler.fill();
@@ -221,11 +221,11 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
     wait_for_previous();
     float mine = 0; // comes while products are made
     if (threadIdx.x < a.n_tokens)
-        mine = E == PLAIN && a.rest.value.at ? scale_of_row(a.rest, threadIdx.x) : a.x_scale[threadIdx.x];
-    if (E == PLAIN && a.rest.value.at) {
-        rest_list list = look_at_rows(a.rest, 0, a.n_tokens, threadIdx.x % 32, false);
+        mine = E == PLAIN && a.requant.value.at ? scale_of_row(a.requant, threadIdx.x) : a.x_scale[threadIdx.x];
+    if (E == PLAIN && a.requant.value.at) {
+        requant_list list = look_at_rows(a.requant, 0, a.n_tokens, threadIdx.x % 32, false);
         if (list.any())
-            settle_rows(a.rest, list, 0, s.x + warp * SMALL_M_MAX_ROWS * 4, n_consumers, {a.rest.of_tokens, (int)blockIdx.x, (int)gridDim.x});
+            requant_rows(a.requant, list, 0, s.x + warp * SMALL_M_MAX_ROWS * 4, n_consumers, {a.requant.of_tokens, (int)blockIdx.x, (int)gridDim.x});
     }
     ring_place at = {0, a.n_stages, 0};
     float sums[N / 2], most[N / 8] = {};
@@ -252,7 +252,7 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
             for (int j = 0; j < N / 8; j++)
                 finish<E, Y>(a, rows, x_scale, j * 8, make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), most[j]);
     }
-    if (is_gated(E) && a.y.most)
+    if (is_gated(E) && a.y.absmax)
         gather_most<N>(a, most, most_of_block, n_consumers);
 }
 
@@ -376,8 +376,8 @@ static bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows) {
 cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x, struct dmat y,
                                     const struct small_m_cut *cut) {
     CUtensorMap w_map, x_map;
-    bool twins = !a->twin.at || (in_pairs(a) && is_static_twin(a->twin)), rests = !a->rest.value.at || !in_pairs(a);
-    if (!twins || !rests || !map_weight(&w_map, a, cut->octets) || !map_tokens(&x_map, x, n_rows))
+    bool qacts = !a->qact.at || (in_pairs(a) && is_static_qact(a->qact)), rests = !a->requant.value.at || !in_pairs(a);
+    if (!qacts || !rests || !map_weight(&w_map, a, cut->octets) || !map_tokens(&x_map, x, n_rows))
         return cudaErrorInvalidValue;
     int n_units = units_of(a);
     small_m_args args = {a->w.scale,
@@ -393,9 +393,9 @@ cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struc
                        cut->n_stages,
                        cut->split,
                        (int)ring_bytes(in_pairs(a), n_rows, cut),
-                       a->twin,
-                       1 / a->twin.static_scale,
-                       {a->rest.value, x, a->rest.of_tokens, a->rest.others}};
+                       a->qact,
+                       1 / a->qact.static_scale,
+                       {a->requant.value, x, a->requant.of_tokens, a->requant.others}};
     kernel k = kernel_of(a, y.element, n_rows);
     size_t shared = shared_bytes(&a->ending, n_rows, cut);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);

@@ -9,7 +9,7 @@
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
-#include "backend/cuda/qact/twin_rest.cuh"
+#include "backend/cuda/qact/requant.cuh"
 
 struct small_m_args {
     const float *w_scale, *bias, *x_scale;
@@ -17,9 +17,9 @@ struct small_m_args {
     dending ending;
     int n_units; // columns of y, or pairs of rows
     int n_tokens, n_pieces, octets, n_tiles, n_stages, split, ring_bytes;
-    dmat twin;         // at NULL: none
-    float twin_factor; // 1 / static_scale
-    rest_args rest;    // of PLAIN
+    dmat qact;         // at NULL: none
+    float qact_factor; // 1 / static_scale
+    requant_args requant;    // of PLAIN
 };
 
 /* The endings as kernels have them: activations that models of size have are written out. */
@@ -91,7 +91,7 @@ template <class Y> static __device__ uint32_t turned_halves(float v0, float v1) 
     return turn_matrix(reinterpret_cast<uint32_t &>(pair));
 }
 
-/* Into y and its twin, and each row's largest size, as it was rounded, into `most`, of the token that the lane then has. */
+/* Into y and its qact, and each row's largest size, as it was rounded, into `most`, of the token that the lane then has. */
 template <class Y, bool GATED>
 static __device__ void write_eight(const small_m_args &a, int octet, int first_token, float v0, float v1, float &most) {
     int lane = threadIdx.x % 32;
@@ -110,9 +110,9 @@ static __device__ void write_eight(const small_m_args &a, int octet, int first_t
         int column = octet * 8 + lane % 4 * 2;
         if (token < a.n_tokens)
             *reinterpret_cast<uint32_t *>(static_cast<Y *>(a.y.at) + token * a.y.stride + column) = turned;
-        if (GATED && a.twin.at && token < a.n_tokens)
-            *reinterpret_cast<uint16_t *>(static_cast<uint8_t *>(a.twin.at) + token * a.twin.stride + column) =
-                e4m3_of_scaled_pair<halves<Y>::BF16>(turned, a.twin_factor);
+        if (GATED && a.qact.at && token < a.n_tokens)
+            *reinterpret_cast<uint16_t *>(static_cast<uint8_t *>(a.qact.at) + token * a.qact.stride + column) =
+                e4m3_of_scaled_pair<halves<Y>::BF16>(turned, a.qact_factor);
     }
 }
 
@@ -146,5 +146,5 @@ template <int N> static __device__ void gather_most(const small_m_args &a, const
     }
     threads_sync(1, n_consumers); // all warps' are there
     if (threadIdx.x < a.n_tokens)
-        atomicMax(&a.y.most[threadIdx.x], of_block[threadIdx.x]);
+        atomicMax(&a.y.absmax[threadIdx.x], of_block[threadIdx.x]);
 }

@@ -1,4 +1,4 @@
-/* gemm_fp8_split_k.cu - raw products (kernels.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster share.
+/* gemm_fp8_split_k.cu - unscaled products (kernels.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster share.
  *
  *     y [M, out] = x [M, in] W^T          x and W e4m3, y in half precision
  *
@@ -24,7 +24,7 @@
  * side gained nothing there (70,161 to 70,282 tokens/s for 70,070 to 70,299).
  *
  * x may have been written by a static scale, which rows of other sizes must not keep (launch_quantise_rest): then blocks look at the rows' largest
- * sizes while the first of x is copied, and make the rows that it does not fit (twin_rest.cuh); then that is copied again.
+ * sizes while the first of x is copied, and make the rows that it does not fit (requant.cuh); then that is copied again.
  *
  * The end: each block finishes some columns. It gets the others' sums into memory that is for nothing else (nobody waits until rings are
  * free), adds them in the order of the blocks, so that results are the same every time, and writes by way of shared memory, 64 bytes of a
@@ -38,7 +38,7 @@
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/device/l2_copy.cuh"
 #include "backend/cuda/ptx/ring.cuh"
-#include "backend/cuda/qact/twin_rest.cuh"
+#include "backend/cuda/qact/requant.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3_f16.cuh"
 
 namespace {
@@ -47,7 +47,7 @@ enum { GROUPS = 2, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + 32 };
 enum { GROUP_TOKENS = 64, TOKENS = GROUPS * GROUP_TOKENS, X_BYTES = TOKENS * PIECE_BYTES, MOST_STAGES = 24, SHARED_MOST = 226 << 10 };
 enum { PAIRS_BYTES = 8, OCTET_BYTES = CONSUMERS * PAIRS_BYTES }; // of a thread, for eight columns; of all
 enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH };     // of a warp: 16 tokens, 64 bytes of each
-enum { AGAIN = 3 };                                              // a barrier, behind those of twin_rest.cuh
+enum { AGAIN = 3 };                                              // a barrier, behind those of requant.cuh
 enum { BEGUN = 4 };                                              // stages of W that are asked for before the wait
 
 struct split_k_args {
@@ -55,7 +55,7 @@ struct split_k_args {
     int64_t y_stride;
     int n_columns, n_tokens, n_pieces; // of y; of 128 columns of x
     int tile_tokens;                   // a multiple of 8
-    rest_args rest;
+    requant_args requant;
     dl2_copy l2_copy; // without `at`: W is read where its rows lie
 };
 
@@ -193,8 +193,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
 
     // ---- rows of x that are left ----
 
-    __device__ rest_list look(int lane, bool tells) const {
-        return look_at_rows(a.rest, token_tile * a.tile_tokens, end_token(), lane, tells);
+    __device__ requant_list look(int lane, bool tells) const {
+        return look_at_rows(a.requant, token_tile * a.tile_tokens, end_token(), lane, tells);
     }
 
     // ---- products: a warpgroup's ----
@@ -332,7 +332,7 @@ template <int N, int SPLIT, int SHARERS> struct block {
         if (lane == 0)
             fill(maps, x_map, policy());
         __syncwarp();
-        if (a.rest.value.at && look(lane, row_tile == 0 && rank == 0).any()) {
+        if (a.requant.value.at && look(lane, row_tile == 0 && rank == 0).any()) {
             copies_may_begin(CONSUMERS);
             if (lane == 0)
                 fill_again(x_map);
@@ -348,14 +348,14 @@ template <int N, int SPLIT, int SHARERS> struct block {
         uint32_t sums[N / 4] = {}; // a part may have no terms
         int group = warp / 4;
         bool again = false;
-        if (a.rest.value.at) {
-            rest_list list = look(lane, false);
+        if (a.requant.value.at) {
+            requant_list list = look(lane, false);
             again = list.any();
             if (again) {
                 if (n_pieces > 0)
                     barrier_wait(full, 0); // x's first stage is there, and nobody's
-                settle_rows(a.rest, list, token_tile * a.tile_tokens, x + warp * REST_TOKENS * 4, CONSUMERS,
-                            {a.rest.of_tokens + token_tile, row_tile * SPLIT + rank, (int)gridDim.x / SHARERS});
+                requant_rows(a.requant, list, token_tile * a.tile_tokens, x + warp * REQUANT_TOKENS * 4, CONSUMERS,
+                            {a.requant.of_tokens + token_tile, row_tile * SPLIT + rank, (int)gridDim.x / SHARERS});
                 threads_sync(AGAIN, CONSUMERS + 32);
             }
         }
@@ -465,7 +465,7 @@ int split_k_cut_of(struct dweight w, int n_rows) {
     return -1;
 }
 
-bool split_k_settles(struct dweight w, int n_rows) { return split_k_cut_of(w, n_rows) >= 0 && n_rows <= REST_MEETINGS * TOKENS; }
+bool split_k_requantises(struct dweight w, int n_rows) { return split_k_cut_of(w, n_rows) >= 0 && n_rows <= REQUANT_MEETINGS * TOKENS; }
 
 bool split_k_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 &&
@@ -475,7 +475,7 @@ bool split_k_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
 }
 
 cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
-                                     struct dmat y, const struct drest *rest, int cut) {
+                                     struct dmat y, const struct drequant *requant, int cut) {
     const instance *i = &INSTANCES[cut];
     int tiles = token_tiles(i, n_rows), tile_tokens = up_to(up_to(n_rows, tiles), 8) * 8;
     w_maps maps = {};
@@ -492,8 +492,8 @@ cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dwei
         args.l2_copy = *read;
     if (read && !l2_copy_maps_of(read, &maps.l2_copy))
         return cudaErrorInvalidValue;
-    if (rest && rest->value.at)
-        args.rest = {rest->value, x, rest->of_tokens, rest->others};
+    if (requant && requant->value.at)
+        args.requant = {requant->value, x, requant->of_tokens, requant->others};
     cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
     int cluster = i->cut.split * i->cut.sharers;
     dim3 grid(up_to((int)w.out, i->cut.rows) * cluster, tiles / i->cut.sharers);
@@ -501,7 +501,7 @@ cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dwei
 }
 
 cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
-                                 struct dmat y, const struct drest *rest) {
+                                 struct dmat y, const struct drequant *requant) {
     int cut = split_k_cut_of(w, n_rows);
-    return launch_gemm_split_k_cut(stream, n_rows, w, l2_copy, x, y, rest, cut < 0 ? 0 : cut);
+    return launch_gemm_split_k_cut(stream, n_rows, w, l2_copy, x, y, requant, cut < 0 ? 0 : cut);
 }

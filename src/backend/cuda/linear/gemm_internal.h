@@ -22,10 +22,10 @@ struct gemm {
     const struct op *op, *act; // the GATED_ACT behind it, or NULL
     struct dweight weight;
     const struct dl2_copy *const *l2_copy; // [L2_COPY_SHAPES]: the weight once more, each or NULL
-    struct dmat x, y;                // where they lie in every step; of e4m3, y is for raw products
-    struct dmat made;                // what kernels of ours write
-    void *bias;                      // in the element that the library wants
-    void *counter;                   // COUNTER_BYTES, of nobody else; NULL: the workspace of all
+    struct dmat x, y;                      // where they lie in every step; of e4m3, y is for unscaled products
+    struct dmat made;                      // what kernels of ours write
+    void *bias;                            // in the element that the library wants
+    void *counter;                         // COUNTER_BYTES, of nobody else; NULL: the workspace of all
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t w;
     struct plan_of_rows *plans; // [n_plans], of padded_rows_at(i) rows

@@ -78,8 +78,8 @@ static void take(struct executable *exe, const struct compiled_op *like, enum li
 static const struct {
     const char *name;
     enum linear_path path;
-} known[] = {{"library", PATH_TWIN}, {"gemv", PATH_GEMV}, {"small_m", PATH_SMALL_M},
-             {"gated", PATH_GATED}, {"split_k", PATH_SPLIT_K}, {"prefill", PATH_PREFILL}};
+} known[] = {{"library", PATH_QACT}, {"gemv", PATH_GEMV},       {"small_m", PATH_SMALL_M},
+             {"gated", PATH_GATED},  {"split_k", PATH_SPLIT_K}, {"prefill", PATH_PREFILL}};
 
 /* To measure one path, and to test it where it would not be taken. */
 static bool is_forced(enum linear_path *path) {
@@ -207,7 +207,7 @@ static struct chain enough_layers(const struct search *s, struct chain all) {
     return all;
 }
 
-/* What the chain reads and an op before it made: the residual stream is random, what is added to it zero, as float32 or as raw products. */
+/* What the chain reads and an op before it made: the residual stream is random, what is added to it zero, as float32 or as unscaled products. */
 static enum status fill_inputs(const struct search *s, int rows, struct error *err) {
     const struct program *p = s->exe->program;
     struct backend *b = s->exe->backend;

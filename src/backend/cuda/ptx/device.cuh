@@ -90,15 +90,15 @@ __device__ inline void store(void *at, int64_t i, element e, float x) {
         static_cast<__nv_bfloat16 *>(at)[i] = __float2bfloat16_rn(x);
 }
 
-/* A raw product as a value; `factor` is its row's scale. */
-__device__ inline float raw_value(const dmat &raw, float factor, int col, float x) {
+/* A unscaled product as a value; `factor` is its row's scale. */
+__device__ inline float unscaled_value(const dmat &raw, float factor, int col, float x) {
     return x * (factor * raw.col_scale[col]) + (raw.bias ? raw.bias[col] : 0.0f);
 }
 
-/* Of any value, raw products too. */
+/* Of any value, unscaled products too. */
 __device__ inline float load(const dmat &m, int64_t row, int col) {
     float x = load(m.at, row * m.stride + col, m.element);
-    return m.col_scale ? raw_value(m, m.row_scale[row], col, x) : x;
+    return m.col_scale ? unscaled_value(m, m.row_scale[row], col, x) : x;
 }
 __device__ inline void store(const dmat &m, int64_t row, int col, float x) { store(m.at, row * m.stride + col, m.element, x); }
 __device__ inline float load(const dweight &w, int64_t i) { return load(w.at, i, w.element); }
@@ -138,15 +138,15 @@ __device__ inline float block_max(float x, float *shared) {
     return x;
 }
 
-/* What a warp found largest in a row, into dmat.most. All lanes call it; size >= 0 or not a number. */
-__device__ inline void fold_most(uint32_t *most, int64_t row, float size) {
+/* What a warp found largest in a row, into dmat.absmax. All lanes call it; size >= 0 or not a number. */
+__device__ inline void fold_absmax(uint32_t *most, int64_t row, float size) {
     uint32_t bits = __reduce_max_sync(0xffffffffu, __float_as_uint(size));
     if (threadIdx.x % 32 == 0)
         atomicMax(most + row, bits);
 }
 
 /* By all threads alike; `adds` holds for one of them. */
-__device__ inline void tally(const dtally &t, int n, bool adds) {
+__device__ inline void add_to_counter(const dcounter &t, int n, bool adds) {
     if (adds && n > 0)
         atomicAdd(t.at, (unsigned long long)n);
 }

@@ -1,6 +1,6 @@
-/* fours.cuh - four neighbouring columns at a time: 16 bytes of float32, 8 of half precision, 4 of e4m3, and a row's e4m3 twin.
+/* fours.cuh - four neighbouring columns at a time: 16 bytes of float32, 8 of half precision, 4 of e4m3, and a row's e4m3 qact.
  *
- * A twin is what ELEMENT_E4M3 says in kernels.h: scale[row] = the row's largest size / E4M3_FULL, or a power of two where a static scale is known
+ * A qact is what ELEMENT_E4M3 says in kernels.h: scale[row] = the row's largest size / E4M3_FULL, or a power of two where a static scale is known
  * (launch_quantise_rest), elements value / scale[row], rounded to nearest. NaN stays NaN, in the element and in nothing else. */
 #pragma once
 
@@ -96,7 +96,7 @@ inline bool lies_in_fours(const dmat &m) {
 
 inline bool lies_in_eights(const dmat &m) { return !m.at || (m.width % 8 == 0 && m.stride % 8 == 0 && (uintptr_t)m.at % 16 == 0); }
 
-// ---- twins ------------------------------------------------------------------------------------------------------
+// ---- qacts ------------------------------------------------------------------------------------------------------
 
 /* As quantise.cu has it: a row of zeros has the smallest scale. */
 __device__ inline float e4m3_scale(float largest) { return fmaxf(largest, 1e-30f) * (1.0f / E4M3_FULL); }
@@ -121,12 +121,12 @@ __device__ inline uint32_t e4m3_of(float4 x) {
 }
 
 /* x: values times the row's e4m3_inverse. */
-__device__ inline void store_e4m3(const dmat &twin, int64_t row, int col, float4 x) {
-    *reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(twin.at) + row * twin.stride + col) = e4m3_of(x);
+__device__ inline void store_e4m3(const dmat &qact, int64_t row, int col, float4 x) {
+    *reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(qact.at) + row * qact.stride + col) = e4m3_of(x);
 }
-__device__ inline void store_e4m3(const dmat &twin, int64_t row, int col, float4 low, float4 high) {
-    *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(twin.at) + row * twin.stride + col) = make_uint2(e4m3_of(low), e4m3_of(high));
+__device__ inline void store_e4m3(const dmat &qact, int64_t row, int col, float4 low, float4 high) {
+    *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(qact.at) + row * qact.stride + col) = make_uint2(e4m3_of(low), e4m3_of(high));
 }
-__device__ inline void store_e4m3(const dmat &twin, int64_t row, int col, float x) {
-    static_cast<uint8_t *>(twin.at)[row * twin.stride + col] = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+__device__ inline void store_e4m3(const dmat &qact, int64_t row, int col, float x) {
+    static_cast<uint8_t *>(qact.at)[row * qact.stride + col] = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 }

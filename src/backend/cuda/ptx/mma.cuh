@@ -119,15 +119,15 @@ template <bool BF16> __device__ __forceinline__ uint16_t e4m3_of_scaled_pair(uin
     __half2 scaled = __hmul2(reinterpret_cast<__half2 &>(pair), __float2half2_rn(factor));
     return e4m3_of_pair(reinterpret_cast<uint32_t &>(scaled));
 }
-/* Whether eight elements of a static twin tell what they were made of (launch_quantise_rest). */
-__device__ __forceinline__ bool twin_tells(uint2 elements) {
+/* Whether eight elements of a static qact tell what they were made of (launch_quantise_rest). */
+__device__ __forceinline__ bool qact_tells(uint2 elements) {
     const uint32_t EXPONENTS = 0x78787878u, FROM_1_8 = 0x60606060u, ONE = 0x08080808u, CARRIED = 0x80808080u; // 1/8: an exponent of 4, 256: of 15
     uint32_t beyond = ((elements.x & EXPONENTS) + ONE | (elements.y & EXPONENTS) + ONE) & CARRIED;
     return ((elements.x | elements.y) & FROM_1_8) != 0 && beyond == 0;
 }
-/* Whether a kernel can write this twin beside 16 bits: its factor, 1 / static_scale, is exact in half precision. */
-inline bool is_static_twin(const dmat &twin) {
-    return (uintptr_t)twin.at % 8 == 0 && twin.stride % 8 == 0 && twin.static_scale >= 0x1p-15f && twin.static_scale <= 0x1p15f;
+/* Whether a kernel can write this qact beside 16 bits: its factor, 1 / static_scale, is exact in half precision. */
+inline bool is_static_qact(const dmat &qact) {
+    return (uintptr_t)qact.at % 8 == 0 && qact.stride % 8 == 0 && qact.static_scale >= 0x1p-15f && qact.static_scale <= 0x1p15f;
 }
 
 /* Two e4m3 as a pair of float16. */

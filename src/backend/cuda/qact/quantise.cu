@@ -9,7 +9,7 @@
  * Where a row may already be there by a scale known beforehand (static_scale.c), its largest size is looked at, and the row made anew only if that scale
  * does not fit it (static_rows.cuh).
  *
- * Where the largest sizes are known (dmat.most) no thread waits for another: a row is spread over as many blocks as there is room
+ * Where the largest sizes are known (dmat.absmax) no thread waits for another: a row is spread over as many blocks as there is room
  * for. On an H200, us of a node behind its like with and without (bench/cuda/nodes.cu), 18,944 wide: 32 rows 1.2 and 2.2, 128 1.7 and
  * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). In a step what counts more is that blocks of the product behind (gemm_fp8_split_k.cu) find room beside
  * these, so that their weights are under way meanwhile: two pieces a thread take half of the threads. */
@@ -76,7 +76,7 @@ static __device__ void store_piece(const dmat &y8, int64_t row, int col, const p
 }
 
 /* Of the row that the block holds: the factor to e4m3, known to all threads. */
-static __device__ float settle_scale(const dmat &y8, int64_t row, float most, float *shared) {
+static __device__ float requant_scale(const dmat &y8, int64_t row, float most, float *shared) {
     most = fmaxf(block_max(most, shared), TINIEST);
     if (threadIdx.x == 0)
         y8.scale[row] = most / E4M3_FULL;
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) quantise(dmat x, dmat y8)
             most = largest(held[k], most);
         }
     }
-    float factor = settle_scale(y8, row, most, shared);
+    float factor = requant_scale(y8, row, most, shared);
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
         int col = (threadIdx.x + k * blockDim.x) * PIECE;
@@ -115,7 +115,7 @@ static __global__ void quantise_anyhow(dmat x, dmat y8) {
     float most = 0;
     for (int col = threadIdx.x * PIECE; col < y8.width; col += blockDim.x * PIECE)
         most = largest(load_piece_anyhow(x, row, col), most);
-    float factor = settle_scale(y8, row, most, shared);
+    float factor = requant_scale(y8, row, most, shared);
     for (int col = threadIdx.x * PIECE; col < y8.width; col += blockDim.x * PIECE)
         store_piece(y8, row, col, load_piece_anyhow(x, row, col), factor);
 }
@@ -127,7 +127,7 @@ template <element E, int EACH> static __global__ void __launch_bounds__(KNOWN_TH
     int64_t row = blockIdx.y;
     int thread = blockIdx.x * blockDim.x + threadIdx.x, n_threads = gridDim.x * blockDim.x;
     eight_of<E> held[EACH];
-    float most = __uint_as_float(x.most[row]);
+    float most = __uint_as_float(x.absmax[row]);
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
         int col = (thread + k * n_threads) * PIECE;
@@ -167,7 +167,7 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
     bool aligned = (reinterpret_cast<uintptr_t>(x.at) | (uintptr_t)(x.stride * size)) % 16 == 0;
     int pieces = y8.width / PIECE, per_thread = (pieces + MOST_THREADS - 1) / MOST_THREADS;
     int threads = ((pieces + per_thread - 1) / per_thread + 31) / 32 * 32;
-    if (aligned && x.most)
+    if (aligned && x.absmax)
         launch_known(l, n_rows, x, y8);
     else if (aligned && y8.width <= WIDEST)
         launch_node(quantise, n_rows, threads, 0, l->stream, x, y8);
@@ -198,20 +198,20 @@ static __device__ int list_in_order(bool holds, int *listed, int *of_warps) {
 }
 
 /* Each block looks at all rows, a thread at one: in most steps that is all. */
-template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) quantise_rest(dmat x, dmat y8, int n_rows, dtally others) {
+template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) requantise(dmat x, dmat y8, int n_rows, dcounter others) {
     __shared__ int listed[LEFT_THREADS], of_warps[LEFT_THREADS / 32];
     let_next_start();
     wait_for_previous();
     for (int first_row = 0; first_row < n_rows; first_row += LEFT_THREADS) {
         int row = first_row + threadIdx.x;
-        float most = row < n_rows ? __uint_as_float(x.most[row]) : 0;
+        float most = row < n_rows ? __uint_as_float(x.absmax[row]) : 0;
         bool there = static_scale_fits(most, y8.static_scale);
         if (row < n_rows && row % gridDim.x == blockIdx.x)
             y8.scale[row] = there ? y8.static_scale : static_scale_else(most);
         if (!__syncthreads_or(!there))
             continue;
         if (others.at && blockIdx.x == 0)
-            tally(others, __syncthreads_count(!there && row < *others.n_rows), threadIdx.x == 0);
+            add_to_counter(others, __syncthreads_count(!there && row < *others.n_rows), threadIdx.x == 0);
         int n_listed = list_in_order(!there, listed, of_warps);
         make_static_rows<E, LEFT_HELD>(x, y8, n_listed, blockIdx.x * LEFT_THREADS + threadIdx.x, gridDim.x * LEFT_THREADS,
                                        [&](int k) { return first_row + listed[k]; });
@@ -219,13 +219,13 @@ template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) quan
     }
 }
 
-void launch_quantise_rest(const struct launch *l, int n_rows, struct dmat x, struct dmat y8, struct dtally others) {
+void launch_requantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8, struct dcounter others) {
     int blocks = n_rows <= FEW_LEFT ? LEFT_BLOCKS : 4 * LEFT_BLOCKS;
-    auto rest = x.element == ELEMENT_F16 ? quantise_rest<ELEMENT_F16> : quantise_rest<ELEMENT_BF16>;
-    launch_node(rest, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows, others);
+    auto requant = x.element == ELEMENT_F16 ? requantise<ELEMENT_F16> : requantise<ELEMENT_BF16>;
+    launch_node(requant, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows, others);
 }
 
-// ---- raw products -----------------------------------------------------------------------------------------------
+// ---- unscaled products -----------------------------------------------------------------------------------------------
 
 /* A thread makes eight neighbours of a row. Bytes: 2 in, 2 or 4 out. */
 static __global__ void __launch_bounds__(256) rescale(dmat raw, dmat y) {
@@ -239,7 +239,7 @@ static __global__ void __launch_bounds__(256) rescale(dmat raw, dmat y) {
     float factor = raw.row_scale[row];
 #pragma unroll
     for (int i = 0; i < PIECE; i++)
-        p.v[i] = raw_value(raw, factor, col + i, p.v[i]);
+        p.v[i] = unscaled_value(raw, factor, col + i, p.v[i]);
     if (y.element == ELEMENT_F32) {
         float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(y.at) + row * y.stride + col);
         to[0] = make_float4(p.v[0], p.v[1], p.v[2], p.v[3]);

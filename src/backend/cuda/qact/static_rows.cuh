@@ -1,4 +1,4 @@
-/* static_rows.cuh - rows of a twin that their static scale does not fit, made anew (launch_quantise_rest): from the twin itself, and from 16 bits where it does
+/* static_rows.cuh - rows of a qact that their static scale does not fit, made anew (launch_quantise_rest): from the qact itself, and from 16 bits where it does
  * not tell. */
 #pragma once
 
@@ -22,8 +22,8 @@ static __device__ eight_of<ELEMENT_F32> told_by(uint2 elements, float static_sca
 /* The octets first, first + step, ... of the n rows row_of(0), row_of(1), ..., HELD at once; nobody else touches these. value has most. What is held are bytes, not
  * floats: kernels that do this now and then have no registers to spare for it. */
 template <element E, int HELD, class ROWS>
-static __device__ void make_static_rows(const dmat &value, const dmat &twin, int n, int first, int step, const ROWS &row_of) {
-    const int octets = twin.width / 8, all = n * octets;
+static __device__ void make_static_rows(const dmat &value, const dmat &qact, int n, int first, int step, const ROWS &row_of) {
+    const int octets = qact.width / 8, all = n * octets;
     for (int base = first; base < all; base += step * HELD) {
         uint2 elements[HELD];
         eight_of<E> untold[HELD];
@@ -33,21 +33,21 @@ static __device__ void make_static_rows(const dmat &value, const dmat &twin, int
             int i = base + k * step;
             if (i < all) {
                 row[k] = row_of(i / octets);
-                elements[k] = __ldcg(reinterpret_cast<const uint2 *>(static_cast<const char *>(twin.at) + row[k] * twin.stride + i % octets * 8));
+                elements[k] = __ldcg(reinterpret_cast<const uint2 *>(static_cast<const char *>(qact.at) + row[k] * qact.stride + i % octets * 8));
             }
         }
 #pragma unroll
         for (int k = 0; k < HELD; k++)
-            if (base + k * step < all && !twin_tells(elements[k]))
+            if (base + k * step < all && !qact_tells(elements[k]))
                 untold[k] = load_eight<E>(value, row[k], (base + k * step) % octets * 8);
 #pragma unroll
         for (int k = 0; k < HELD; k++)
             if (base + k * step < all) {
                 eight_of<ELEMENT_F32> v = {floats_of<E>(untold[k].low), floats_of<E>(untold[k].high)};
-                float inverse = __frcp_rn(static_scale_else(__uint_as_float(value.most[row[k]])));
-                if (twin_tells(elements[k]))
-                    v = told_by(elements[k], twin.static_scale);
-                store_e4m3(twin, row[k], (base + k * step) % octets * 8, v.low * inverse, v.high * inverse);
+                float inverse = __frcp_rn(static_scale_else(__uint_as_float(value.absmax[row[k]])));
+                if (qact_tells(elements[k]))
+                    v = told_by(elements[k], qact.static_scale);
+                store_e4m3(qact, row[k], (base + k * step) % octets * 8, v.low * inverse, v.high * inverse);
             }
     }
 }

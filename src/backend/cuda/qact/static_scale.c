@@ -1,7 +1,7 @@
-/* static_scale.c - scales of e4m3 twins that are known before the values are; see cuda.h.
+/* static_scale.c - scales of e4m3 qacts that are known before the values are; see cuda.h.
  *
  * e4m3 has 15 binades of normal numbers, of which a row at E4M3_FULL has 10 below its largest size, so a row's scale need not be that size /
- * E4M3_FULL: one that holds for most rows of a layer lets the kernel that makes a value write the twin as well, and what is left of quantising is a look
+ * E4M3_FULL: one that holds for most rows of a layer lets the kernel that makes a value write the qact as well, and what is left of quantising is a look
  * at the rows' largest sizes (launch_quantise_rest).
  *
  * That is done for what a GATED_ACT makes of a LINEAR of normed rows. Those have a root mean square of 1 before the norm's weight n whatever came
@@ -47,9 +47,9 @@ static enum status find(const struct executable *exe, const struct compiled_op *
     return OK;
 }
 
-/* Whether the LINEAR and its GATED_ACT may be one node that writes the twin too. */
+/* Whether the LINEAR and its GATED_ACT may be one node that writes the qact too. */
 static bool is_foreseeable(const struct executable *exe, const struct compiled_op *c) {
-    return c->op->code == OP_LINEAR && c->pair && c->matrix[0].element == ELEMENT_E4M3 && c->pair->out_twin[0] && norm_before(exe, c);
+    return c->op->code == OP_LINEAR && c->pair && c->matrix[0].element == ELEMENT_E4M3 && c->pair->out_qact[0] && norm_before(exe, c);
 }
 
 enum status static_scales_find(struct executable *exe, struct error *err) {
@@ -64,7 +64,7 @@ enum status static_scales_find(struct executable *exe, struct error *err) {
     for (int i = 0; i < exe->program->n_ops && st == OK; i++) {
         struct compiled_op *c = &exe->ops[i];
         if (is_foreseeable(exe, c))
-            st = find(exe, c, norm_before(exe, c), on_device, squares, &c->pair->out_twin[0]->q.static_scale, err);
+            st = find(exe, c, norm_before(exe, c), on_device, squares, &c->pair->out_qact[0]->q.static_scale, err);
     }
     cudaFree(on_device);
     free(squares);

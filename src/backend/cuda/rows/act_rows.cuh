@@ -1,4 +1,4 @@
-/* act_rows.cuh - of elementwise.cu: GATED_ACT of raw products of many rows, whose e4m3 twin alone is wanted.
+/* act_rows.cuh - of elementwise.cu: GATED_ACT of unscaled products of many rows, whose e4m3 qact alone is wanted.
  *
  * C blocks share the columns of a row and go from row to row: thread i of a block holds the eights i and i + threads of its columns, whose
  * scales, which are as many bytes as four rows, lie in shared memory for all rows. The next row but one is on its way while a row is
@@ -21,7 +21,7 @@ namespace act_rows {
 enum { THREADS = 672, EIGHTS = 2, DEPTH = 2, SLOTS = 4 };
 
 struct args {
-    dmat gate, up, twin; // gate and up are columns of the same rows
+    dmat gate, up, qact; // gate and up are columns of the same rows
     int n_rows;
 };
 
@@ -59,7 +59,7 @@ struct coming {
 };
 
 /* Largest elements of the warps of all blocks of a row, a slot for each of the last rows. */
-template <int C> struct meetings {
+template <int C> struct barriers {
     uint64_t barrier[SLOTS];
     float shares[SLOTS][C * THREADS / 32];
 };
@@ -84,7 +84,7 @@ __device__ inline void make_eight(const row_act &act, const uint4 &gate, const u
 __device__ inline float largest_of_warp(float x) { return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x))); } // x >= 0
 
 template <int ACT, int C> __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(THREADS, 1) gated_rows(args a) {
-    __shared__ meetings<C> met;
+    __shared__ barriers<C> met;
     extern __shared__ float4 memory[]; // [EIGHTS][gate, gate, up, up][threads]
     let_next_start();
     int threads = blockDim.x, n_warps = threads / 32, lane = threadIdx.x % 32, rank = blockIdx.x % C,
@@ -151,7 +151,7 @@ template <int ACT, int C> __global__ void __cluster_dims__(C, 1, 1) __launch_bou
         if (threadIdx.x == 0) {
             barrier_expect(shared_address(&met.barrier[s]), n_bytes); // of row turn + SLOTS
             if (rank == 0)
-                a.twin.scale[t] = e4m3_scale(most);
+                a.qact.scale[t] = e4m3_scale(most);
         }
         float inverse = e4m3_inverse(most);
 #pragma unroll
@@ -159,7 +159,7 @@ template <int ACT, int C> __global__ void __cluster_dims__(C, 1, 1) __launch_bou
             float2 y[4] = {floats_of_half2(held[e][0]), floats_of_half2(held[e][1]), floats_of_half2(held[e][2]),
                            floats_of_half2(held[e][3])};
             if (eight[e] < n)
-                store_e4m3(a.twin, t, 8 * eight[e], make_float4(y[0].x, y[0].y, y[1].x, y[1].y) * inverse,
+                store_e4m3(a.qact, t, 8 * eight[e], make_float4(y[0].x, y[0].y, y[1].x, y[1].y) * inverse,
                            make_float4(y[2].x, y[2].y, y[3].x, y[3].y) * inverse);
         }
     };

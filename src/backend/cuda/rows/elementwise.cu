@@ -1,12 +1,12 @@
 /* elementwise.cu - GATED_ACT, GATED_ADD, SOFTCAP, DIFF_HEADS: no sum over more than two elements.
  *
- * GATED_ACT   y = act(gate) * up. Without a twin a thread makes eight neighbours and a block 2,048 columns of a row. With one a
+ * GATED_ACT   y = act(gate) * up. Without a qact a thread makes eight neighbours and a block 2,048 columns of a row. With one a
  *             row belongs to a cluster (row_join.cuh), and lies in its registers, rounded to half precision, between the largest
  *             element and the rounding to e4m3. Bytes a row of W: 4 W of half precision (gate, up) or 8 W, and 2 W or W. The
  *             hardware's exponential and reciprocal are good to some units in the last place of float32: two of them an element are
  *             as much as a multiprocessor does while it loads what they need, so no instruction more than needed. Where y is
- *             float32, and for other activations than silu and gelu_tanh, the plain kernel has the exact ones. The twin alone of
- *             raw products of many rows is act_rows.cuh's.
+ *             float32, and for other activations than silu and gelu_tanh, the plain kernel has the exact ones. The qact alone of
+ *             unscaled products of many rows is act_rows.cuh's.
  * Gates that a half precision product left infinite count as its largest number, as to_half has it.
  *
  * The others: a block 1,024 columns of a row. Rows that do not lie in fours (GATED_ACT: eights) take the plain kernels. Padding rows
@@ -26,7 +26,7 @@ static dim3 grid_of(int n_rows, int width) { return dim3((width + COLUMNS - 1) /
 
 struct act_args {
     float limit;
-    dmat gate, up, y, twin;
+    dmat gate, up, y, qact;
 };
 
 /* 1 / (1 + 2^-x); NaN stays NaN. */
@@ -54,7 +54,7 @@ template <int ACT> static __device__ float4 act_four(float4 gate, float4 up) {
     return make_float4(act<ACT>(gate.x, up.x), act<ACT>(gate.y, up.y), act<ACT>(gate.z, up.z), act<ACT>(gate.w, up.w));
 }
 
-/* Four at col as values, infinities made finite. unit: of raw products, the row's scale. */
+/* Four at col as values, infinities made finite. unit: of unscaled products, the row's scale. */
 template <element E, bool RAW> static __device__ float4 value_of(const dmat &m, int col, float unit, typename four_of<E>::stored x) {
     float4 v = floats_of<E>(finite<E>(x));
     if constexpr (RAW) {
@@ -65,7 +65,7 @@ template <element E, bool RAW> static __device__ float4 value_of(const dmat &m, 
     return v;
 }
 
-/* E: of gate and up, RAW: they are raw products, Y: of what is made of them. */
+/* E: of gate and up, RAW: they are unscaled products, Y: of what is made of them. */
 template <int ACT, element E, bool RAW, element Y> static __device__ eight_of<Y> act_eight(const act_args &a, int t, int col, float unit) {
     eight_of<E> gate = load_eight<E>(a.gate, t, col), up = load_eight<E>(a.up, t, col);
     float4 low = act_four<ACT>(value_of<E, RAW>(a.gate, col, unit, gate.low), value_of<E, RAW>(a.up, col, unit, up.low));
@@ -83,7 +83,7 @@ template <int ACT, element E, bool RAW, element Y> static __global__ void __laun
         store_eight<Y>(a.y, t, col, act_eight<ACT, E, RAW, Y>(a, t, col, unit));
 }
 
-/* The same with a twin, and y where it is wanted. C: blocks a row, EIGHTS: that a thread holds. */
+/* The same with a qact, and y where it is wanted. C: blocks a row, EIGHTS: that a thread holds. */
 template <int ACT, element E, bool RAW, int C, int EIGHTS>
 static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS) gated_act_row(act_args a) {
     __shared__ row_meeting<C> meeting;
@@ -108,14 +108,14 @@ static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS)
     both = row_join(both, meeting);
     float inverse = e4m3_inverse(both.y);
     if (at.thread == 0)
-        a.twin.scale[t] = e4m3_scale(both.y);
+        a.qact.scale[t] = e4m3_scale(both.y);
 #pragma unroll
     for (int k = 0; k < EIGHTS; k++) {
         int i = at.thread + k * at.n_threads;
         if (i >= n)
             continue;
         float4 low = floats_of<H>(held[k].low), high = floats_of<H>(held[k].high);
-        store_e4m3(a.twin, t, 8 * i, low * inverse, high * inverse);
+        store_e4m3(a.qact, t, 8 * i, low * inverse, high * inverse);
         if (a.y.at) {
             store_four(a.y, t, 8 * i, low);
             store_four(a.y, t, 8 * i + 4, high);
@@ -142,9 +142,9 @@ static int threads_of(int n, int C, int eights) { return (n + C * eights * 32 - 
 template <int ACT, element E, bool RAW> static void launch_act(const struct launch *l, int n_rows, const act_args &a) {
     dim3 grid((a.gate.width + ACT_COLUMNS - 1) / ACT_COLUMNS, n_rows);
     int n = a.gate.width / 8;
-    if (!a.twin.at && a.y.element == ELEMENT_F16)
+    if (!a.qact.at && a.y.element == ELEMENT_F16)
         launch_node(gated_act<ACT, E, RAW, ELEMENT_F16>, grid, THREADS, 0, l->stream, a);
-    else if (!a.twin.at)
+    else if (!a.qact.at)
         launch_node(gated_act<ACT, E, RAW, ELEMENT_BF16>, grid, THREADS, 0, l->stream, a);
     else if (n_rows <= 16)
         launch_node(gated_act_row<ACT, E, RAW, 8, 1>, 8 * n_rows, threads_of(n, 8, 1), 0, l->stream, a);
@@ -156,13 +156,13 @@ template <int ACT, element E, bool RAW> static void launch_act(const struct laun
 
 /* Whether many rows are worth going from row to row: up to 64 each has multiprocessors of its own. */
 static bool goes_by_rows(int n_rows, const act_args &a) {
-    return n_rows > 64 && a.gate.col_scale && a.twin.at && !a.y.at && !a.gate.bias && !a.up.bias && a.gate.stride == a.up.stride &&
+    return n_rows > 64 && a.gate.col_scale && a.qact.at && !a.y.at && !a.gate.bias && !a.up.bias && a.gate.stride == a.up.stride &&
            a.gate.row_scale == a.up.row_scale;
 }
 
 template <int ACT> static void launch_act(const struct launch *l, int n_rows, const act_args &a) {
     if (goes_by_rows(n_rows, a))
-        act_rows::start<ACT>(l->stream, {a.gate, a.up, a.twin, n_rows});
+        act_rows::start<ACT>(l->stream, {a.gate, a.up, a.qact, n_rows});
     else if (a.gate.col_scale)
         launch_act<ACT, ELEMENT_F16, true>(l, n_rows, a);
     else if (a.gate.element == ELEMENT_F16)
@@ -174,15 +174,15 @@ template <int ACT> static void launch_act(const struct launch *l, int n_rows, co
 }
 
 /* The two that feed-forward networks have; the others take the plain kernel. */
-bool gated_act_takes_twin(int act, struct dmat gate, struct dmat up, struct dmat y) {
+bool gated_act_takes_qact(int act, struct dmat gate, struct dmat up, struct dmat y) {
     return act <= 1 && y.element != ELEMENT_F32 && gate.element == up.element && gate.width <= WIDEST && lies_in_eights(gate) &&
            lies_in_eights(up) && lies_in_eights(y);
 }
 
 void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y,
-                      struct dmat twin) {
-    act_args a = {limit, gate, up, y, twin};
-    if (!gated_act_takes_twin(act, gate, up, y))
+                      struct dmat qact) {
+    act_args a = {limit, gate, up, y, qact};
+    if (!gated_act_takes_qact(act, gate, up, y))
         launch_node(plain_gated_act, grid_of(n_rows, y.width), THREADS, 0, l->stream, act, a);
     else if (act == 0)
         launch_act<0>(l, n_rows, a);

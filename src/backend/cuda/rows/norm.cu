@@ -1,4 +1,4 @@
-/* norm.cu - ADD_NORM, NORM: root mean square norms, with the element that products read, its e4m3 twin, or both.
+/* norm.cu - ADD_NORM, NORM: root mean square norms, with the element that products read, its e4m3 qact, or both.
  *
  *     r = (x + d) * r_scale;  y = r / sqrt(mean(r^2) + eps) * w        a cluster a row (ADD_NORM), a block or warp a group (NORM)
  *     d may be a product's output, normed first: d / sqrt(mean(d^2) + eps) * v   (the sandwich of Gemma: one node for two ops)
@@ -42,7 +42,7 @@ struct add_norm_args {
     dmat x, d; // d.at NULL: r = x
     norm_of n, d_norm;
     const float *r_scale; // NULL: 1
-    dmat r, y, twin;
+    dmat r, y, qact;
     int n_rows;
     bool prefetch; // x may be read before the wait
 };
@@ -52,7 +52,7 @@ static __device__ void fetch_to_l2(const void *at) { asm volatile("prefetch.glob
 
 // ---- ADD_NORM of a few rows -------------------------------------------------------------------------------------
 
-/* D: how d lies, RAW: as raw products, NORMED: d is normed first, C: blocks a row. Thread i of a row holds the fours i,
+/* D: how d lies, RAW: as unscaled products, NORMED: d is normed first, C: blocks a row. Thread i of a row holds the fours i,
  * i + n_threads, ... of it. */
 template <element D, bool RAW, bool NORMED, int C, int FOURS>
 static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS) add_norm(add_norm_args a) {
@@ -120,15 +120,15 @@ static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS)
     both = row_join(both, of_r);
     factor = factor_of(a.n, both.x);
     float inverse = e4m3_inverse(both.y);
-    if (a.twin.at && at.thread == 0)
-        a.twin.scale[t] = e4m3_scale(both.y * factor);
+    if (a.qact.at && at.thread == 0)
+        a.qact.scale[t] = e4m3_scale(both.y * factor);
 #pragma unroll
     for (int k = 0; k < FOURS; k++) {
         int i = at.thread + k * at.n_threads;
         if (i < n && a.y.at)
             store_four(a.y, t, 4 * i, w[k] * factor);
-        if (i < n && a.twin.at)
-            store_e4m3(a.twin, t, 4 * i, w[k] * inverse);
+        if (i < n && a.qact.at)
+            store_e4m3(a.qact, t, 4 * i, w[k] * inverse);
     }
 }
 
@@ -242,13 +242,13 @@ static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_n
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
         float by = factor_of(a.n, both[j].x), inverse = e4m3_inverse(both[j].y);
-        if (a.twin.at && thread == 0)
-            a.twin.scale[row[j]] = e4m3_scale(both[j].y * by);
-        uint32_t *twins = reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(a.twin.at) + row[j] * a.twin.stride) + thread;
+        if (a.qact.at && thread == 0)
+            a.qact.scale[row[j]] = e4m3_scale(both[j].y * by);
+        uint32_t *qacts = reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(a.qact.at) + row[j] * a.qact.stride) + thread;
 #pragma unroll
         for (int k = 0; k < FOURS; k++) {
-            if (is_mine(k) && a.twin.at)
-                twins[k * n_threads] = e4m3_of(x[j][k] * inverse);
+            if (is_mine(k) && a.qact.at)
+                qacts[k * n_threads] = e4m3_of(x[j][k] * inverse);
             if (is_mine(k) && a.y.at)
                 store_four(a.y, row[j], 4 * (thread + k * n_threads), x[j][k] * by);
         }
@@ -272,14 +272,14 @@ static __global__ void plain_add_norm(add_norm_args a) {
     }
     both = row_join(both, of_r);
     float factor = factor_of(a.n, both.x), inverse = e4m3_inverse(both.y);
-    if (a.twin.at && threadIdx.x == 0)
-        a.twin.scale[t] = e4m3_scale(both.y * factor);
+    if (a.qact.at && threadIdx.x == 0)
+        a.qact.scale[t] = e4m3_scale(both.y * factor);
     for (int i = threadIdx.x; i < a.x.width; i += blockDim.x) { // its own stores: no barrier
         float v = load(a.r, t, i) * weight_at(a.n, i);
         if (a.y.at)
             store(a.y, t, i, v * factor);
-        if (a.twin.at)
-            store_e4m3(a.twin, t, i, v * inverse);
+        if (a.qact.at)
+            store_e4m3(a.qact, t, i, v * inverse);
     }
 }
 
@@ -318,11 +318,11 @@ template <bool NORMED> static void launch_by_element(const struct launch *l, con
 
 static bool fits_registers(const add_norm_args &a) {
     return a.x.element == ELEMENT_F32 && a.r.element == ELEMENT_F32 && a.x.width <= WIDEST && lies_in_fours(a.x) && lies_in_fours(a.d) &&
-           lies_in_fours(a.r) && lies_in_fours(a.y) && lies_in_fours(a.twin);
+           lies_in_fours(a.r) && lies_in_fours(a.y) && lies_in_fours(a.qact);
 }
 
 void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r, struct dmat y,
-                     struct dmat twin) {
+                     struct dmat qact) {
     add_norm_args args = {x,
                           d,
                           norm_by(a->w, a->eps, a->plus_one, x.width),
@@ -330,7 +330,7 @@ void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct d
                           static_cast<const float *>(a->r_scale.at),
                           r,
                           y,
-                          twin,
+                          qact,
                           l->n_tokens,
                           a->prefetch};
     if (a->d_norm.at)
@@ -347,7 +347,7 @@ struct norm_args {
     dmat x, gate; // gate.at NULL: none
     norm_of n;    // of a group
     float scale;
-    dmat y, twin; // twin: where a group is the row
+    dmat y, qact; // qact: where a group is the row
 };
 
 /* WARP: a warp a group, else a block. Thread i of them holds the fours i, i + threads, ... of its group. */
@@ -380,15 +380,15 @@ template <bool WARP, int FOURS> static __global__ void __launch_bounds__(THREADS
     }
     both = WARP ? warp_join(both) : row_join(both, shared);
     float factor = factor_of(a.n, both.x), inverse = e4m3_inverse(both.y);
-    if (a.twin.at && thread == 0)
-        a.twin.scale[t] = e4m3_scale(both.y * factor);
+    if (a.qact.at && thread == 0)
+        a.qact.scale[t] = e4m3_scale(both.y * factor);
 #pragma unroll
     for (int k = 0; k < FOURS; k++) {
         int i = thread + k * threads;
         if (i < n && a.y.at)
             store_four(a.y, t, col + 4 * i, x[k] * factor);
-        if (i < n && a.twin.at)
-            store_e4m3(a.twin, t, col + 4 * i, x[k] * inverse);
+        if (i < n && a.qact.at)
+            store_e4m3(a.qact, t, col + 4 * i, x[k] * inverse);
     }
 }
 
@@ -405,25 +405,25 @@ static __global__ void plain_norm(norm_args a) {
     }
     both = row_join(both, shared);
     float factor = factor_of(a.n, both.x), inverse = e4m3_inverse(both.y);
-    if (a.twin.at && threadIdx.x == 0)
-        a.twin.scale[t] = e4m3_scale(both.y * factor);
+    if (a.qact.at && threadIdx.x == 0)
+        a.qact.scale[t] = e4m3_scale(both.y * factor);
     for (int i = threadIdx.x; i < a.n.width; i += blockDim.x) {
         float v = load(a.x, t, col + i) * weight_at(a.n, i) * a.scale;
         v = a.gate.at ? v * silu(load(a.gate, t, col + i)) : v;
         if (a.y.at)
             store(a.y, t, col + i, v * factor);
-        if (a.twin.at)
-            store_e4m3(a.twin, t, col + i, v * inverse);
+        if (a.qact.at)
+            store_e4m3(a.qact, t, col + i, v * inverse);
     }
 }
 
 void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps, bool plus_one, int group,
-                 float scale, struct dmat y, struct dmat twin) {
-    norm_args a = {x, gate, norm_by(w, eps, plus_one, group), scale, y, twin};
+                 float scale, struct dmat y, struct dmat qact) {
+    norm_args a = {x, gate, norm_by(w, eps, plus_one, group), scale, y, qact};
     int n_groups = x.width / group, n = group / 4;
     dim3 warps((n_groups + 7) / 8, n_rows), blocks(n_groups, n_rows);
     bool in_fours =
-        group % 4 == 0 && group <= 4 * 8 * THREADS && lies_in_fours(x) && lies_in_fours(gate) && lies_in_fours(y) && lies_in_fours(twin);
+        group % 4 == 0 && group <= 4 * 8 * THREADS && lies_in_fours(x) && lies_in_fours(gate) && lies_in_fours(y) && lies_in_fours(qact);
     if (!in_fours)
         launch_node(plain_norm, blocks, group >= THREADS ? (int)THREADS : (group + 31) / 32 * 32, 0, l->stream, a);
     else if (n <= 32)

@@ -48,19 +48,19 @@ static __device__ void make_angles(const device_plan &plan, const drope &rope, i
 }
 
 /* Of padding rows too: they are folded into like others. */
-static __device__ void clear_mosts(const dmosts &mosts, int t) {
-    for (int i = threadIdx.x; i < mosts.n; i += THREADS)
-        mosts.at[i * mosts.pitch + t] = 0;
+static __device__ void clear_row_absmax(const drow_absmax &row_absmax, int t) {
+    for (int i = threadIdx.x; i < row_absmax.n; i += THREADS)
+        row_absmax.at[i * row_absmax.pitch + t] = 0;
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    embed(device_plan plan, dweight table, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes, dmosts mosts) {
+    embed(device_plan plan, dweight table, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes, drow_absmax row_absmax) {
     // In this order: the nodes behind this one may read the plan and the lists of attention before they wait.
     wait_for_previous();
     let_next_start();
     int t = blockIdx.y, rope = blockIdx.x - n_pieces;
     if (rope == ropes.n)
-        clear_mosts(mosts, t);
+        clear_row_absmax(row_absmax, t);
     if (rope == ropes.n || t >= step_tokens(plan))
         return;
     if (rope >= 0) {
@@ -86,11 +86,11 @@ static __global__ void __launch_bounds__(THREADS) convert(dmat x, dmat y, bool i
 }
 
 void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes,
-                  const struct dmosts *mosts) {
+                  const struct drow_absmax *row_absmax) {
     dmat rows = {const_cast<void *>(table.at), table.in, y.width, table.element, nullptr};
     int n = pieces_of(y.width);
-    launch_node(embed, dim3(n + ropes->n + (mosts->n > 0), l->n_tokens), THREADS, 0, l->stream, l->plan, table, scale, y,
-                lies_in_fours(rows) && lies_in_fours(y), n, *ropes, *mosts);
+    launch_node(embed, dim3(n + ropes->n + (row_absmax->n > 0), l->n_tokens), THREADS, 0, l->stream, l->plan, table, scale, y,
+                lies_in_fours(rows) && lies_in_fours(y), n, *ropes, *row_absmax);
 }
 
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y) {

@@ -55,22 +55,22 @@ static void written_by_ours(const struct executable *exe, const struct compiled_
     v->y = maker->out[0];
     if (path != PATH_GATED && (path != PATH_SMALL_M || maker->op->code != OP_GATED_ACT))
         return;
-    v->y = output_with_most(exe, maker, 0, n_rows);
-    v->twin = twin_foreseen(maker, 0);
-    v->y.untold_only = v->twin.at && !value_is_read(exe, maker, 0, n_rows);
+    v->y = output_with_absmax(exe, maker, 0, n_rows);
+    v->qact = qact_static(maker, 0);
+    v->y.untold_only = v->qact.at && !value_is_read(exe, maker, 0, n_rows);
 }
 
-/* The twin of x, which the product settles itself, or a node before it. */
-static void read_twin(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x,
+/* The qact of x, which the product settles itself, or a node before it. */
+static void read_qact(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x,
                       struct linear_values *v) {
-    struct twin *t = c->in_twin;
-    struct dtally others = {&exe->backend->counts->rows_outside, l->plan.counts};
-    x.most = t->folded ? t->most : NULL;
+    struct qact *t = c->in_qact;
+    struct dcounter others = {&exe->backend->counts->rows_outside, l->plan.counts};
+    x.absmax = t->folded ? t->absmax : NULL;
     v->x = t->q;
-    if (!t->written && t->foreseen && gemm_settles(c->gemm, n_rows))
-        v->rest = (struct drest){x, t->of_tokens, others};
-    else if (!t->written && t->foreseen)
-        launch_quantise_rest(l, n_rows, x, t->q, others);
+    if (!t->written && t->has_static_scale && gemm_requantises(c->gemm, n_rows))
+        v->requant = (struct drequant){x, t->of_tokens, others};
+    else if (!t->written && t->has_static_scale)
+        launch_requantise(l, n_rows, x, t->q, others);
     else if (!t->written)
         launch_quantise(l, n_rows, x, t->q);
     t->written = true;
@@ -81,15 +81,15 @@ static enum status run_linear(const struct executable *exe, const struct compile
     struct dmat x = l->in_order && c->in_order.at ? c->in_order : c->in[0];
     enum linear_path path = linear_path(c, n_rows);
     struct linear_values v = {0};
-    if (reads_twin(path)) {
-        watch_input(exe, c, l, n_rows, x, c->in_twin);
-        read_twin(exe, c, l, n_rows, x, &v);
-        v.y = c->raw;
+    if (reads_qact(path)) {
+        watch_input(exe, c, l, n_rows, x, c->in_qact);
+        read_qact(exe, c, l, n_rows, x, &v);
+        v.y = c->unscaled;
         if (is_ours(path))
             written_by_ours(exe, c, n_rows, &v);
         TRY(gemm_run(c->gemm, n_rows, &v, err));
-        if (!is_ours(path) && !c->raw_is_read)
-            launch_rescale(l, n_rows, c->raw, c->out[0]);
+        if (!is_ours(path) && !c->unscaled_is_read)
+            launch_rescale(l, n_rows, c->unscaled, c->out[0]);
         return OK;
     }
     if (c->convert.at) {
@@ -108,22 +108,22 @@ static enum status run_linear(const struct executable *exe, const struct compile
 /* The first makes the step's angles too, and clears its largest sizes. */
 static void run_embed(const struct executable *exe, const struct compiled_op *c, const struct launch *l) {
     struct dropes ropes = {0};
-    struct dmosts mosts = {0};
+    struct drow_absmax row_absmax = {0};
     if (c == exe->ops)
-        mosts = exe->mosts;
+        row_absmax = exe->row_absmax;
     for (int i = 0; c == exe->ops && i < exe->program->n_ropes; i++)
         if (exe->ropes[i].dim > 0)
             ropes.rope[ropes.n++] = exe->ropes[i];
-    launch_embed(l, c->matrix[0], c->op->args.embed.scale, c->out[0], &ropes, &mosts);
+    launch_embed(l, c->matrix[0], c->op->args.embed.scale, c->out[0], &ropes, &row_absmax);
 }
 
-/* What a producer makes of out[k] for those who read it: the value, its twin or both. */
+/* What a producer makes of out[k] for those who read it: the value, its qact or both. */
 struct made {
-    struct dmat y, twin; // at NULL: not wanted
+    struct dmat y, qact; // at NULL: not wanted
 };
 
 static struct made made_for(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
-    struct made m = {c->out[k], twin_to_write(exe, c, k, n_rows)};
+    struct made m = {c->out[k], qact_to_write(exe, c, k, n_rows)};
     if (!value_is_read(exe, c, k, n_rows))
         m.y.at = NULL;
     return m;
@@ -137,7 +137,7 @@ static bool may_prefetch(const struct executable *exe, const struct compiled_op 
             return false;
         before--;
     } while (before->fold == FOLD_ALWAYS);
-    return before->op->code == OP_LINEAR && before->raw_is_read && linear_path(before, n_rows) == PATH_SPLIT_K &&
+    return before->op->code == OP_LINEAR && before->unscaled_is_read && linear_path(before, n_rows) == PATH_SPLIT_K &&
            before->op->out[0].id != c->op->in[0].id;
 }
 
@@ -151,7 +151,7 @@ static void run_add_norm(const struct executable *exe, const struct compiled_op 
         d.d_plus_one = c->d_norm->plus_one;
     }
     d.prefetch = may_prefetch(exe, c, l->n_tokens);
-    launch_add_norm(l, &d, c->in[0], input_of(exe, c, 1, l->n_tokens), c->out[0], m.y, m.twin);
+    launch_add_norm(l, &d, c->in[0], input_of(exe, c, 1, l->n_tokens), c->out[0], m.y, m.qact);
 }
 
 static void run_norm(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows) {
@@ -159,7 +159,7 @@ static void run_norm(const struct executable *exe, const struct compiled_op *c, 
     struct made m = {.y = c->out[0]};
     if (a->group == c->in[0].width)
         m = made_for(exe, c, 0, n_rows);
-    launch_norm(l, n_rows, c->in[0], c->in[1], c->floats[0], a->eps, a->plus_one, a->group, a->scale, m.y, m.twin);
+    launch_norm(l, n_rows, c->in[0], c->in[1], c->floats[0], a->eps, a->plus_one, a->group, a->scale, m.y, m.qact);
 }
 
 static void run_gated_act(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows) {
@@ -170,9 +170,9 @@ static void run_gated_act(const struct executable *exe, const struct compiled_op
         return; // its LINEAR did it
     for (int k = 0; k < 2 && !gate.col_scale; k++)
         watch_input(exe, c, l, n_rows, k ? up : gate, NULL);
-    if (gated_act_takes_twin((int)a->act, gate, up, c->out[0]))
+    if (gated_act_takes_qact((int)a->act, gate, up, c->out[0]))
         m = made_for(exe, c, 0, n_rows);
-    launch_gated_act(l, n_rows, (int)a->act, a->limit, gate, up, m.y, m.twin);
+    launch_gated_act(l, n_rows, (int)a->act, a->limit, gate, up, m.y, m.qact);
 }
 
 static void run_route(const struct compiled_op *c, const struct launch *l) {
@@ -262,8 +262,8 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
 }
 
 enum status step_launch_ops(struct executable *exe, const struct launch *l, int first, int end, struct error *err) {
-    for (int i = 0; i < exe->n_twins; i++)
-        exe->twins[i].written = exe->twins[i].foreseen = exe->twins[i].folded = false;
+    for (int i = 0; i < exe->n_qacts; i++)
+        exe->qacts[i].written = exe->qacts[i].has_static_scale = exe->qacts[i].folded = false;
     for (int i = first; i < end; i++) {
         TRY(trace_mark(exe, i, err));
         TRY(run_op(exe, &exe->ops[i], l, err));

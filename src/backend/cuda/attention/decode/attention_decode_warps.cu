@@ -332,8 +332,8 @@ __device__ void finish_warp_pair(const arguments &p, int words, int kv, int per_
         store_warp_columns<S>(p, first, per_kv, seat.rank, at, o, 4, [&](char *to, float x, float y) {
             *reinterpret_cast<uint32_t *>(to) = p.out.element == ELEMENT_F16 ? to_pair<false>(x, y) : to_pair<true>(x, y);
         });
-    if (p.out.most)
-        fold_most(p.out.most, row, most);
+    if (p.out.absmax)
+        fold_absmax(p.out.absmax, row, most);
 }
 
 // ---- pairs ------------------------------------------------------------------------------------------------------

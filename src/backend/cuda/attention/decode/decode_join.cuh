@@ -48,8 +48,8 @@ template <class S> __device__ uint32_t store_four(const arguments &p, int64_t at
 
 /* Whole warps, where sequences have one token each: all columns of a pair are of one row. */
 template <class S> __device__ void fold_size(const arguments &p, const task<S> &t, uint32_t size) {
-    if (p.out.most)
-        fold_most(p.out.most, t.part.row, __uint_as_float(size));
+    if (p.out.absmax)
+        fold_absmax(p.out.absmax, t.part.row, __uint_as_float(size));
 }
 
 __device__ float4 plus(float4 a, float4 b, float by) { return {a.x + b.x * by, a.y + b.y * by, a.z + b.z * by, a.w + b.w * by}; }

@@ -1,7 +1,7 @@
 /* decode_prep.cuh - of attention_decode_bytes.cu: QKV_PREP on the way, in a step where no sequence has more than one token.
  *
  * Queries come to shared memory as the product before left them. Half a warp takes a row, a query head or the new token's key or value: scales
- * and bias of raw products, norm, rotation; its lane l holds channels 64 j + 4 l .. + 3, so that the other channel of a pair is always
+ * and bias of unscaled products, norm, rotation; its lane l holds channels 64 j + 4 l .. + 3, so that the other channel of a pair is always
  * its own. The warpgroup does the queries, and splits them into terms. The telling warp makes the new token's key and value, where
  * the part ends with it, and gives them to the cache and to the warpgroup, which puts them into the part's last tile when it gets there.
  * So the copying warp brings older keys alone and waits for no node.
@@ -20,7 +20,7 @@ namespace {
 template <class S> struct alignas(16) fresh_rows {
     char row[2][S::DIM]; // key and value as the cache has them, not swizzled
     float scale[2];
-    float factor; // of raw products
+    float factor; // of unscaled products
 };
 
 template <class S> struct prep_memory {
@@ -77,7 +77,7 @@ template <int FOURS> __device__ void load_fours(const float *from, int l, float4
         x[j] = *reinterpret_cast<const float4 *>(from + 64 * j + 4 * l);
 }
 
-/* What does not depend on the token: of raw products the scales and biases from column col. */
+/* What does not depend on the token: of unscaled products the scales and biases from column col. */
 template <class S> struct row_weights {
     static constexpr int FOURS = S::DIM / 64;
     float4 scale[FOURS], bias[FOURS];
@@ -88,7 +88,7 @@ template <class S> struct row_weights {
         if (x.col_scale && x.bias)
             load_fours(x.bias + col, l, bias);
     }
-    /* What elements of a row mean; factor: of raw products, the row's scale. */
+    /* What elements of a row mean; factor: of unscaled products, the row's scale. */
     __device__ void apply(const dmat &m, float factor, float4 (&x)[FOURS]) const {
         if (m.col_scale)
 #pragma unroll

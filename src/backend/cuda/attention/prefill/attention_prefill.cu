@@ -219,8 +219,8 @@ __device__ void store_floats(const arguments &p, const dpart &part, int kv, cons
             most = max(most, max(__float_as_uint(x) & 0x7FFFFFFF, __float_as_uint(y) & 0x7FFFFFFF));
             *reinterpret_cast<float2 *>(to + moved<S>(p, at.sharer * S::CHANNELS + 8 * j)) = {x, y};
         }
-        if (p.out.most) // of every fourth of the row's channels
-            atomicMax(p.out.most + row.token, most);
+        if (p.out.absmax) // of every fourth of the row's channels
+            atomicMax(p.out.absmax + row.token, most);
     }
 }
 

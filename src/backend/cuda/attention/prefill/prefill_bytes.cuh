@@ -308,11 +308,11 @@ template <class S> __device__ void store_floats(const arguments &p, const ending
                 if (e.to >= 0)
                     *reinterpret_cast<float2 *>(to + moved<S>(p, first_channel + 64 * i)) = {x, y};
             }
-            if (p.out.most) {
+            if (p.out.absmax) {
                 for (int step = 4; step < 32; step *= 2)
                     most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
                 if (g == 0 && e.to >= 0)
-                    atomicMax(p.out.most + e.row, most);
+                    atomicMax(p.out.absmax + e.row, most);
             }
         }
 }

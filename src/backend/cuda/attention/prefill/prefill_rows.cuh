@@ -224,7 +224,7 @@ template <class S> __device__ void load_queries(const arguments &p, const memory
 template <int LANES, bool BF16> __device__ void store_eight(const arguments &p, bool is_there, int64_t to, int64_t row, const uint4 &x) {
     if (is_there)
         *reinterpret_cast<uint4 *>(static_cast<char *>(p.out.at) + to * 2) = x;
-    if (!p.out.most)
+    if (!p.out.absmax)
         return;
     uint32_t most = __vmaxu2(__vmaxu2(x.x & 0x7FFF7FFF, x.y & 0x7FFF7FFF), __vmaxu2(x.z & 0x7FFF7FFF, x.w & 0x7FFF7FFF));
     most = max(most >> 16, most & 0xFFFF); // sizes are in the order of their bits
@@ -235,7 +235,7 @@ template <int LANES, bool BF16> __device__ void store_eight(const arguments &p, 
             most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
     float size = BF16 ? __uint_as_float(most << 16) : __half2float(__ushort_as_half((unsigned short)most));
     if (is_there && threadIdx.x % LANES == 0)
-        atomicMax(p.out.most + row, __float_as_uint(size));
+        atomicMax(p.out.absmax + row, __float_as_uint(size));
 }
 
 } // namespace

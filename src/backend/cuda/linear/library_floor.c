@@ -46,7 +46,7 @@ static struct rung *rung_of(struct rung *rungs, int *n, const struct gemm *g, in
     return &rungs[(*n)++];
 }
 
-enum status cuda_ladder(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err) {
+enum status cuda_library_floor(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err) {
     const struct program *p = exe->program;
     struct rung *rungs = xcalloc((size_t)p->n_ops + 1, sizeof *rungs);
     int *count = xcalloc((size_t)p->n_ops + 1, sizeof *count), n = 0;

@@ -1,4 +1,4 @@
-/* rest_cases.cuh - products that settle the twin which they read (struct drest, src/backend/cuda/qact/twin_rest.cuh): rows that its static scale does not fit are made
+/* requant_cases.cuh - products that settle the qact which they read (struct drest, src/backend/cuda/qact/requant.cuh): rows that its static scale does not fit are made
  * anew by the product's blocks before any of them reads one. */
 #pragma once
 
@@ -21,36 +21,36 @@ static __global__ void count_different(const void *a, int64_t a_stride, const vo
 static unsigned long long others_of(dmat value, float static_scale, int n_own) {
     unsigned long long n = 0;
     std::vector<uint32_t> most(n_own);
-    MUST(cudaMemcpy(most.data(), value.most, n_own * sizeof most[0], cudaMemcpyDeviceToHost));
+    MUST(cudaMemcpy(most.data(), value.absmax, n_own * sizeof most[0], cudaMemcpyDeviceToHost));
     for (uint32_t m : most)
         n += !is_within(m, static_scale);
     return n;
 }
 
-/* Of the case that has begun, with y of half precision. put(x, y, rest): launches the product; rest NULL: x is as it should be. A product that settles its twin leaves
+/* Of the case that has begun, with y of half precision. put(x, y, rest): launches the product; rest NULL: x is as it should be. A product that settles its qact leaves
  * it as it should be, and is bit by bit that of it; three times, as blocks must meet again. */
 template <class F> static void check_rest(const problem &p, uint64_t seed, const F &put) {
     fill_operands(p, seed, 16, {1, 1}, {1, 1});
-    static dmeeting *meetings;
+    static dgrid_barrier *barriers;
     static struct {
         unsigned long long told;
         int32_t n_own;
     } * host;
-    if (!meetings) {
+    if (!barriers) {
         MUST(cudaMallocHost(&host, sizeof *host));
-        MUST(cudaMalloc(&meetings, REST_MEETINGS * sizeof *meetings));
-        MUST(cudaMemsetAsync(meetings, 0, REST_MEETINGS * sizeof *meetings, stream));
+        MUST(cudaMalloc(&barriers, REQUANT_MEETINGS * sizeof *barriers));
+        MUST(cudaMemsetAsync(barriers, 0, REQUANT_MEETINGS * sizeof *barriers, stream));
     }
-    dmat value = {d.products, p.in + 8, p.in, seed % 2 ? ELEMENT_F16 : ELEMENT_BF16}, twin = x_of(p), settled = twin, y = y_of(p), again = y;
-    value.most = d.most;
-    twin.static_scale = settled.static_scale = ldexpf(1, (int)(seed % 10) - 6);
+    dmat value = {d.products, p.in + 8, p.in, seed % 2 ? ELEMENT_F16 : ELEMENT_BF16}, qact = x_of(p), settled = qact, y = y_of(p), again = y;
+    value.absmax = d.absmax;
+    qact.static_scale = settled.static_scale = ldexpf(1, (int)(seed % 10) - 6);
     settled.at = d.sizes;
     settled.scale = d.bias;
     again.at = d.again;
     auto fill = [&] {
-        MUST(cudaMemsetAsync(d.most, 0, p.n * sizeof *d.most, stream));
-        fill_rows<<<p.n, 256, 0, stream>>>(value, seed, twin.static_scale, seed % 4 == 0);
-        write_twins<<<p.n, 256, 0, stream>>>(value, twin, settled, 0);
+        MUST(cudaMemsetAsync(d.absmax, 0, p.n * sizeof *d.absmax, stream));
+        fill_rows<<<p.n, 256, 0, stream>>>(value, seed, qact.static_scale, seed % 4 == 0);
+        write_twins<<<p.n, 256, 0, stream>>>(value, qact, settled, 0);
     };
     fill();
     MUST(put(settled, again, nullptr));
@@ -60,17 +60,17 @@ template <class F> static void check_rest(const problem &p, uint64_t seed, const
     fflush(stdout);
     for (int i = 0; i < 3; i++) {
         fill();
-        drest rest = {value, meetings, {&host->told, &host->n_own}};
-        MUST(put(twin, y, &rest));
+        drequant requant = {value, barriers, {&host->told, &host->n_own}};
+        MUST(put(qact, y, &requant));
         int64_t y_row = y.stride * 2;
         count_different<<<d.rows_there, 256, 0, stream>>>(y.at, y_row, again.at, y_row, y_row, &d.c->wrong);
-        count_different<<<p.n, 256, 0, stream>>>(twin.at, twin.stride, settled.at, settled.stride, p.in, &d.c->wrong_twin);
-        count_different<<<1, 256, 0, stream>>>(twin.scale, 0, settled.scale, 0, p.n * 4, &d.c->wrong_most);
+        count_different<<<p.n, 256, 0, stream>>>(qact.at, qact.stride, settled.at, settled.stride, p.in, &d.c->wrong_twin);
+        count_different<<<1, 256, 0, stream>>>(qact.scale, 0, settled.scale, 0, p.n * 4, &d.c->wrong_most);
     }
     counts got;
     MUST(cudaMemcpyAsync(&got, d.c, sizeof got, cudaMemcpyDeviceToHost, stream));
     MUST(cudaStreamSynchronize(stream));
-    unsigned long long counted = 3 * others_of(value, twin.static_scale, host->n_own);
+    unsigned long long counted = 3 * others_of(value, qact.static_scale, host->n_own);
     bool fine = got.wrong == 0 && got.wrong_twin == 0 && got.wrong_most == 0 && host->told == counted;
     printf("%llu bytes of y, %llu of the twin, %llu of scales are others, counted %llu of %llu%s\n", got.wrong, got.wrong_twin,
            got.wrong_most, host->told, counted, fine ? ", fine" : ": WRONG");
