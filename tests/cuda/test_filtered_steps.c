@@ -137,8 +137,8 @@ static void greedy_steps_are_screened_and_others_are_not(void **state) {
             run(&without, n, tokens, other);
             expect_same(&with, &without, n);
             n_done += other < 0;
-            n_screened += other < 0;
-            EXPECT_EQ(told_of(&with, "screened_steps_total"), n_screened);
+            n_filtered += other < 0;
+            EXPECT_EQ(told_of(&with, "screened_steps_total"), n_filtered);
             EXPECT_EQ(told_of(&without, "screened_steps_total"), 0);
             EXPECT_EQ(state_of(&with).n_done, n_done);
             EXPECT_EQ(state_of(&with).is_done != 0, other < 0);

@@ -68,7 +68,7 @@ int main(int argc, char **argv) {
         want.scale = scales + MOST_ROWS;
         MUST(cudaMemsetAsync(codes, TWIN_POISON, (size_t)MOST_ROWS * (MOST_WIDTH + 32) * 2, l.stream));
         MUST(cudaMemsetAsync(scales, TWIN_POISON, MOST_ROWS * 8, l.stream));
-        MUST(cudaMemsetAsync(most, 0, MOST_ROWS * 4, l.stream));
+        MUST(cudaMemsetAsync(absmax, 0, MOST_ROWS * 4, l.stream));
         MUST(cudaMemsetAsync(c, 0, sizeof *c, l.stream));
         fill_rows<<<there, 256, 0, l.stream>>>(x, seed, got.static_scale, i % 4 == 1);
         write_twins<<<n_rows, 256, 0, l.stream>>>(x, got, want, TWIN_POISON);

@@ -628,7 +628,7 @@ static bool cuda_short_keys(int head_dim, int turned) { return head_dim == 512 &
 static const struct backend_probes cuda_probes = {
     .measure = cuda_measure,
     .trace = cuda_trace,
-    .ladder = cuda_ladder,
+    .ladder = cuda_library_floor,
     .weight_bytes = cuda_weight_bytes,
 };
 

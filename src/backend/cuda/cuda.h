@@ -107,7 +107,7 @@ struct backend {
         const char *none;        // why the device's sides are not known
     } l2_copy;
     struct dcounts *counts; // pinned
-    int64_t n_screened;     // steps of greedy rows alone, of a screened head
+    int64_t n_filtered;     // steps of greedy rows alone, of a screened head
     int64_t n_lists_left;   // steps whose lists had no room on the device
     int64_t n_not_captured; // steps that were no graphs, if products are made in float16 ...
     int64_t n_watched;      // ... and those of them that were looked at

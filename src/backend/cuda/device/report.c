@@ -16,13 +16,13 @@ void cuda_memory(const struct backend *b, struct device_memory *out) {
 int cuda_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
     const struct backend *b = exe->backend;
     const volatile struct dcounts *c = b->counts;
-    int64_t screen = b->screen.head ? b->screen.n_bytes : 0, near = b->near.at ? b->near.n_bytes : 0;
+    int64_t screen = b->filter.head ? b->filter.n_bytes : 0, near = b->l2_copy.at ? b->l2_copy.n_bytes : 0;
     const struct device_report all[] = {
         {"weights_bytes", "weights", "bytes", NULL, b->weight_bytes - screen - near},
         {"head_screen_bytes", "the head in 8 bits, as a screen", "bytes", NULL, screen},
         {"near_copies_bytes", "weights once more, by sides of the L2", "bytes", NULL, near},
         {"step_bytes", "a step: values, scratch, results", "bytes", NULL, exe->step_bytes + WORKSPACE_BYTES},
-        {"screened_steps_total", "Steps of greedy rows alone, which may leave most of the head unread.", "steps", NULL, b->n_screened},
+        {"screened_steps_total", "Steps of greedy rows alone, which may leave most of the head unread.", "steps", NULL, b->n_filtered},
         {"screened_steps_left_total", "Of those, steps that had to read all of the head as well.", "steps", NULL, (int64_t)c->left},
         {"screened_steps_paused_total", "Of those, steps that read all of the head at once, as many were left.", "steps", NULL,
          (int64_t)c->paused},
