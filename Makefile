@@ -28,8 +28,8 @@ PREFIX  ?= /usr/local
 CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -MMD -MP
 CFLAGS   += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror -fPIC -fno-semantic-interposition $(OPT) $(SAN)
 LDFLAGS  += $(SAN)
-LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lpthread -lm
-ALL_LIBS  := -lsodium -lmicrohttpd -ledit $(LIB_LIBS)
+LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lsodium -lpthread -lm
+ALL_LIBS  := -lmicrohttpd -ledit $(LIB_LIBS)
 
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/main/*.c))
 # What the headers in include/ promise is libgyre; what serves stands in front of it.

@@ -80,7 +80,7 @@ struct gyre_options {
     enum gyre_policy policy;
     double itl_target_ms; // prompts are cut so that running streams get a token this often, if it can be; 0: no bound
     bool no_prefix_cache; // compute each prompt from its beginning
-    int n_tenants;        // who share the engine fairly: see gyre_request.tenant. 1
+    int n_tenants;        // who share the engine fairly, and no cached prompts: see gyre_request.tenant. 1
     void (*load_step)(void *context, int64_t done, int64_t total); // told by gyre_open how many bytes of weights are loaded
     void *load_context;
 };
@@ -147,7 +147,7 @@ struct gyre_request {
 
     int32_t priority;       // lower runs first, and takes the place of higher ones where there is not room
     int32_t tenant;         // 0 .. n_tenants - 1: within a priority, tenants get equal shares of the tokens computed
-    const char *cache_salt; // requests share cached prompts only with those of the same salt; NULL: with all others of none
+    const char *cache_salt; // requests share cached prompts only with those of the same tenant and salt; NULL: with all of none
 
     bool ignore_eos;         // go on after the model's end-of-sequence tokens
     const int32_t *stop_ids; // tokens that end the answer besides

@@ -23,7 +23,7 @@ libdir=\${prefix}/lib
 Name: gyre
 Description: inference engine for large language models
 Version: $version
-Requires.private: jansson libpcre2-8 libutf8proc libxxhash
+Requires.private: jansson libpcre2-8 libutf8proc libxxhash libsodium
 Cflags: -I\${includedir}
 Libs: -L\${libdir} -lgyre
 Libs.private: -lpthread -lm

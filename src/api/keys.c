@@ -121,5 +121,4 @@ void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_pr
     if (service_info(api->service)->n_tenants == 1)
         return;
     r->tenant = rec->key->tenant;
-    r->cache_salt = arena_printf(&x->arena, "%s\n%s", rec->key->name, r->cache_salt ? r->cache_salt : ""); // a name has no line feed
 }

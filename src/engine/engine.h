@@ -108,6 +108,7 @@ struct gyre {
     int64_t weight_bytes;      // as stored
     struct open_times open_us;
     struct fair_share fair;
+    unsigned char salt_key[32]; // random: what salts are hashed with
     int64_t n_accepted;
     int64_t n_busy;              // accepted, DONE not handed out
     struct error failed;         // of the device; sticky

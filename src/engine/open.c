@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "engine/abi.h"
 
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,6 +132,8 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     g->weight_bytes = m->weight_bytes;
     g->cache_idle_us = (int64_t)(MAX(o->cache_idle_s == 0 ? DEFAULT_CACHE_IDLE_S : o->cache_idle_s, 0) * 1e6);
     fair_share_init(&g->fair, MAX(o->n_tenants, 1));
+    BUG_IF(sodium_init() < 0);
+    randombytes_buf(g->salt_key, sizeof g->salt_key);
     enum status st = open_parts(g, o, m, err);
     if (st != OK) {
         gyre_close(g);

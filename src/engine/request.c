@@ -5,9 +5,9 @@
 #include "engine/service.h"
 
 #include <math.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 // ---- checking ---------------------------------------------------------------------------------------------------
 
@@ -183,12 +183,16 @@ _Static_assert(sizeof(struct gyre_logit_bias) == sizeof(struct logit_bias) &&
                    offsetof(struct gyre_logit_bias, bias) == offsetof(struct logit_bias, bias),
                "a bias is the same in and out of the house");
 
-/* 128 bits: a salt that somebody else would have to guess. */
-static struct prefix_salt salt_of(const char *text) {
+/* The salt is text that a client chose, of any length: only a keyed cryptographic hash keeps two of them apart. */
+static struct prefix_salt salt_of(const struct gyre *g, int32_t tenant, const char *text) {
+    struct prefix_salt salt = {.tenant = tenant};
     if (!text)
-        return (struct prefix_salt){0};
-    XXH128_hash_t h = XXH3_128bits(text, strlen(text));
-    return (struct prefix_salt){{h.low64, h.high64 | 1}}; // never the zero that means none
+        return salt;
+    _Static_assert(sizeof salt.word == crypto_generichash_BYTES_MIN, "16 bytes are the shortest digest there is");
+    crypto_generichash((unsigned char *)salt.word, sizeof salt.word, (const unsigned char *)text, strlen(text), g->salt_key,
+                       sizeof g->salt_key);
+    salt.word[1] |= 1; // never the zero that means none
+    return salt;
 }
 
 static void init_sequence(struct request *r, const struct gyre *g) {
@@ -196,7 +200,7 @@ static void init_sequence(struct request *r, const struct gyre *g) {
     r->n_prompt = (int32_t)a->n_prompt;
     sequence_init(&r->sequence, &r->arena, (int32_t)(a->n_prompt + a->max_tokens), g->program->n_groups, g->info.block_size);
     r->sequence.owner = r;
-    r->sequence.salt = salt_of(a->cache_salt);
+    r->sequence.salt = salt_of(g, a->tenant, a->cache_salt);
     memcpy(r->sequence.tokens, a->prompt, (size_t)a->n_prompt * sizeof *a->prompt);
     r->sequence.n_tokens = r->sequence.n_known = r->n_prompt;
     r->sequence.whole = a->pooling == GYRE_POOL_MEAN;

@@ -41,7 +41,9 @@ static uint64_t hash_of(const struct prefix_cache *pc, int32_t parent, struct pr
     return XXH3_64bits_withSeed(tokens, (size_t)pc->block_size * sizeof *tokens, pc->key ^ before);
 }
 
-static bool same_salt(struct prefix_salt a, struct prefix_salt b) { return a.word[0] == b.word[0] && a.word[1] == b.word[1]; }
+static bool same_salt(struct prefix_salt a, struct prefix_salt b) {
+    return a.tenant == b.tenant && a.word[0] == b.word[0] && a.word[1] == b.word[1];
+}
 
 static int32_t find_hashed(const struct prefix_cache *pc, uint64_t hash, int32_t parent, struct prefix_salt salt, const int32_t *tokens) {
     int32_t i = pc->buckets[hash & (pc->n_buckets - 1)];
