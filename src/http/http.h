@@ -112,7 +112,7 @@ struct http_options {
     const char *host;               // name or address; NULL: all
     int port;                       // 0: the system chooses (see http_port); -1: no TCP
     const char *unix_path;          // a socket there, too; one that is left over and answers nobody is replaced
-    const char *tls_cert, *tls_key; // PEM files; with both, all sockets speak TLS
+    const char *tls_cert, *tls_key; // PEM files; with both, all sockets speak TLS, 1.2 or 1.3
     int n_threads;                  // 2
 
     const struct http_route *routes; // live as long as the server

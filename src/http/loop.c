@@ -14,6 +14,8 @@
 
 enum { MAX_EVENTS = 256, MAX_RUNS = 16 };
 
+static char TLS_VERSIONS[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"; // GnuTLS alone would take 1.0 and 1.1 too (RFC 8996)
+
 /* ---- from other threads ------------------------------------------------------------------------------------------ */
 
 static void ring(struct io *io) {
@@ -192,6 +194,7 @@ static struct MHD_Daemon *start_daemon(struct io *io) {
     size_t pool_bytes = s->options.header_bytes + (12u << 10);
     struct MHD_OptionItem tls[] = {{s->tls ? MHD_OPTION_HTTPS_MEM_KEY : MHD_OPTION_END, 0, s->tls_key},
                                    {MHD_OPTION_HTTPS_MEM_CERT, 0, s->tls_cert},
+                                   {MHD_OPTION_HTTPS_PRIORITIES, 0, TLS_VERSIONS},
                                    {MHD_OPTION_END, 0, NULL}};
     MHD_set_panic_func(library_panic, NULL);
     return MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |

@@ -112,9 +112,11 @@ class Tls(unittest.TestCase):
             ask(http.client.HTTPSConnection("127.0.0.1", server.port, context=ssl.create_default_context(cafile=self.file("b.pem")), timeout=30), "GET", "/health")
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
-        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
-        with self.assertRaises(OSError):
-            ask(http.client.HTTPSConnection("127.0.0.1", server.port, context=old, timeout=30), "GET", "/health")
+        old.set_ciphers("DEFAULT:@SECLEVEL=0")  # or OpenSSL itself would refuse to speak them
+        for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
+            old.minimum_version = old.maximum_version = version
+            with self.assertRaises(OSError):
+                ask(http.client.HTTPSConnection("127.0.0.1", server.port, context=old, timeout=30), "GET", "/health")
         with self.assertRaises((OSError, http.client.HTTPException)):  # plain HTTP gets nothing
             ask(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30), "GET", "/health")
         with socket.create_connection(("127.0.0.1", server.port)) as s:
