@@ -58,14 +58,15 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     if (st == OK)
         st = http_open(&api->options.http, &api->http, err);
     if (st != OK) {
-        api_close(api, 0);
+        api_stop(api, 0);
+        api_free(api);
         return st;
     }
     *out = api;
     return OK;
 }
 
-void api_close(struct api *api, int patience_ms) {
+void api_stop(struct api *api, int patience_ms) {
     if (!api)
         return;
     if (api->service)
@@ -73,8 +74,13 @@ void api_close(struct api *api, int patience_ms) {
     if (api->http)
         http_stop(api->http, patience_ms);
     service_close(api->service); // before http is freed: its last news still post
-    if (api->http)
-        http_free(api->http);
+    api->service = NULL;
+}
+
+void api_free(struct api *api) {
+    if (!api)
+        return;
+    http_free(api->http);
     for (size_t i = 0; i < api->n_encoders; i++)
         encoder_free(api->encoders[i]);
     free(api->encoders);

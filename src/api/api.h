@@ -69,8 +69,10 @@ struct api {
 /* Takes the engine over and listens. */
 enum status api_open(struct gyre *take_engine, const struct api_options *options, struct api **out, struct error *err);
 
-/* Accepts nothing new, lets requests in flight finish for up to patience_ms (http_hurry(api->http) ends that), closes. */
-void api_close(struct api *api, int patience_ms);
+/* Accepts nothing new, lets requests in flight finish for up to patience_ms (http_hurry(api->http) ends that), and ends all
+ * threads. Then api_free, when nobody can call http_hurry any more. Both take NULL. */
+void api_stop(struct api *api, int patience_ms);
+void api_free(struct api *api);
 
 extern const struct http_route api_routes[]; // routes.c
 extern const size_t api_n_routes;

@@ -80,7 +80,9 @@ struct server {
 };
 
 static void server_release(struct server *s) {
-    api_close(s->api, (int)(opt.drain_seconds * 1000));
+    api_stop(s->api, (int)(opt.drain_seconds * 1000));
+    supervise_end();
+    api_free(s->api);
     chat_template_free(s->chat);
     tokenizer_free(s->tok);
     if (s->keyring)

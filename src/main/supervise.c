@@ -75,6 +75,11 @@ static bool look_at_engine(struct api *api, struct told *told) {
     return state.failed;
 }
 
+void supervise_end(void) {
+    supervise_block_signals(); // no other thread has them unblocked
+    hurried = NULL;
+}
+
 int supervise(struct api *api, const char *key_file, int64_t drain_seconds) {
     sigset_t set = watched_signals();
     struct told told = {0};

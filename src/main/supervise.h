@@ -10,3 +10,6 @@ void supervise_block_signals(void);
  * then on a second signal ends the draining. SIGHUP reads key_file again (NULL: it is ignored); steps that hang are told on
  * stderr, once when they begin to and once when they end. */
 int supervise(struct api *api, const char *key_file, int64_t drain_seconds);
+
+/* From here on signals change nothing. After api_stop, before api_free: the second signal's handler uses the server. */
+void supervise_end(void);
