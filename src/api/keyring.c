@@ -136,11 +136,17 @@ static enum status check_new(const struct key_file *f, const struct key_line *li
     return f->n < KEYS_MAX ? OK : fail(err, ERR_LIMIT, "there are more than %d keys", KEYS_MAX);
 }
 
+/* Without its comment. One begins at a line's start or behind a blank: a key may hold '#'. */
+static struct str without_comment(struct str line) {
+    for (size_t i = 0; i < line.len; i++)
+        if (line.ptr[i] == '#' && (i == 0 || is_blank(line.ptr[i - 1])))
+            return (struct str){line.ptr, i};
+    return line;
+}
+
 static enum status read_line(struct str text, struct key_file *f, struct error *err) {
-    const char *comment = memchr(text.ptr, '#', text.len);
     struct key_line line = {0};
-    if (comment)
-        text.len = (size_t)(comment - text.ptr);
+    text = without_comment(text);
     line.name = next_word(&text);
     if (line.name.len == 0)
         return OK;

@@ -1,6 +1,6 @@
 /* keys.h - who may ask, and how much: API keys with a name and limits each.
  *
- * A file of keys has a line for each, blanks between fields, and comments from '#' on:
+ * A file of keys has a line for each, blanks between fields, and comments from a '#' on that begins a line or follows a blank:
  *
  *     # name    key, or its SHA-256             limits, all optional
  *     alice     sk-5f0c2a9e71                   requests=60 tokens=100k concurrency=4 priority=-1

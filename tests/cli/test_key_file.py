@@ -77,6 +77,11 @@ class Limits(unittest.TestCase):
         for key in (hashlib.sha256(b"sk-bob-secret").hexdigest(), "sha256:" + hashlib.sha256(b"sk-bob-secret").hexdigest(), "sk-bob-secre", "sk-bob-secrett", "bob"):
             self.assertEqual(server.request("GET", "/version", headers={"x-api-key": key})[0], 401, key)
 
+    def test_a_comment_begins_a_line_or_follows_a_blank(self):
+        reload(FILE + "erin sk-erin#12-secret # the key holds a '#'\n# frank sk-frank-secret\n\t#\n", "taken over")
+        for key, status in (("sk-erin#12-secret", 200), ("sk-erin", 401), ("sk-frank-secret", 401)):
+            self.assertEqual(server.request("GET", "/version", headers={"x-api-key": key})[0], status, key)
+
     def test_requests_a_minute(self):
         for left in (2, 1, 0):
             status, fields, _ = ask("alice", max_tokens=1)
