@@ -5,10 +5,15 @@
 
 enum { MAX_BODY = 16 << 20 }; // of an answer that is no stream
 
-const char *api_key_or_environment(const char *flag) {
-    const char *other = getenv("OPENAI_API_KEY");
-    return flag ? flag : other && *other ? other : NULL;
+/* OPENAI_API_KEY, if there is one. */
+static const char *openai_key(void) {
+    const char *key = getenv("OPENAI_API_KEY");
+    return key && *key ? key : NULL;
 }
+
+static bool is_https(const char *base) { return strncasecmp(base, "https://", 8) == 0; }
+
+const char *api_key_or_environment(const char *flag, const char *base) { return flag ? flag : is_https(base) ? openai_key() : NULL; }
 
 // ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -93,8 +98,10 @@ static enum status status_fault(CURL *easy, long status, struct str body, struct
         st = fail(err, ERR_IO, "%s answers %ld: it points to %s; redirects are not followed, as the key would go along", url, status,
                   moved ? moved : "nowhere");
     else
-        st = fail(err, status == 429 || status == 503 ? ERR_FULL : ERR_IO, "the server answers %ld%s%.*s", status, message.len ? ": " : "",
-                  STR_ARG(buf_view(&message)));
+        st =
+            fail(err, status == 429 || status == 503 ? ERR_FULL : ERR_IO, "the server answers %ld%s%.*s%s", status, message.len ? ": " : "",
+                 STR_ARG(buf_view(&message)),
+                 status == 401 && openai_key() && !is_https(url) ? " (OPENAI_API_KEY is sent over https only; --api-key gives a key)" : "");
     buf_release(&message);
     return st;
 }

@@ -17,8 +17,9 @@ struct api_server {
     const char *ca_file; // PEM certificates to trust in place of the system's; NULL: those
 };
 
-/* The key of a flag, else of GYRE_API_KEY (by the flag), OPENAI_API_KEY; NULL when there is none. */
-const char *api_key_or_environment(const char *flag);
+/* The key of a flag or of GYRE_API_KEY (by the flag); else, for a base of https, OPENAI_API_KEY; NULL when there is none. That
+ * variable holds the key of another service: over plain http anybody on the way, or whoever listens there, would have it. */
+const char *api_key_or_environment(const char *flag, const char *base);
 
 /* One request that streams its answer. The struct is the caller's and may be used again for another. */
 struct api_stream {

@@ -46,7 +46,7 @@ static const struct flag flags[] = {
     {"host", 0, FLAG_STRING, &opt.host, "ADDRESS", "Server", "the server's address"},
     {"port", 0, FLAG_INT, &opt.port, "N", "Server", "and port", .min = 1, .max = 65535},
     {"endpoint", 0, FLAG_STRING, &opt.endpoint, "PATH", "Server", "otherwise /v1/completions or /v1/chat/completions, by --backend"},
-    {"api-key", 0, FLAG_STRING, &opt.key, "KEY", "Server", "sent as a bearer token; OPENAI_API_KEY is read too"},
+    {"api-key", 0, FLAG_STRING, &opt.key, "KEY", "Server", "sent as a bearer token; OPENAI_API_KEY is read too, for https"},
     {"header", 0, FLAG_LIST, &opt.headers, "NAME=VALUE", "Server", "a header of each request; may be repeated"},
     {"cacert", 0, FLAG_STRING, &opt.ca_file, "FILE", "Server", "PEM certificates to trust in place of the system's"},
     {"model", 0, FLAG_STRING, &opt.model, "NAME", "Server", "otherwise the first that the server lists"},
@@ -190,7 +190,7 @@ static enum status prepare(struct bench *b, const struct verb_args *args, struct
     TRY(read_extra(b, err));
     buf_printf(&b->base, strchr(opt.host, ':') ? "http://[%s]:%lld" : "http://%s:%lld", opt.host, (long long)opt.port);
     b->server = (struct api_server){.base = opt.base_url ? opt.base_url : b->base.ptr,
-                                    .key = api_key_or_environment(opt.key),
+                                    .key = api_key_or_environment(opt.key, opt.base_url ? opt.base_url : b->base.ptr),
                                     .headers = b->headers,
                                     .n_headers = opt.headers.n,
                                     .ca_file = opt.ca_file};

@@ -32,7 +32,7 @@ static struct {
 static const struct flag flags[] = {
     {"url", 0, FLAG_STRING, &opt.url, "URL", "Server", "the server, with or without /v1"},
     {"api-key", 0, FLAG_STRING, &opt.key, "KEY", "Server",
-     "sent as a bearer token; OPENAI_API_KEY is read too. Other users see a command line"},
+     "sent as a bearer token; OPENAI_API_KEY is read too, for https. Other users see a command line"},
     {"model", 0, FLAG_STRING, &opt.model, "NAME", "Server", "otherwise the first that the server lists"},
     {"header", 0, FLAG_LIST, &opt.headers, "NAME: VALUE", "Server", "a header of each request; may be repeated"},
     {"cacert", 0, FLAG_STRING, &opt.ca_file, "FILE", "Server", "PEM certificates to trust in place of the system's"},
@@ -207,7 +207,7 @@ static enum status answer(void *self, json_t *messages, struct dialogue_answer *
 
 static enum status open_client(struct client *c, struct error *err) {
     c->server = (struct api_server){.base = opt.url,
-                                    .key = api_key_or_environment(opt.key),
+                                    .key = api_key_or_environment(opt.key, opt.url),
                                     .headers = opt.headers.items,
                                     .n_headers = opt.headers.n,
                                     .ca_file = opt.ca_file};
