@@ -173,7 +173,7 @@ static void write_greedy(struct gyre *g, struct text *texts) {
 
 /* screen: GYRE_ARGMAX_FILTER (backend/cuda/head/argmax_filter.c). */
 static void write_screened(const char *folder, const char *screen, const char *dtype, bool eager, struct text *texts) {
-    setenv("GYRE_SCREEN", screen, 1);
+    setenv("GYRE_ARGMAX_FILTER", screen, 1);
     struct gyre *g = open_model(folder, rig_backend(), (struct gyre_options){.max_seqs = 32, .dtype = dtype, .enforce_eager = eager});
     EXPECT_EQ(report_of(g->ops, g->exe, "head_screen_bytes") > 0, strcmp(screen, "0") != 0); // or nothing is compared
     write_greedy(g, texts);

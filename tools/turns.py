@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds of a backend, or settings of one, by turns on one machine: tokens a second of each at each number of sequences.
 
-    tools/turns.py before=/tmp/old after=build/release near=build/release,GYRE_NEAR=0 [--rounds 3] [--gyre build/gyre] -- MODEL|config.json [FLAGS of gyre bench decode]
+    tools/turns.py before=/tmp/old after=build/release no-l2-copies=build/release,GYRE_L2_COPIES=0 [--rounds 3] [--gyre build/gyre] -- MODEL|config.json [FLAGS of gyre bench decode]
 
 A side is a name, the folder whose libgyre-cuda.so it loads (GYRE_PLUGINS), and variables that it sets. In a round each side has one turn, in the order given, after a run
 that does not count; what clocks and neighbours do to one they do to all. The table has the figure of each turn, its median, and per cent of the first side's; of a run
