@@ -5,6 +5,10 @@
  *                                               in 500 is so many times the others, first as it is, then with columns scaled by what steps have learned
  *
  * Every figure twice: of a short graph, and steady, after some tenths of a second of the same, when power has taken the clock down as it does in a step. */
+#include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/sample/sample.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/head/argmax_filter.cu"
 
 #include "products.cuh"

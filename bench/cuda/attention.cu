@@ -9,6 +9,12 @@
  *   bench_attention prefill [ELEMENT [MODEL]] prompts, whole and in chunks: us, TFLOP/s
  *
  * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/attention/prefill/attention_prefill.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
 #include "graph_time.cuh"
 

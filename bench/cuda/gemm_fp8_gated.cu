@@ -7,6 +7,8 @@
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a
  * step. Ours includes scales and GATED_ACT; the library's is the unscaled products in half precision. */
+#include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/linear/gemm_fp8_gated.cu"
 #include "products.cuh"
 

@@ -5,6 +5,9 @@
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a step. Those of gated
  * linears, ours, include scales and GATED_ACT; all others are unscaled products in half precision. */
+#include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/linear/gemm_fp8_prefill.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/linear/gemm_fp8_prefill.cu"
 #include "products.cuh"
 

@@ -6,6 +6,11 @@
  *     bench_gemm_fp8_small_m chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention, quantise, o, ADD_NORM, gate_up,
  *                                    quantise, down, with rings of several sizes
  */
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/gemm_fp8_small_m.h"
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/rows/norm.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/linear/gemm_fp8_small_m.cu"
 #include "products.cuh"
 

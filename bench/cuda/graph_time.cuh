@@ -1,6 +1,8 @@
 /* graph_time.cuh - how the programs of bench/ time kernels: as nodes of a graph, which is replayed, so that launches cost what they cost in a step. */
 #pragma once
 
+#include "backend/cuda/value.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

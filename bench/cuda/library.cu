@@ -4,6 +4,7 @@
  *     bench_library [table [ROWS ...]]    e4m3 with one scale a side, e4m3 with a scale a row of both, for which there is one algorithm, the head in 16
  *                                         bits; each as launches behind one another in a graph, weights rotated past the L2, and what all linears of
  *                                         a step add up to. No bias, no activation. */
+#include "backend/cuda/value.h"
 #include "products.cuh"
 
 static double time_cell(const char *name, const shape &s, int rows, bool row_scales) {

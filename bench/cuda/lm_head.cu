@@ -6,6 +6,8 @@
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a step.
  * The library's products write their logits. */
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/head/lm_head.cu"
 #include "products.cuh"
 

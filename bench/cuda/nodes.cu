@@ -6,6 +6,10 @@
  * A node's time is that of a graph of 60 of them, each behind the one before, divided by 60: the median of 15 replays. What it
  * reads was written just before, as in a step, and so comes from the L2 cache while it fits. GYRE_EARLY_START=0: without
  * programmatic launches. */
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/rows/elementwise.h"
+#include "backend/cuda/rows/norm.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/rows/norm.cu"
 #include "graph_time.cuh"
 

@@ -4,7 +4,7 @@
  * Operands are random: zeros take less power and run faster. Their bytes are e4m3 of sizes 2^-5 .. 2, and as halves of 2^-11 .. 2. */
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/value.h"
 #include "graph_time.cuh"
 
 #include <cublasLt.h>

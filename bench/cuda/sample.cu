@@ -4,6 +4,9 @@
  *                                 deviation 2 and above them 400 tokens as 20 - 2.2 ln(rank), and of one that knows nothing, normal numbers of deviation 1
  *
  * A figure is of eight nodes in a graph, with other rows each where there are enough. */
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/sample/sample.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/sample/sample.cu"
 
 #include "graph_time.cuh"

@@ -16,6 +16,8 @@
  *     TIMELINE_BURSTS=1  steps that no graph was made of, prompts', in place of graphs
  *     TIMELINE_NODES=1   also every node of the median step       TIMELINE_LEAST=24  launches from which a graph counts
  *     TIMELINE_CUPTI     the library, else libcupti.so.13 or libcupti.so where the loader finds them */
+#include "backend/cuda/value.h"
+
 #include <cupti.h>
 
 #include <dlfcn.h>

@@ -8,6 +8,7 @@
  * tests/ptx computes them. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 
 namespace e4m3_sums {

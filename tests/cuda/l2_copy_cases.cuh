@@ -2,6 +2,7 @@
  * row has is NaN. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/device/l2_copy.h"
 #include "products.cuh"
 

@@ -2,12 +2,13 @@
  * same by plain kernels, with sums that lose what the tensor core loses (e4m3_sums.cuh). So unscaled products are compared bit for bit, and of others nothing
  * but the rounding behind the sums may be off. Double precision says that the sums lose no more than they should on average.
  *
- * Elements are as kernels.h promises; where they are all alike, with signs that agree, sums are as large as they can become.
+ * Elements are as value.h promises; where they are all alike, with signs that agree, sums are as large as they can become.
  *
  * What must not be written is poisoned before and looked at after, what must not be read is NaN; the same product again must give the same
  * bits. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "e4m3_sums.cuh"
 #include "products.cuh"
 

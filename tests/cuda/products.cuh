@@ -1,6 +1,7 @@
 /* products.cuh - what the tests of products share: random numbers, and calls that must succeed. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 
 #include <cuda_fp8.h>
@@ -50,7 +51,7 @@ static __global__ void fill8(unsigned char *at, size_t n, uint64_t seed) {
         at[i] = (v & 0x7f) == 0x7f ? 0 : v;
     }
 }
-/* Sizes of a value's row, and then of a row of w [rows, in], a block each, as kernels.h promises. */
+/* Sizes of a value's row, and then of a row of w [rows, in], a block each, as value.h promises. */
 static __global__ void lower_values(unsigned char *at, size_t n) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
         if (e4m3_value(at[i] & 0x7f) > E4M3_FULL)

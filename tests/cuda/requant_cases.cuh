@@ -2,6 +2,8 @@
  * anew by the product's blocks before any of them reads one. */
 #pragma once
 
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/value.h"
 #include "product_cases.cuh"
 #include "rows_of_sizes.cuh"
 

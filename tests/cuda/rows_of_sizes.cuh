@@ -1,7 +1,9 @@
 /* rows_of_sizes.cuh - rows whose largest size a static scale fits or not: within the window, at its ends and a little beyond, zero, tiny, not finite; and what
- * launch_quantise_rest should make of them (kernels.h). */
+ * launch_quantise_rest should make of them (value.h). */
 #pragma once
 
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/value.h"
 #include "products.cuh"
 
 #include <string.h>

@@ -11,6 +11,11 @@
  *     is too narrow or too wide shows: errors are sums of thousands of independent terms of a known variance, so normal
  *     logits of single rows, bit for bit those of lm_head.cu
  * The copy lies by flips and sides that are drawn, all of one side too, or are not known. */
+#include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/sample/sample.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/head/argmax_filter.cu"
 
 #include "products.cuh"

@@ -2,6 +2,7 @@
  * none left, and that a model does not see any of it.
  *
  *     build/cuda/test_cache         in the root of the sources; wants a GPU that nobody else uses */
+#include "backend/cuda/value.h"
 #include "check.h"
 
 #include "backend/cuda/cuda.h"

@@ -1,6 +1,8 @@
 /* test_faults.c - what is said when a device fails, on a device that is made to: each in a process of its own, since a context that failed is lost.
  *
  *     build/cuda/test_faults        in the root of the sources; wants a GPU */
+#include "backend/cuda/rows/elementwise.h"
+#include "backend/cuda/value.h"
 #include "check.h"
 
 #include "backend/cuda/cuda.h"

@@ -2,6 +2,8 @@
  * bits and without one, captured and op by op; what steps leave on the device tells how each ended.
  *
  *     build/cuda/test_filtered_steps     wants a GPU */
+#include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/value.h"
 #include "check.h"
 #include "reports.h"
 

@@ -2,6 +2,7 @@
  * writes stays.
  *
  *     build/cuda/test_graphs        wants a GPU */
+#include "backend/cuda/value.h"
 #include "check.h"
 
 #include "backend/cuda/cuda.h"

@@ -5,6 +5,7 @@
  * Copies of weights of any size, in any shape, with any flips: every row's piece is where l2_copy.h's description has it, found here chunk by chunk from the hash of
  * addresses; zeros behind the weight's end; and no other byte is written. What is found of the device's sides is found again, every time; and what is near by it
  * is near by times taken afterwards. A device without sides says why, but for an H200 and an H100, which have them. */
+#include "backend/cuda/value.h"
 #include "backend/cuda/device/l2_copy.cu"
 #include "backend/cuda/device/l2_topology.cu"
 

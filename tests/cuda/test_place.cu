@@ -1,7 +1,9 @@
-/* test_place.cu - rows of weights as they become e4m3 (src/backend/cuda/weights/place.cu), against what kernels.h promises of them.
+/* test_place.cu - rows of weights as they become e4m3 (src/backend/cuda/weights/place.cu), against what value.h promises of them.
  *
  * Of rows of any kind, stored in 16 or 32 bits, or as e4m3 with a scale a row or several: their norm is not beyond e4m3_norm, and not smaller than need
  * be; every value is where rounding to the nearest element leaves it; what is counted is what the host counts. */
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/place.h"
 #include "backend/cuda/weights/place.cu"
 
 #include "products.cuh"

@@ -1,7 +1,9 @@
 /* test_quantise.cu - rows that are there by a scale known beforehand, or not (launch_quantise_rest of src/backend/cuda/qact/quantise.cu).
  *
- * Rows that the scale fits must keep what is there, poison here; all others must be bit by bit what kernels.h says, of the qact's elements and of 16 bits
+ * Rows that the scale fits must keep what is there, poison here; all others must be bit by bit what value.h says, of the qact's elements and of 16 bits
  * that are NaN where these tell, and are counted. The last rows of some steps are there to fill it up: they are made and not counted. */
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/qact/quantise.cu"
 
 #include "rows_of_sizes.cuh"

@@ -1,5 +1,9 @@
 /* backend.c - the vtable of the CUDA backend; see cuda.h. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/moe/moe.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/sample/sample.h"
+#include "backend/cuda/value.h"
 
 #include "backend/cuda/device/manifest.h"
 #include "backend/cuda/linear/plan_cache.h"

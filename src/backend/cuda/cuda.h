@@ -27,7 +27,6 @@
  *     watch.c     whether values were too large for half precision
  *     measure.c   what the card can do at best
  *     library_floor.c    what the library's products of a step take alone
- *     kernels.h   the launchers
  *
  * Products run in float16 where the checkpoint stores most of its matrices in 16 bits or fewer (eight times finer than bfloat16;
  * what its range does not hold is refused when weights are placed), else in float32; matrices of LINEAR may be e4m3; sums are
@@ -35,8 +34,15 @@
  * has the product's element. A device fault is kept in backend.fault and given again for ever. */
 #pragma once
 
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/device/l2_copy.h"
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/place.h"
 #include "core/backend.h"
 
 #include "backend/cuda/device/virtual.h"
@@ -159,7 +165,7 @@ enum status upload_weights(struct backend *b, struct dplaced *counts, struct err
 enum element upload_element(enum dtype dtype); // ELEMENT_I32: not one that is sent as it is stored
 
 /* ---- gemm.c ---- */
-/* x and y are where they lie in a step. With a weight of e4m3, x is a qact and y gets unscaled products (kernels.h). */
+/* x and y are where they lie in a step. With a weight of e4m3, x is a qact and y gets unscaled products (value.h). */
 struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucket
 /* act: the GATED_ACT that some paths do too, or NULL; made: where they write, which get no unscaled products. */
 enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,

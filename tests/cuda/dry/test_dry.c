@@ -1,6 +1,7 @@
 /* test_dry.c - the host side of the CUDA backend on a device that computes nothing (device.h): what it asks a device for is what one gives, and whatever
  * call fails, at the start or in a step, is told in a sentence and leaves nothing behind. Wants no GPU; every call of a start and two requests
  * fails once. */
+#include "backend/cuda/value.h"
 #include "check.h"
 
 #include "backend/cuda/cuda.h"

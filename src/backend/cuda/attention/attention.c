@@ -4,7 +4,12 @@
  * other lies in one piece of memory that all layers use in turn.
  *
  * In steps that only decode the QKV_PREP before an ATTENTION may be done by its kernel: see fuse.c and decode_prep.cuh. */
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/attention/prefill/attention_prefill.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
 
 #include <limits.h>
 #include <stdlib.h>

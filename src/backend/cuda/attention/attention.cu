@@ -4,6 +4,8 @@
  * softmax runs in one pass (m, l, acc), and the four are joined at the end. Each key and value is read once a query head:
  * n_heads / n_kv_heads times the floor, mostly from L2. The oracle on the device of attention_decode.cu and attention_prefill.cu,
  * and what serves head sizes, block sizes and elements that they do not take. */
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
 
 enum { WARPS = 4, MAX_PER_LANE = 16 }; // channels of a head: up to 512

@@ -11,6 +11,9 @@
  * stand last first, as the last see most keys and had better not be begun at the end.
  *
  * Thread s plans sequence s (and s + 1024, ...); a scan over the block gives each its place in the list. */
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 
 enum { THREADS = 1024, TILE = 64, WHOLE = 14, LEAST = 8 };

@@ -3,6 +3,8 @@
  * A lane holds P channels of the head, up to 16, in pieces of V = 4 (or 1, where a size is no multiple of 4). */
 #pragma once
 
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
 
 /* Channel of a lane's value i, of pieces of V channels. */

@@ -5,6 +5,9 @@
  * before the first is looked at. What does not depend on the row is loaded before the wait. Where a row lies in the cache is found by a lane each. */
 #pragma once
 
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/attention/heads.cuh"
 #include "backend/cuda/ptx/late.cuh"

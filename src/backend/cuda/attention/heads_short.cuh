@@ -5,6 +5,9 @@
  * queries are multiplied by it. Both sides of a row are one warp's. */
 #pragma once
 
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/heads_whole.cuh"
 
 namespace {

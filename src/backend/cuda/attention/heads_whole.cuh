@@ -7,6 +7,9 @@
  * to the compiler: with divisions by sizes known at run time a head takes some thousand instructions, and the node is bound by those. */
 #pragma once
 
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/heads.cuh"
 #include "backend/cuda/ptx/late.cuh"
 

@@ -17,6 +17,7 @@
  * that wgmma knows. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 
 #include <cuda_fp8.h>

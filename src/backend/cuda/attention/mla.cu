@@ -4,6 +4,9 @@
  *                     out_h = [Wuk_h^T q_nope | rope(q_rope)]: threads over rank, Wuk's rows one after another, coalesced
  *     MLA_ATTENTION   four warps deal the keys as in attention.cu; key and value are the same latent row, read once a head;
  *                     then Wuv_h o, a warp an output channel */
+#include "backend/cuda/attention/mla.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * 32, MAX_PER_LANE = 20 }; // rank + rope_dim: up to 640 channels

@@ -5,6 +5,9 @@
  * the warp, the rotation reads the other channel of a pair from shared memory. What does not depend on the head, its place in the
  * cache and its angles, is read while the head comes. q leaves as a value, k and v go to their slot in the
  * cache, in its element and with the row's own scale where that has 8 bits. Reads and writes each value once, in 16 bytes a lane. */
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/heads_pairs.cuh"
 #include "backend/cuda/attention/heads_short.cuh"
 

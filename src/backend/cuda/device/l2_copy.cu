@@ -1,5 +1,6 @@
 /* l2_copy.cu - the copy of a weight that l2_copy.h describes: which shapes there are, and the kernel that puts each row's pieces to their places. When weights are
  * loaded; not a node of a step. */
+#include "backend/cuda/value.h"
 #include "backend/cuda/device/l2_copy.h"
 
 namespace {

@@ -2,6 +2,7 @@
  * multiprocessor's side. Two blocks that share what they copy are of one side, as clusters are; were they not, one of them would be served from afar. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/device/l2_copy.h"

@@ -13,7 +13,7 @@
 #pragma once
 
 #include "backend/cuda/device/l2_topology.h"
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/value.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -7,6 +7,7 @@
  *                        common to all is found as the principal axis of them
  *     pages              chunks by twos that differ in bit 12, eight such pairs of a page from everywhere in it. A multiprocessor of either side times all of a
  *                        page's, so what it takes to any place drops out */
+#include "backend/cuda/value.h"
 #include "backend/cuda/device/l2_topology.h"
 
 #include <limits.h>

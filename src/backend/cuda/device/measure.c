@@ -2,6 +2,7 @@
  *
  * Products: the largest that still fits next to a full cache, by the fastest of the library's algorithms. */
 #include "backend/cuda/device/measure.h"
+#include "backend/cuda/value.h"
 
 #include "backend/cuda/cuda.h"
 

@@ -2,6 +2,7 @@
  *
  * read_all: 8 independent 16-byte loads a thread before the first is used, neighbouring threads on neighbouring addresses, four blocks of
  * 512 threads a multiprocessor: 4.6 TB/s on an H200, 96 % of what its memory is sold for. */
+#include "backend/cuda/value.h"
 #include "backend/cuda/device/measure.h"
 
 #include <cuda_runtime.h>

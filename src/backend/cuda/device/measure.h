@@ -1,7 +1,7 @@
 /* measure.h - what the card can do at best, measured when somebody asks (backend_probes.measure). */
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/value.h"
 
 #ifdef __cplusplus
 extern "C" {

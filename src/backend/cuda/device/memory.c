@@ -1,6 +1,7 @@
 /* memory.c - what an executable takes of the device, counted before it is there and while it is allocated by the same code, and what
  * that leaves for caches. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
 
 #include <stdlib.h>
 

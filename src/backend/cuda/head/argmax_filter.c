@@ -12,7 +12,10 @@
  * is not what a step waits for. Its rows lie on the side of the L2 where they are read (argmax_filter_units.cuh), so it begins with a page; GYRE_L2_COPIES=0 does without that.
  * In the environment GYRE_ARGMAX_FILTER=0 does without it, to measure; GYRE_ARGMAX_FILTER=n makes it of small heads too and lets
  * steps look at no more than n rows of the head a token, for tests. With GYRE_LINEAR, which names the path of every product, there is none. */
+#include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/value.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -38,6 +38,10 @@
  * the columns have better scales by then.
  *
  * Lists vary with timing in what they have beyond those that reach best_j; the token does not. Nothing depends on what else is in the step. */
+#include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/head/argmax_filter_choice.cuh"
 #include "backend/cuda/head/argmax_filter_columns.cuh"
 

@@ -1,6 +1,7 @@
 /* argmax_filter_bound.cuh - what screening knows of w.x from bytes: rounding, and the bound of what rounding does. argmax_filter.cu has the theorem. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 
 namespace screen {

@@ -8,6 +8,9 @@
  * The last block of a token writes it, and the last of all tells whether all tokens are there. */
 #pragma once
 
+#include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/head/argmax_filter_columns.cuh"
 #include "backend/cuda/head/argmax_filter_product.cuh"
 #include "core/sample_weight.h"

@@ -14,6 +14,8 @@
  * the bound would be narrower by less than a tenth nothing happens, and the pause goes on. Tokens are the same whatever c is. */
 #pragma once
 
+#include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/head/argmax_filter_bound.cuh"
 
 namespace screen {

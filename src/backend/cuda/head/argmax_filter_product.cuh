@@ -17,6 +17,7 @@
  * reach the final `best` are on them always. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/head/argmax_filter_bound.cuh"
 #include "backend/cuda/head/argmax_filter_units.cuh"
 #include "backend/cuda/ptx/wgmma_int8.cuh"

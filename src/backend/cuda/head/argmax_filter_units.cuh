@@ -11,6 +11,7 @@
  * Flips and sides tell only what is near. What a block reads is right whatever they are; where they are not known, a unit's groups are on either side by turns. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/head/lm_head_ring.cuh"
 #include "backend/cuda/device/l2_copy.h"
 

@@ -3,7 +3,9 @@
  * Greedy rows want the largest logit and no other. lm_head.cu leaves it, in parts, and writes logits only for rows that ask for more, so those of
  * a step that decodes greedily never see memory. It takes heads of 16 bits in steps of up to HEAD_MAX_ROWS rows; all others are LINEARs
  * like any, and SAMPLE reads their logits. In steps of nothing but such rows argmax_filter.cu may find their tokens first (argmax_filter.c). */
+#include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
 
 static int maker_of(const struct program *p, val v) { return p->values[v.id].first_use; }
 

@@ -27,6 +27,8 @@
  * Tried and lost: L2 promotion of 256 bytes (4 per cent), two products of 64 rows a warpgroup (2 to 20 per cent, as there is room for fewer
  * stages), clusters that share W and have each other tokens (256 and 512 rows, with tiles of 128 tokens: 20 per cent). docs/benchmarks.md has
  * what it takes. */
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/head/lm_head_ring.cuh"
 #include "backend/cuda/ptx/wgmma_halves.cuh"
 

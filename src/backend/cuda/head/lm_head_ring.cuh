@@ -6,6 +6,8 @@
  * ARGS has n_rows (of W), n_tokens, n_pieces, octets, n_tiles, n_stages, token_tiles, sharers. */
 #pragma once
 
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/ring.cuh"

@@ -4,7 +4,12 @@
  *     QKV_PREP, ATTENTION    where no sequence has more than one token: decode attention makes queries, key and value itself
  *
  * The first pair is one node in steps that take a kernel of ours, the second in steps that only decode; in all others they are two. */
+#include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/gemv.h"
+#include "backend/cuda/value.h"
 
 static bool is_read_by_one(const struct program *p, val v) {
     int n = 0;

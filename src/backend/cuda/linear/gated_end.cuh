@@ -2,6 +2,7 @@
  * the hyperbolic tangent that activations are made of, the largest size of a row, and how a value and its e4m3 qact are written. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 

@@ -4,7 +4,14 @@
  *
  * Planned for each number of rows that a step may be padded to (padded.c, gemm_plan.c). A shape that the library has no algorithm
  * for is refused when the program is compiled. Float32 products are float32 throughout (no TF32). */
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/linear/gemm_fp8_prefill.h"
+#include "backend/cuda/linear/gemm_fp8_small_m.h"
+#include "backend/cuda/linear/gemm_fp8_split_k.h"
 #include "backend/cuda/linear/gemm_internal.h"
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/place.h"
 
 #include <stdlib.h>
 
@@ -44,7 +51,7 @@ static enum status place_bias(struct gemm *g, const struct weight *bias, enum el
          ? (code)                    \
          : cublasLtMatmulDescSetAttribute(g->description, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
 
-/* Of e4m3, y is left without scales and bias (unscaled products, kernels.h). Sums of partial products are kept in the tensor core's own
+/* Of e4m3, y is left without scales and bias (unscaled products, value.h). Sums of partial products are kept in the tensor core's own
  * precision (fast accumulation): some 14 bits, against 4 of the factors. */
 static enum status describe(struct gemm *g, struct error *err) {
     const struct weight *bias = g->op->weights[1];

@@ -3,7 +3,7 @@
  *     y [M, F] = act(x Wg^T + bg) * (x Wu^T + bu),  W = [Wg; Wu] of 2F rows        x and W e4m3 with a scale a row
  *
  * Mathematics by wgmma with tokens as the first operand: m64nNk32, 64 tokens by N rows of W, sums in half precision, which e4m3 rows are made for
- * (kernels.h). N is any multiple of 16, so the width of a tile can be what makes all multiprocessors end at once.
+ * (value.h). N is any multiple of 16, so the width of a tile can be what makes all multiprocessors end at once.
  *
  *     tile    64 * parts tokens by 2N rows of W, N of them as many of Wg (8 * octets) as then of Wu, so that a lane holds a gate and its up. Each of two
  *             warpgroups has half of the tokens and all rows: tokens come through registers, once for two products, and only W is read from shared
@@ -34,6 +34,8 @@
  * two tokens a lane, which have the columns' scales in common: times both scales, bias, activation; whole sectors are written, by predicates, as the loop
  * has no branch. Two rounds of it go together, as with two warps on a quarter of a multiprocessor little else hides what one waits for (docs/benchmarks.md,
  * "The end of a tile"). */
+#include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/linear/gemm_fp8_gated_tile.cuh"
 

@@ -6,6 +6,7 @@
  *     empty   both warpgroups are done with them, in each block of the cluster */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/device/l2_copy.cuh"
 #include "backend/cuda/ptx/ring.cuh"

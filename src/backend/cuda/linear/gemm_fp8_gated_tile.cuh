@@ -4,6 +4,7 @@
  * warp's 16, here of each part of 64 tokens. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/linear/gated_end.cuh"
 #include "backend/cuda/linear/gemm_fp8_gated_feed.cuh"
 

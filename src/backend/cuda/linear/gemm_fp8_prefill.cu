@@ -1,10 +1,10 @@
-/* gemm_fp8_prefill.cu - products of hundreds and thousands of rows of e4m3, as prompts have them: unscaled products (kernels.h), or LINEAR with GATED_ACT behind it.
+/* gemm_fp8_prefill.cu - products of hundreds and thousands of rows of e4m3, as prompts have them: unscaled products (value.h), or LINEAR with GATED_ACT behind it.
  *
  *     y [M, out] = x [M, in] W^T                                                    x and W e4m3, y in half precision
  *     y [M, F] = act(x Wg^T + bg) * (x Wu^T + bu),  W = [Wg; Wu] of 2F rows         with a scale a row of x and W
  *
  * Mathematics by wgmma with tokens as the first operand, m64nNk32, 64 tokens by N rows of W from shared memory, sums in half precision (e4m3_norm,
- * kernels.h: none overflows). These take less energy than sums in float32, which is what such products wait for, and half the registers, so tiles can be
+ * value.h: none overflows). These take less energy than sums in float32, which is what such products wait for, and half the registers, so tiles can be
  * twice as large and bring half as much out of the L2, each byte of which costs as much as 40 multiply-adds.
  *
  *     tile    256 tokens by some rows of W, in one product or two beside each other; of pairs one half of the rows are gates, the other what they let
@@ -19,6 +19,9 @@
  * The end of a tile (gemm_fp8_prefill_ends.cuh): nothing hides it, but it comes once in some 50,000 cycles, and needs no shared memory, of which tiles of 336 rows
  * leave none; the ring is filled meanwhile. Beside the y of pairs it may write its e4m3 qact by a scale known beforehand, of the 16 bits as they leave
  * (dmat.static_scale), and leave out of y what that tells (untold_only). */
+#include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/linear/gemm_fp8_prefill.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/linear/gemm_fp8_prefill_ends.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3_f16.cuh"

@@ -5,6 +5,7 @@
  * are whole sectors. Chunks are a loop, not one piece of code each: code that is run once comes from memory, and took longer than what it computed. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/linear/gated_end.cuh"
 #include "backend/cuda/ptx/ring.cuh"
 

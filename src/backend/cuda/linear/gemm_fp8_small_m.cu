@@ -23,6 +23,9 @@
  * what limits), two blocks of consecutive nodes on a multiprocessor (a ring under 100 KB loses more than an early start gains, and
  * blocks double up), asking the L2 for the next weight when the own is on its way (bulk prefetches of pieces of rows take 20 ns
  * each, and what they gain the next product, this one loses). */
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/gemm_fp8_small_m.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/ring.cuh"
 #include "backend/cuda/linear/gemm_fp8_small_m_ending.cuh"

@@ -6,6 +6,8 @@
  * neighbouring columns of a token, and four lanes write 16 bytes of its row. Of float32, eight lanes write 32. */
 #pragma once
 
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"

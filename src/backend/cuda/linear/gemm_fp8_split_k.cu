@@ -1,9 +1,9 @@
-/* gemm_fp8_split_k.cu - unscaled products (kernels.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster share.
+/* gemm_fp8_split_k.cu - unscaled products (value.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster share.
  *
  *     y [M, out] = x [M, in] W^T          x and W e4m3, y in half precision
  *
  * Mathematics: wgmma m64nNk32 with tokens as the first operand, 64 tokens by N rows of W from shared memory, sums in pairs of halves, which
- * elements of e4m3 are small enough for (kernels.h): less energy than float32, half of the registers, and half of the bytes where blocks join them.
+ * elements of e4m3 are small enough for (value.h): less energy than float32, half of the registers, and half of the bytes where blocks join them.
  *
  *     tile    up to 128 tokens by N rows of W; tokens are spread evenly over their tiles.
  *     cluster SPLIT blocks with the same tile, each with a part of its terms, so that there is work for all multiprocessors though tiles are
@@ -33,6 +33,9 @@
  * On an H200, in a step of Qwen2.5-7B of 128 rows: qkv 5.8 us, o 5.2, down 23.4 where the library takes 8.0, 7.7 and 24.7 (docs/benchmarks.md).
  * Tried and lost: sums of each part to memory, added by the node behind (writing them takes 1.7 us); at 128 rows clusters that also share
  * x or W; tiles of 256 tokens, whose ends take 2 to 5 us; four blocks for qkv and o (only 30 such clusters have a place at once). */
+#include "backend/cuda/linear/gemm_fp8_split_k.h"
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/mma.cuh"

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/linear/plan_cache.h"
+#include "backend/cuda/value.h"
 
 /* One of the library's. */
 struct algorithm {

@@ -7,6 +7,8 @@
  * (plan_cache.h) and asked for before anything else. A product whose weight is small is not worth timing. Whether
  * the library computes it at all, paths.c says. */
 #include "backend/cuda/linear/gemm_internal.h"
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/place.h"
 
 /* Few rows have kernels of ours, many take long to time: a quarter of the proposals and half of the rounds will do. */
 enum { MANY = 16, FEW = 8, MANY_ROUNDS = 6, FEW_ROUNDS = 3, SMALL_ROWS = 64, GEMM_PREFILL_ROWS = 1024, WORTH_TIMING = 2 << 20 };

@@ -1,5 +1,6 @@
 /* gemm_time.c - what the library proposes for a product, and how long one of its algorithms takes; see gemm_internal.h. */
 #include "backend/cuda/linear/gemm_internal.h"
+#include "backend/cuda/value.h"
 
 #include <stdlib.h>
 #include <string.h>

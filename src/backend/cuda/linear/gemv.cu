@@ -26,6 +26,9 @@
  * 132 multiprocessors keep 12.7 MB under way; 4.6 TB/s at a microsecond need 4.6 MB.
  *
  * Bytes: W once, x once a block. */
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/gemv.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/linear/gemv_kernel.cuh"
 

@@ -6,6 +6,7 @@
  * and what is rare is called. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 

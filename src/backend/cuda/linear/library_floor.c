@@ -3,6 +3,7 @@
  * 16 layers, so that a large model's come from memory; the fastest counts, as often as the program has the shape. No scales a row, no bias, no
  * activation. Overwrites the values of a step; nothing may be in flight. */
 #include "backend/cuda/linear/gemm_internal.h"
+#include "backend/cuda/value.h"
 
 #include <stdlib.h>
 

@@ -23,7 +23,13 @@
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
  * if GYRE_LINEAR names a path (library, gemv, small_m, gated, split_k, prefill: for tests and to measure), and those for which the time is up take what is
  * usual. Choices are kept with the plans (plan_cache.h). */
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/linear/gemm_fp8_prefill.h"
+#include "backend/cuda/linear/gemm_fp8_split_k.h"
 #include "backend/cuda/linear/gemm_internal.h"
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/place.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,6 +6,7 @@
  * asks the library first whether it is good for the product at hand. */
 #pragma once
 
+#include "backend/cuda/linear/ending.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -13,7 +14,7 @@
 
 enum { PLAN_WORDS = 8, PLAN_MOST = 20000 };
 
-/* y [rows, out] = x [rows, in] W^T (+ bias); elements as in kernels.h, alignments in bytes. Of a choice between paths also what is done in
+/* y [rows, out] = x [rows, in] W^T (+ bias); elements as in value.h, alignments in bytes. Of a choice between paths also what is done in
  * the same node (enum ending), and which program it was timed in; 0: an algorithm of the library. */
 struct plan_key {
     int32_t rows, out, in, x, w, y, biased, align_x, align_y, ending, program;

@@ -12,6 +12,8 @@
  * nobody waits for an arrival, none may go out right before it (a block that ends too soon ends the kernel: "unspecified launch failure"). */
 #pragma once
 
+#include "backend/cuda/value.h"
+
 #include <cuda.h>
 #include <stdint.h>
 

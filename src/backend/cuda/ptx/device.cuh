@@ -22,7 +22,7 @@
  * measure, and to tell a missing wait from other faults. */
 #pragma once
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/value.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

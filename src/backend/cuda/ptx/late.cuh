@@ -2,6 +2,8 @@
  * register of the warp, which takes the value as soon as it is loaded: everything behind such a load waits for memory. */
 #pragma once
 
+#include "backend/cuda/value.h"
+
 #include <stdint.h>
 
 /* Of 32 bits, from global memory that nodes write. */

@@ -1,6 +1,8 @@
 /* launching.cuh - what the launchers of products ask of the driver: tensor maps, and how many blocks have a place. Host code. */
 #pragma once
 
+#include "backend/cuda/value.h"
+
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>

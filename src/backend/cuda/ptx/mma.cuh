@@ -8,7 +8,7 @@
 #pragma once
 
 #include "backend/cuda/ptx/bulk.cuh"
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/value.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -2,6 +2,8 @@
  * what they have in common of a thread. A stage has 128 bytes of some rows, in the 128-byte swizzle that wgmma reads. */
 #pragma once
 
+#include "backend/cuda/value.h"
+
 #include <stdint.h>
 
 enum {

@@ -9,6 +9,7 @@
  *     float2 all = row_join(mine, meeting);                                  // once a meeting */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
 

@@ -12,6 +12,7 @@
  * and products_wait. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/mma.cuh"
 
 #include <type_traits>

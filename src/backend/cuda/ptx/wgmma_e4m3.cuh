@@ -7,6 +7,7 @@
  * added in float32. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/wgmma.cuh"
 
 enum { E4M3_K = 32, E4M3_K_STEP = E4M3_K >> 4 }; // columns of a product, and what they are in an operand

@@ -3,6 +3,9 @@
  * A qact lives as long as its value and has a place of its own beside it: the elements of all rows, then a scale a row. Columns of
  * a value that a LINEAR reads alone have a qact of their own, since the scale is that of those columns. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 
 #include <stdlib.h>
 

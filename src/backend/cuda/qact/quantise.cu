@@ -13,6 +13,8 @@
  * for. On an H200, us of a node behind its like with and without (bench/cuda/nodes.cu), 18,944 wide: 32 rows 1.2 and 2.2, 128 1.7 and
  * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). In a step what counts more is that blocks of the product behind (gemm_fp8_split_k.cu) find room beside
  * these, so that their weights are under way meanwhile: two pieces a thread take half of the threads. */
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/qact/static_rows.cuh"
 
 enum { PIECE = 8, HELD = 4, MOST_THREADS = 1024, WIDEST = MOST_THREADS * HELD * PIECE };

@@ -5,6 +5,8 @@
  * another. */
 #pragma once
 
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/qact/static_rows.cuh"
 

@@ -2,6 +2,7 @@
  * not tell. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 

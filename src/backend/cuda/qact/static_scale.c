@@ -10,7 +10,9 @@
  * that rows with a largest from 2 A to 56 A keep it; others get a scale of their own, as all had without it. It depends on weights alone: a row
  * comes out the same whatever step and batch it is in.
  */
+#include "backend/cuda/qact/static_scale.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
 
 #include <math.h>
 #include <stdlib.h>

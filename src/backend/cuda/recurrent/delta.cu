@@ -3,6 +3,8 @@
  * SHORT_CONV    a thread a channel of a sequence; the last kernel - 1 inputs are held in registers between tokens.
  * DELTA_RULE    a block a sequence and value head, a thread a column of S (value channel), which it keeps in registers: key_dim
  *               floats, read once and written once a step. Time is serial in tokens, so long prompts are slow. */
+#include "backend/cuda/recurrent/delta.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 
 enum { MAX_KERNEL = 8 };

@@ -12,6 +12,7 @@
  * of which all that depends on the row alone is computed once a row. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/late.cuh"

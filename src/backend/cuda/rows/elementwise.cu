@@ -11,6 +11,8 @@
  *
  * The others: a block 1,024 columns of a row. Rows that do not lie in fours (GATED_ACT: eights) take the plain kernels. Padding rows
  * are computed too, since nothing reads them. */
+#include "backend/cuda/rows/elementwise.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/rows/act_rows.cuh"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/row_join.cuh"

@@ -15,6 +15,8 @@
  *
  * Rows that are not a multiple of four columns, or lie off 16 bytes, or are wider than 8,192 take the plain kernels, which read a
  * row again where they need it again: the oracle of the others. Padding rows are computed too; nobody reads them. */
+#include "backend/cuda/rows/norm.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/row_join.cuh"
 

@@ -4,6 +4,8 @@
  * A block makes 1,024 columns of a row, a thread four neighbours; rows that do not lie in fours are made column by column. The first
  * EMBED of a step makes the angles of its ropes too, a block more a row and rope, since both need nothing but the plan; and one
  * more a row clears the row's largest sizes, as the first node of the step that can. */
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/fours.cuh"
 
 enum { THREADS = 256, COLUMNS = 1024 };

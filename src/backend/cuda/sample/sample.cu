@@ -16,6 +16,9 @@
  *
  * Log-probabilities are of the raw row, read before it is changed. Bytes: the row, once.
  * Blocks push what they know into the others' memory before a barrier, never pull after a row's last one, so a block may go on or end then. */
+#include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/sample/sample.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/sample/sample_slice.cuh"
 
 // ---- log-probabilities of the raw row ---------------------------------------------------------------------------

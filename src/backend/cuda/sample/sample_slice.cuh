@@ -2,6 +2,7 @@
  * of their slices, the best of the row, and the counts and masses by which cuts are found. sample.cu says how these serve. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "core/sample_weight.h"

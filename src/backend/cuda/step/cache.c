@@ -13,6 +13,7 @@
  *
  * Measured: docs/benchmarks.md, "CUDA, memory of the cache". */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,6 +5,7 @@
  *
  * What a fold needs is seen in the program alone, before values have places, because it changes how long values live. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
 
 enum { WIDEST_NORM = 8192 }; // that ADD_NORM holds in registers
 

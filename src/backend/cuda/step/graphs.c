@@ -3,6 +3,8 @@
  * Nothing that a node was captured with depends on the step: addresses are frozen, and how many rows there are is read from the
  * plan on the device. A step that also computes prompts, and one of more than MOST_GRAPH_ROWS rows, has work enough to hide its launches. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/moe/moe.h"
+#include "backend/cuda/value.h"
 
 #include <stdlib.h>
 #include <string.h>

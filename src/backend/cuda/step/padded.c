@@ -4,6 +4,7 @@
  *
  * Up to 512, where a step may be a graph, no step computes more than a quarter of its rows for nothing once there are 16 of them; beyond, an eighth. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
 
 enum { N_FIRST = 7, N_MIDDLE = 14 };
 static const int first[N_FIRST] = {1, 2, 4, 8, 16, 24, 32};

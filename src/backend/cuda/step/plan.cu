@@ -7,6 +7,8 @@
  * A load from the host's memory takes more than a microsecond, so nothing waits for one but what needs it: each array has blocks of
  * its own, a thread one entry, loaded before the wait for what the device wrote. A warp holds a sequence's tables, of which
  * it loads 32 entries before it knows how many there are: one round trip, two beyond 32 blocks. */
+#include "backend/cuda/step/take_plan.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 
 enum { THREADS = 256, LIST_BLOCKS = 128, AT_ONCE = 32 };

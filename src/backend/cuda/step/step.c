@@ -1,7 +1,17 @@
 /* step.c - a step: the plan goes to the device, the ops go on the stream, an event says when its results are in the host's memory.
  *
  * Nothing here waits for the device but step_collect, for the oldest step in flight. */
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/mla.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/moe/moe.h"
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/recurrent/delta.h"
+#include "backend/cuda/rows/elementwise.h"
+#include "backend/cuda/rows/norm.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/sample/sample.h"
+#include "backend/cuda/value.h"
 
 #include <string.h>
 

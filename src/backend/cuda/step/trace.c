@@ -4,6 +4,7 @@
  * The plan on the device is that of the step that ran last, so the same rows are computed again, to the same places. Between events nothing
  * starts early, so the sum is more than the step takes; an op that is part of another's kernel shows about a microsecond. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
 
 #include <stdlib.h>
 

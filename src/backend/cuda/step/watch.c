@@ -7,7 +7,9 @@
  *
  * Looked at is what LINEARs and GATED_ACTs read in float16, or, where only a qact of it was written, the qact's scales. Keys and values in caches, and what experts have
  * between their products, are not. */
+#include "backend/cuda/step/watch.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
 
 #include <math.h>
 

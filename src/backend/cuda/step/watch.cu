@@ -1,4 +1,6 @@
 /* watch.cu - rows that hold values at the end of half precision: see watch.c. A block a row, each value once; or one block for the rows' sizes. */
+#include "backend/cuda/step/watch.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 
 enum { THREADS = 256 };

@@ -4,7 +4,7 @@
  *     to 16 or 32 bits    w[r, c] = x[r, c] * s[r, c / scale_cols], rounded to nearest
  *     to e4m3             scale[r] = max_c |w[r, c]| / 448 * 2^(s + k/8);  q[r, c] = e4m3(w[r, c] / scale[r]), to nearest, ties to even;
  *                         k of 0 .. 7 is the one with the least sum of squares of what is off with s = 0; s >= 0 the least
- *                         that leaves the row the norm that kernels.h says
+ *                         that leaves the row the norm that value.h says
  *     e4m3 to e4m3        q[r, c] = e4m3(x[r, c] 2^-s), scale[r] = s[r] 2^s: the same but where x[r, c] 2^-s is below 2^-6
  *
  * Of normal numbers that sum is the same for every k but for chance, of which a row of 128 columns has more: the best of eight is off by
@@ -12,6 +12,8 @@
  * sixth less in perplexity so.
  *
  * Dummies: element i of a weight is one of the four normal numbers (Box and Muller) of Philox4x32-10 at (key, i / 4). */
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/place.h"
 #include "backend/cuda/ptx/device.cuh"
 
 #include <cuda_fp8.h>

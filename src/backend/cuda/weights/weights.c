@@ -1,7 +1,7 @@
 /* weights.c - which element and which place each weight gets on the device; upload.c brings it there.
  *
  *     matrices of LINEAR    e4m3 with a scale a row, where the checkpoint stores e4m3 (a scale a tensor or a row as it is but
- *                           for a power of two, kernels.h says why; a scale a block is made one a row) and, with --quantization fp8, where it stores more bits, but for heads and
+ *                           for a power of two, value.h says why; a scale a block is made one a row) and, with --quantization fp8, where it stores more bits, but for heads and
  *                           routers, which are in the element of the products then; not sides that are no multiple of 16, which the library does not multiply
  *     other matrices        the element of the products
  *     vectors               float32
@@ -14,6 +14,8 @@
  * beside larger ones of which that many are lost are off by 0.045 of their own size; alone, in rows of 28,672, one in 40 is) and be off by 0.04 of the
  * matrix's root mean square (0.027 is what normal numbers take, 0.028 in such rows); float16 may make one in 8 zero, as those are below 2^-25. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/place.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -26,6 +26,10 @@
  * Of short keys (kv.cuh) a stage has a tile's values and what its keys have beside them: scores read of the values what they share.
  *
  * Reads of the cache: each byte once a KV head, group of columns and step. Target: 85 % of the read rate, or 5 us. */
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_feed.cuh"
 #include "backend/cuda/attention/decode/decode_join.cuh"
 

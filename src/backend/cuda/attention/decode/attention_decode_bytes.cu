@@ -25,6 +25,10 @@
  * Where pairs are few, SHARE blocks of a cluster take the tiles of one in turn; at its end the others leave their sums in the shared
  * memory of the first (st.async, counted by a barrier there). One block of SHARE warpgroups was tried: it has to wait for the
  * node before to leave its registers, and one multiprocessor reads all the keys. */
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_bytes_end.cuh"
 #include "backend/cuda/attention/decode/decode_prep.cuh"
 

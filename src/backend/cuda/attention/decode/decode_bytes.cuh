@@ -4,6 +4,7 @@
  * float16, two hold 8. Terms stand as further rows of the right operand: rows (term * N_TILES + n) * 8 + column. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_join.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3.cuh"
 

@@ -2,6 +2,7 @@
  * results, or what join_parts makes them of. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_bytes.cuh"
 
 namespace {

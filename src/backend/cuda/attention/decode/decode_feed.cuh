@@ -2,6 +2,8 @@
  * the other describes the next pair and brings its queries. */
 #pragma once
 
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_shape.cuh"
 
 namespace {

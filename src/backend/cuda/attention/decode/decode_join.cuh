@@ -1,6 +1,7 @@
 /* decode_join.cuh - of attention_decode.cu: the sums of warps, and of the parts of a sequence, become results. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_tile.cuh"
 
 namespace {

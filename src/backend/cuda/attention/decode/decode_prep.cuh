@@ -10,6 +10,10 @@
  * warps that make queries, key and value a pair ahead were tried: 60 us for 51 at 512 x 272, as theirs is a chain of 6 us a pair. */
 #pragma once
 
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_bytes.cuh"
 #include "backend/cuda/attention/decode/decode_feed.cuh"
 #include "backend/cuda/ptx/late.cuh"

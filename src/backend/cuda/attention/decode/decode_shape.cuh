@@ -2,6 +2,10 @@
  * description, are attention_decode_bytes.cu's too. */
 #pragma once
 
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
 #include "backend/cuda/ptx/late.cuh"
 #include "backend/cuda/ptx/mma.cuh"

@@ -1,6 +1,7 @@
 /* decode_tile.cuh - of attention_decode.cu: what a computing warp does with a tile, 16 of its keys and their values. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_shape.cuh"
 
 namespace {

@@ -8,6 +8,7 @@
  * the right operand of values. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_join.cuh"
 
 namespace {

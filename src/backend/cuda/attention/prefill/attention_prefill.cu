@@ -11,6 +11,10 @@
  *
  * The largest score m is kept per row and raised only when a score passes it by 8; scores count in powers of two.
  * FLOPs: 4 * rows * keys seen * channels (6 with 512: both warpgroups make the scores); over bfloat16 2 more, for P in two terms. */
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/prefill/attention_prefill.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_feed.cuh"
 #include "backend/cuda/attention/prefill/prefill_rows.cuh"
 #include "backend/cuda/attention/prefill/prefill_scores.cuh"

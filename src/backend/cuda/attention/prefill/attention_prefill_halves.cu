@@ -7,6 +7,11 @@
  * before, the second after them: so while one has exponentials to make the other has the tensor cores. What P and O are relative to each
  * warpgroup raises for its half by itself, and both agree on it when P of both is there.
  * FLOPs: 8 * rows * keys seen * channels of e4m3, which take as long as 4 of float16. */
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/prefill/attention_prefill.h"
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_halves.cuh"
 
 namespace {

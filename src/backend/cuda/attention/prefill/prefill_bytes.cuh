@@ -13,6 +13,9 @@
  * S (a shape) has STEP 128 keys a step, KEYS of them whose scores a warpgroup makes, CHANNELS that it sums. */
 #pragma once
 
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_feed.cuh"
 #include "backend/cuda/attention/prefill/prefill_rows.cuh"
 #include "backend/cuda/attention/prefill/prefill_scores.cuh"

@@ -5,6 +5,8 @@
  * values alone, since scores are made from keys as they are, with their scales; of int8 both. */
 #pragma once
 
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_shape.cuh"
 
 namespace {

@@ -9,6 +9,7 @@
  * Each of the four copying warps feeds one of the four buffers of keys and values, which a single warpgroup reads. */
 #pragma once
 
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_bytes.cuh"
 
 namespace {

@@ -8,6 +8,8 @@
  *     row    [DIM bytes of the larger][DIM bytes of the smaller], in panels of 128 bytes */
 #pragma once
 
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_shape.cuh"
 
 namespace {

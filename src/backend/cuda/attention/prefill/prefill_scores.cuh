@@ -1,6 +1,8 @@
 /* prefill_scores.cuh - of attention_prefill.cu: where a computing thread stands, and its scores S = q K^T up to their mask. */
 #pragma once
 
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_shape.cuh"
 
 namespace {

@@ -9,6 +9,9 @@
  * The copying warpgroup fills (full) what both computing warpgroups, or the one whose half it is, have left (empty). */
 #pragma once
 
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3.cuh"
 #include "backend/cuda/ptx/wgmma_halves.cuh"

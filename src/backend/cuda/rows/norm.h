@@ -1,0 +1,28 @@
+/* norm.h - norm.cu: ADD_NORM and NORM. */
+#pragma once
+
+#include "backend/cuda/value.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- norm.cu: y may be absent where its qact is given, and the other way round ---- */
+struct dadd_norm {
+    struct dweight w, r_scale;
+    float eps;
+    bool plus_one;
+    struct dweight d_norm; // at given: d is normed by it first, where widths are multiples of 4 and at most 8,192
+    float d_eps;
+    bool d_plus_one;
+    bool prefetch; // the node before is launch_gemm_split_k's and has not made x, which is read before that ends
+};
+void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r, struct dmat y,
+                     struct dmat qact);
+/* qact: where a group is the row. */
+void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps, bool plus_one, int group,
+                 float scale, struct dmat y, struct dmat qact);
+
+#ifdef __cplusplus
+}
+#endif

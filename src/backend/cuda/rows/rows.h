@@ -1,0 +1,38 @@
+/* rows.h - rows.cu: embedding, rows taken, elements converted; ropes and their angles. */
+#pragma once
+
+#include "backend/cuda/value.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- rows.cu ---- */
+struct drope { // core/rope.h with tables on the device
+    int dim, pairing, by_length;
+    const float *inv_freq, *inv_freq_long;
+    float factor, factor_long;
+    int64_t original_context;
+    double theta, scaling;
+    float *cos_sin; // [tokens][dim], of the step: cos [dim/2], then sin [dim/2]
+};
+enum { CUDA_MAX_ROPES = 4 };
+struct dropes {
+    int n;
+    struct drope rope[CUDA_MAX_ROPES];
+};
+/* Largest sizes that a step gathers: n arrays, `pitch` rows apart. */
+struct drow_absmax {
+    uint32_t *at;
+    int64_t pitch;
+    int n;
+};
+/* And, in the same node, the angles of all rows for the ropes given, and zeros for the step's rows in `mosts`. */
+void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes,
+                  const struct drow_absmax *row_absmax);
+void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
+void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
+
+#ifdef __cplusplus
+}
+#endif
