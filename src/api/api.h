@@ -27,6 +27,7 @@ struct api_limits {
 /* All borrowed but what is marked. */
 struct api_options {
     const char *version;
+    const char *fingerprint;  // of weights, build and numerics: answers of servers with the same one can be compared
     const char *const *names; // model names that requests may use; the first is ours
     size_t n_names;
     struct keyring *keyring; // API keys, one of which a request must send; NULL: anybody may ask

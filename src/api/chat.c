@@ -34,6 +34,7 @@ static const struct field fields[] = {
 static void write_head(const struct generation *g, const char *object, struct buf *out) {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object, (long long)g->created);
     buf_json_string(out, str_of(g->model));
+    buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->api->options.fingerprint);
 }
 
 static void write_chunk_head(struct generation *g, struct buf *out) {
@@ -74,18 +75,22 @@ static void write_end(const struct choice *c, struct buf *out) {
 }
 
 static void write_ids(const struct choice *c, struct buf *out) {
-    if (!c->generation->return_ids)
-        return;
-    buf_str(out, STR(",\"token_ids\":"));
-    logprobs_write_ids(c->answer->tokens + c->n_written, c->n_seen - c->n_written, out);
+    if (c->generation->return_ids) {
+        buf_str(out, STR(",\"token_ids\":"));
+        logprobs_write_ids(c->answer->tokens + c->n_written, c->n_seen - c->n_written, out);
+    } else if (!c->generation->stream) {
+        buf_str(out, STR(",\"token_ids\":null"));
+    }
 }
 
 /* The prompt is the same for all choices, so it stands beside them. */
 static void write_prompt_ids(const struct generation *g, struct buf *out) {
-    if (!g->return_ids)
-        return;
-    buf_str(out, STR(",\"prompt_token_ids\":"));
-    logprobs_write_ids(g->choices[0].prompt, g->choices[0].n_prompt, out);
+    if (g->return_ids) {
+        buf_str(out, STR(",\"prompt_token_ids\":"));
+        logprobs_write_ids(g->choices[0].prompt, g->choices[0].n_prompt, out);
+    } else if (!g->stream) {
+        buf_str(out, STR(",\"prompt_token_ids\":null"));
+    }
 }
 
 /* The text of the answer; with echo the message that it continues comes first. */
@@ -114,6 +119,10 @@ static void write_role(struct choice *c, struct buf *out) {
                c->index);
     write_prompt_ids(c->generation, out);
     write_warnings(c->generation, out);
+    if (c->generation->continuous_usage) {
+        buf_push(out, ',');
+        generation_usage_before(c, out);
+    }
     buf_str(out, STR("}\n\n"));
 }
 
@@ -161,7 +170,9 @@ static void write_message(const struct choice *c, struct buf *out) {
     write_content(c, out);
     if (c->reasoning.len > 0)
         write_text_field("reasoning_content", buf_view(&c->reasoning), &first, out);
-    buf_str(out, STR(",\"refusal\":null}"));
+    else
+        buf_str(out, STR(",\"reasoning_content\":null"));
+    buf_str(out, STR(",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null}"));
     write_logprobs(c, out);
     write_end(c, out);
     write_ids(c, out);
@@ -179,10 +190,9 @@ static void write_body(struct generation *g, struct buf *out) {
     buf_str(out, STR("],"));
     generation_usage(g, out);
     write_prompt_ids(g, out);
-    if (g->n_prompt_logprobs >= 0) {
-        buf_str(out, STR(",\"prompt_logprobs\":"));
-        logprobs_write_prompt(&g->choices[0], out);
-    }
+    buf_str(out, STR(",\"prompt_logprobs\":"));
+    logprobs_write_prompt(&g->choices[0], out);
+    buf_str(out, STR(",\"service_tier\":null,\"kv_transfer_params\":null"));
     write_warnings(g, out);
     buf_push(out, '}');
 }

@@ -19,6 +19,7 @@ static const struct field fields[] = {
 static void write_head(const struct generation *g, struct buf *out) {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", g->id, (long long)g->created);
     buf_json_string(out, str_of(g->model));
+    buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->api->options.fingerprint);
 }
 
 static void write_chunk_head(struct generation *g, struct buf *out) {
@@ -43,8 +44,11 @@ static void write_end(const struct choice *c, struct buf *out) {
 }
 
 static void write_ids(const struct choice *c, struct buf *out) {
-    if (!c->generation->return_ids)
+    if (!c->generation->return_ids) {
+        if (!c->generation->stream)
+            buf_str(out, STR(",\"token_ids\":null,\"prompt_token_ids\":null"));
         return;
+    }
     buf_str(out, STR(",\"token_ids\":"));
     logprobs_write_ids(c->answer->tokens + c->n_written, c->n_seen - c->n_written, out);
     if (c->started)
@@ -80,7 +84,7 @@ static void write_choice(struct choice *c, struct buf *out) {
         buf_str(out, STR("null"));
     write_end(c, out);
     write_ids(c, out);
-    if (g->n_prompt_logprobs >= 0) {
+    if (!g->stream) {
         buf_str(out, STR(",\"prompt_logprobs\":"));
         logprobs_write_prompt(c, out);
     }
@@ -123,6 +127,7 @@ static void write_body(struct generation *g, struct buf *out) {
     }
     buf_str(out, STR("],"));
     generation_usage(g, out);
+    buf_str(out, STR(",\"service_tier\":null,\"kv_transfer_params\":null"));
     write_warnings(g, out);
     buf_push(out, '}');
 }

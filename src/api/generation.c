@@ -188,8 +188,8 @@ static int64_t n_cached_tokens(const struct generation *g) {
     return n;
 }
 
-void generation_usage(const struct generation *g, struct buf *out) {
-    int64_t n = generation_n_tokens(g), n_reasoning = 0, n_cached = g->is_picked ? g->n_cached : n_cached_tokens(g);
+static void write_usage(const struct generation *g, int64_t n, struct buf *out) {
+    int64_t n_reasoning = 0, n_cached = g->is_picked ? g->n_cached : n_cached_tokens(g);
     for (int i = 0; i < g->n_choices; i++)
         n_reasoning += g->choices[i].n_reasoning;
     buf_printf(out,
@@ -197,6 +197,12 @@ void generation_usage(const struct generation *g, struct buf *out) {
                "\"prompt_tokens_details\":{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
                (long long)g->n_prompt_tokens, (long long)n, (long long)(g->n_prompt_tokens + n),
                (long long)MIN(n_cached, g->n_prompt_tokens), (long long)n_reasoning);
+}
+
+void generation_usage(const struct generation *g, struct buf *out) { write_usage(g, generation_n_tokens(g), out); }
+
+void generation_usage_before(const struct choice *c, struct buf *out) {
+    write_usage(c->generation, generation_n_tokens(c->generation) - (c->n_seen - c->n_written), out);
 }
 
 static const char PING[] = ": ping\n\n", DONE[] = "data: [DONE]\n\n";
@@ -438,6 +444,7 @@ void generation_refuse(struct generation *g, int32_t tenant, const struct error 
 void generation_prepare(struct generation *g, const struct prompt_ids *prompts, int n_prompts, int n) {
     struct http_exchange *x = g->x;
     g->n_choices = n_prompts * n;
+    g->n_prompts = n_prompts;
     g->n_shown = g->n_best > 0 ? n_prompts * g->n_best : g->n_choices;
     g->choices = arena_calloc(&x->arena, (size_t)g->n_choices, sizeof *g->choices);
     g->created = (int64_t)time(NULL);

@@ -74,7 +74,7 @@ struct generation {
     const char *const *stops;
     size_t n_stops;
     struct choice *choices; // [n_choices]
-    int n_choices, n_ended;
+    int n_choices, n_ended, n_prompts;
     struct beam_search *search; // NULL: the service runs the choices' answers
     bool is_picked;             // the best are, and
     int64_t n_cached;           // ... what was cached before they were
@@ -130,3 +130,6 @@ int generation_failed_status(const struct generation *g);
 
 int64_t generation_n_tokens(const struct generation *g);            // generated, of all choices
 void generation_usage(const struct generation *g, struct buf *out); // "usage":{...}
+
+/* The same before what is new of c is written: of a chunk that comes ahead of it. */
+void generation_usage_before(const struct choice *c, struct buf *out);

@@ -120,12 +120,29 @@ static void add_entry(struct columns *k, size_t start, int32_t id, float logprob
     write_number(logprob, &k->tops);
 }
 
+/* Of the token's text: another id with the same text may be more probable than the token itself. */
+static float best_of_text(struct columns *k, const struct scored *t) {
+    struct buf own = {0};
+    float best = t->logprob;
+    write_token(&k->names, t->id, &own);
+    for (int i = 0; i < t->n_top && t->top_logprobs[i] > t->logprob && best == t->logprob; i++) {
+        buf_clear(&k->key);
+        write_token(&k->names, t->top_ids[i], &k->key);
+        if (str_eq(buf_view(&k->key), buf_view(&own)))
+            best = t->top_logprobs[i];
+    }
+    buf_release(&own);
+    return best;
+}
+
+/* The token first, as vLLM has it, then the most probable ones: of equal ones a client that looks for the largest takes the
+ * first. */
 static void add_top(struct columns *k, const struct scored *t) {
     buf_push(&k->tops, '{');
     size_t start = k->tops.len;
+    add_entry(k, start, t->id, best_of_text(k, t));
     for (int i = 0; i < t->n_top; i++)
         add_entry(k, start, t->top_ids[i], t->top_logprobs[i]);
-    add_entry(k, start, t->id, t->logprob);
     buf_push(&k->tops, '}');
 }
 
@@ -175,6 +192,10 @@ static void write_ranked(struct namer *names, int32_t id, float logprob, int32_t
 
 void logprobs_write_prompt(const struct choice *c, struct buf *out) {
     const struct answer *a = c->scored;
+    if (c->generation->n_prompt_logprobs < 0) {
+        buf_str(out, STR("null"));
+        return;
+    }
     struct namer names = namer_of(c);
     names.by_id = false; // the key is the id
     buf_str(out, STR("[null"));

@@ -128,10 +128,17 @@ static void append_histograms(struct buf *b, const struct api *api) {
         {"vllm:request_generation_tokens", "Tokens of an answer.", &t->generation_tokens, 1},
         {"vllm:request_params_max_tokens", "Tokens that an answer might have had.", &t->max_tokens, 1},
         {"vllm:request_prefill_kv_computed_tokens", "Prompt tokens of a request that were computed.", &t->computed_tokens, 1},
-        {"vllm:iteration_tokens_total", "Tokens computed in a step.", &t->iteration_tokens, 1},
+        {"vllm:iteration_tokens_total", "Tokens generated in a step, and of the prompts that it finished.", &t->iteration_tokens, 1},
     };
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         engine_histogram(b, api, all[i].name, all[i].help, all[i].h, all[i].unit);
+}
+
+static void append_asked(struct buf *b, struct api *api) {
+    struct records *r = &api->records;
+    pthread_mutex_lock(&r->lock);
+    engine_histogram(b, api, "vllm:request_params_n", "Answers that a request asked for of a prompt, its n.", &r->n_asked, 1);
+    pthread_mutex_unlock(&r->lock);
 }
 
 static void append_front(struct buf *b, const struct api *api) {
@@ -181,6 +188,7 @@ void endpoint_metrics(struct http_exchange *x) {
     append_engine(&body, api_of(x));
     append_finished(&body, api_of(x));
     append_histograms(&body, api_of(x));
+    append_asked(&body, api_of(x));
     append_front(&body, api_of(x));
     append_statuses(&body, api_of(x));
     append_process(&body, api_of(x));

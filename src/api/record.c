@@ -8,8 +8,11 @@
 #include <stdlib.h>
 #include <time.h>
 
+static const int64_t n_bounds[] = {1, 2, 5, 10, 20}; // vLLM's
+
 void records_init(struct records *r) {
     *r = (struct records){.recorder = xcalloc(FLIGHT_RECORDER_SIZE, sizeof *r->recorder)};
+    histogram_init(&r->n_asked, n_bounds, ARRAY_LEN(n_bounds));
     pthread_mutex_init(&r->lock, NULL);
 }
 
@@ -173,6 +176,8 @@ void record_generated(struct http_exchange *x) {
     if (g) {
         add_generation(&rec->generated, rec, g);
         rec->generated.finish = finish_of_all(g);
+        for (int i = 0; i < g->n_prompts; i++)
+            histogram_add(&r->n_asked, g->n_shown / g->n_prompts);
     }
     pthread_mutex_unlock(&r->lock);
     if (rec->key)

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "api/keys.h"
+#include "base/histogram.h"
 #include "http/http.h"
 
 #include <pthread.h>
@@ -57,6 +58,7 @@ struct records {
     struct record_entry *recorder; // [FLIGHT_RECORDER_SIZE], a ring
     uint64_t n_finished;           // the last one is at (n_finished - 1) % size
     int64_t n_by_status[600];      // of all that are over; 0: not answered
+    struct histogram n_asked;      // answers of a prompt; under the lock
 };
 
 void records_init(struct records *r);

@@ -361,6 +361,8 @@ static void work_once(struct service *s) {
     int64_t now = clock_us();
     for (int i = 0; i < n; i++)
         publish(s, &events[i], now);
+    if (n < EVENTS_A_POLL || !gyre_busy(s->engine)) // else there may be more of this step
+        telemetry_iteration(&s->telemetry);
     if (n > 0 && s->options.flush)
         s->options.flush(s->options.context);
 }

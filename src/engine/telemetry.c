@@ -77,13 +77,20 @@ void telemetry_step(struct gyre *g) {
     int64_t now = clock_us();
     for (int i = 0; i < g->scheduler.n_step; i++)
         note_in_step(g, g->scheduler.step[i]->owner, now);
-    histogram_add(&g->telemetry->iteration_tokens, g->scheduler.n_step_tokens);
     g->telemetry->blocked = g->scheduler.blocked;
     queue_model_step(&g->telemetry->queue, g);
 }
 
+void telemetry_iteration(struct telemetry *t) {
+    if (t->n_iteration > 0)
+        histogram_add(&t->iteration_tokens, t->n_iteration);
+    t->n_iteration = 0;
+}
+
 void telemetry_token(struct telemetry *t, struct request_progress *p, int64_t *last_us, int64_t now_us) {
+    t->n_iteration++;
     if (*last_us == 0) {
+        t->n_iteration += p->n_prompt;
         counter_set(&p->first_token_us, now_us);
         histogram_add(&t->time_to_first_token, now_us - p->submitted_us);
     } else {

@@ -32,7 +32,8 @@ extern const char *const finished_reason_name[N_FINISHED_REASONS];
 struct telemetry {
     struct histogram time_to_first_token, inter_token, end_to_end, queue_time, inference_time, prefill_time, decode_time, time_per_token;
     struct histogram prompt_tokens, generation_tokens, max_tokens, computed_tokens; // of a request
-    struct histogram iteration_tokens;                                              // of a step
+    struct histogram iteration_tokens; // of a step: generated, and prompts whose first token it made, as vLLM counts them
+    int64_t n_iteration;               // of the one whose tokens are told; the engine thread's own
     struct counter finished[N_FINISHED_REASONS];
     struct queue_model queue;
     int blocked; // enum admission, of the step before; the engine thread's own
@@ -46,6 +47,9 @@ struct gyre_timing;
 
 /* The scheduler has planned a step. Called before started_us of those that are new in it is set. */
 void telemetry_step(struct gyre *g);
+
+/* The tokens of a step have been told. */
+void telemetry_iteration(struct telemetry *t);
 
 /* A token of a request: *last_us is when the one before came, 0 for the first, and is moved on. */
 void telemetry_token(struct telemetry *t, struct request_progress *p, int64_t *last_us, int64_t now_us);

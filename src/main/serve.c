@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "main/engine_flags.h"
+#include "main/fingerprint.h"
 #include "main/memory_table.h"
 #include "main/supervise.h"
 #include "main/vllm_flags.h"
@@ -117,15 +118,18 @@ static void read_pooling(const char *model, struct api_options *o) {
 
 static enum status open_server(struct server *s, const char *model, struct error *err) {
     struct gyre *engine;
-    static const char *own_name; // options keep the address
+    static const char *own_name; // options keep the address, and that of what follows
+    static char fingerprint[FINGERPRINT_BYTES];
     own_name = folder_name(model);
     TRY(tokenizer_open(model, &s->tok, err));
     if (chat_template_exists(model))
         TRY(chat_template_open(model, &s->chat, err));
     TRY(engine_flags_open(&opt.engine, model, &engine, err));
     memory_table_print(engine, stderr);
+    fingerprint_of(&opt.engine, model, fingerprint);
     struct api_options o = {
         .version = GYRE_VERSION,
+        .fingerprint = fingerprint,
         .names = opt.names.n ? opt.names.items : &own_name,
         .n_names = opt.names.n ? opt.names.n : 1,
         .keyring = s->keyring,
