@@ -6,6 +6,9 @@
 #include "file/safetensors.h"
 #include "file/shard_index.h"
 
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -133,8 +136,71 @@ static enum status open_sharded(struct checkpoint *c, const char *dir, const cha
     return match_index(c, &index, index_path, err);
 }
 
+/* STEM-00001-of-00002.safetensors: the stem's length, number and count; 0 for another name. */
+static size_t shard_of(const char *name, int *number, int *count) {
+    static const char form[] = "-00000-of-00000.safetensors";
+    size_t n = strlen(name), n_form = sizeof form - 1;
+    if (n <= n_form)
+        return 0;
+    const char *p = name + n - n_form;
+    for (size_t i = 0; i < n_form; i++)
+        if (form[i] == '0' ? p[i] < '0' || p[i] > '9' : p[i] != form[i])
+            return 0;
+    *number = atoi(p + 1);
+    *count = atoi(p + sizeof "-00000-of-" - 1);
+    return n - n_form;
+}
+
+/* Whether shard a is to be opened before shard b, of names alone: model-... before others, then in order. */
+static bool is_before(const char *a, const char *b) {
+    static const char usual[] = "model-";
+    int first = strncmp(a, usual, sizeof usual - 1) == 0, second = strncmp(b, usual, sizeof usual - 1) == 0;
+    return first != second ? first > second : strcmp(a, b) < 0;
+}
+
+/* The first of the shards in the folder, and the last of its stem; *first is empty where there is none. */
+static void find_shards(const char *dir, char first[NAME_MAX + 1], char last[NAME_MAX + 1]) {
+    int number, count;
+    first[0] = last[0] = '\0';
+    for (int pass = 0; pass < 2; pass++) {
+        DIR *d = opendir(dir);
+        size_t n_stem = shard_of(first, &number, &count);
+        for (struct dirent *entry; d && (entry = readdir(d));) {
+            size_t n = shard_of(entry->d_name, &number, &count);
+            if (n && pass == 0 && (!first[0] || is_before(entry->d_name, first)))
+                strcpy(first, entry->d_name);
+            if (n && pass == 1 && n == n_stem && strncmp(entry->d_name, first, n) == 0 && strcmp(last, entry->d_name) < 0)
+                strcpy(last, entry->d_name);
+        }
+        if (d)
+            closedir(d);
+    }
+}
+
+/* Shards without an index: all that the names speak of. A tensor in two of them is refused as with an index. */
+static enum status open_shards(struct checkpoint *c, const char *dir, const char *one, const char *last, struct error *err) {
+    int number, count, last_count;
+    size_t n_stem = shard_of(one, &number, &count);
+    shard_of(last, &number, &last_count);
+    if (count != last_count || number > count)
+        return fail(err, ERR_FORMAT, "%s: %s and %s are not of one set, and there is no %s that says which to read", dir, one, last,
+                    index_name);
+    if (count < 1 || count > MAX_SHARDS)
+        return fail(err, ERR_LIMIT, "%s: %s is not one of 1 to %d shards", dir, one, MAX_SHARDS);
+    c->files = xcalloc((size_t)count, sizeof *c->files);
+    for (int i = 1; i <= count; i++) {
+        char name[NAME_MAX + 32], path[FOLDER_PATH_BYTES];
+        snprintf(name, sizeof name, "%.*s-%05d-of-%05d.safetensors", (int)n_stem, one, i, count);
+        if (!folder_has(dir, name))
+            return fail(err, ERR_IO, "%s: shard %s is missing from the folder, and there is no %s", dir, name, index_name);
+        TRY(folder_file(dir, name, path, err));
+        TRY(add_file(c, path, err));
+    }
+    return build_table(c, err);
+}
+
 static enum status open_folder(struct checkpoint *c, const char *dir, struct error *err) {
-    char path[FOLDER_PATH_BYTES];
+    char path[FOLDER_PATH_BYTES], shard[NAME_MAX + 1], last[NAME_MAX + 1];
     if (folder_has(dir, single_name)) {
         TRY(folder_file(dir, single_name, path, err));
         return open_single(c, path, err);
@@ -143,6 +209,9 @@ static enum status open_folder(struct checkpoint *c, const char *dir, struct err
         TRY(folder_file(dir, index_name, path, err));
         return open_sharded(c, dir, path, err);
     }
+    find_shards(dir, shard, last);
+    if (shard[0])
+        return open_shards(c, dir, shard, last, err);
     return fail(err, ERR_IO, "%s: has neither %s nor %s", dir, single_name, index_name);
 }
 

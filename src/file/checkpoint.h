@@ -9,6 +9,7 @@
  * What PATH may be:
  *   a folder with model.safetensors                   that file (as in transformers it wins over an index)
  *   a folder with model.safetensors.index.json        the shards that the index names
+ *   a folder with X-00001-of-00002.safetensors ...    those, all of them
  *   a file whose name ends in .safetensors            that file
  *
  * Each file obeys safetensors.h, the index shard_index.h, and every file is found by the rules of folder.h.

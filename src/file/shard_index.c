@@ -1,8 +1,8 @@
 /* shard_index.c - see shard_index.h. */
 #include "file/shard_index.h"
 
-#include "base/json.h"
 #include "base/folder.h"
+#include "base/json.h"
 
 static enum status check_metadata(const json_t *root, const char *path, struct error *err) {
     json_t *metadata;

@@ -1,7 +1,10 @@
 /* engine_flags.c - see engine_flags.h. */
 #include "main/engine_flags.h"
 
+#include "engine/engine.h"
 #include "main/progress.h"
+
+#include <stdio.h>
 
 enum status engine_fault(const struct gyre_error *from, struct error *err) {
     return fail(err, (enum status)from->status, "%s", from->text);
@@ -9,6 +12,14 @@ enum status engine_fault(const struct gyre_error *from, struct error *err) {
 
 /* A line for vllm serve says it in GiB: "--swap-space 4". Nobody means 4 bytes. */
 static int64_t swap_bytes(int64_t given) { return given < 1024 ? given << 30 : given; }
+
+static void tell_of_scales(const struct gyre *g) {
+    if (g->model && g->model->n_unused_scales)
+        fprintf(stderr,
+                "gyre: %lld scales of caches and outputs in the checkpoint are read past: a cache of 8 bits makes a scale for each key and "
+                "value itself\n",
+                (long long)g->model->n_unused_scales);
+}
 
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
     struct progress loading = {0};
@@ -41,5 +52,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     struct gyre_error e;
     int rc = gyre_open(&options, out, &e);
     progress_end(&loading);
-    return rc == 0 ? OK : engine_fault(&e, err);
+    if (rc != 0)
+        return engine_fault(&e, err);
+    tell_of_scales(*out);
+    return OK;
 }

@@ -1,9 +1,11 @@
-/* info.c - gyre info MODEL: what a model is and what it takes, from config.json alone. */
+/* info.c - gyre info MODEL: what a model is and what it takes, from config.json and the headers of weights that are there. */
 #include "main/verbs.h"
 
+#include "base/file.h"
 #include "model/family.h"
 #include "model/footprint.h"
 #include "model/model.h"
+#include "model/scales.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,7 +30,18 @@ struct facts {
     int64_t bytes_per_token, state_bytes, conv_bytes; // of all groups
     int layers_by_mixer[MIX_DELTA + 1];
     int n_moe_layers, n_dense_layers;
+    int64_t n_unused_scales;
+    struct error weights_fault; // of a folder; text empty: its weights can be opened
 };
+
+/* What the headers of a folder's weights say beyond the configuration. A model is described without weights, too. */
+static void gather_from_weights(const char *path, struct facts *f) {
+    struct checkpoint *c;
+    if (!dir_exists(path) || checkpoint_open(&c, path, &f->weights_fault) != OK)
+        return;
+    f->n_unused_scales = count_unused_scales(c, f->spec->n_layers);
+    checkpoint_free(c);
+}
 
 static enum status gather(const char *path, struct facts *f, struct error *err) {
     TRY(model_spec_open(path, &f->spec, err));
@@ -48,6 +61,7 @@ static enum status gather(const char *path, struct facts *f, struct error *err) 
         f->n_moe_layers += f->spec->layers[l].moe;
         f->n_dense_layers += f->spec->layers[l].ffn_size > 0;
     }
+    gather_from_weights(path, f);
     return OK;
 }
 
@@ -200,6 +214,11 @@ static void print_notes(const struct facts *f) {
         printf("%-14s%d next-token predictor layer%s\n", "not counted", s->n_mtp_layers, s->n_mtp_layers > 1 ? "s" : "");
     if (s->draft.n_taps)
         printf("%-14san embedding of the larger model, whose hidden states of %d layers it reads\n", "not counted", s->draft.n_taps);
+    if (f->n_unused_scales)
+        printf("%-14s%" PRId64 " scales of caches and outputs: a cache of 8 bits makes a scale for each key and value itself\n",
+               "read past", f->n_unused_scales);
+    if (f->weights_fault.text[0])
+        printf("%-14s%s\n", "note", f->weights_fault.text);
     if (!f->runnable)
         printf("%-14sgyre describes this model, but does not run it\n", "note");
 }
@@ -329,6 +348,8 @@ static void print_json(const struct facts *f) {
     json_object_set_new(o, "tokens", tokens_json(s));
     json_object_set_new(o, "sampling", sampling_json(&s->generation));
     json_object_set_new(o, "not_counted", not_counted_json(s));
+    json_object_set_new(o, "unused_scales", json_integer(f->n_unused_scales));
+    json_object_set_new(o, "weights_fault", f->weights_fault.text[0] ? json_string(f->weights_fault.text) : json_null());
     json_dumpf(o, stdout, JSON_INDENT(2));
     printf("\n");
     json_decref(o);
@@ -351,11 +372,11 @@ static int run(const struct verb_args *args) {
 const struct verb_spec verb_info = {
     "info",
     "MODEL|config.json",
-    "says what a model is and what it takes, from its configuration alone",
+    "says what a model is and what it takes, from its configuration",
     flags,
     ARRAY_LEN(flags),
     1,
     1,
     .run = run,
-    .epilogue = "Parameters are counted tensor by tensor, each as the checkpoint stores it, scales included; weights are not read.\n"
+    .epilogue = "Parameters are counted tensor by tensor, each as the checkpoint stores it, scales included; of weights only the headers are read.\n"
                 "Of a model with vision or sound, the text model alone is described.\n"};

@@ -4,6 +4,7 @@
 #include "model/bind_internal.h"
 
 #include "base/buf.h"
+#include "model/scales.h"
 
 #include <fnmatch.h>
 #include <stdarg.h>
@@ -22,17 +23,26 @@ static const struct {
     {"", ""},
 };
 
+static bool has_tensor(const struct checkpoint *c, const char *prefix, const char *name) {
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    return checkpoint_find(c, full) != NULL;
+}
+
+/* A model whose table is the head, too, may be stored with the head alone. */
+static bool has_layout(const struct checkpoint *c, const struct model_spec *spec, size_t at) {
+    return has_tensor(c, layouts[at].prefix, "embed_tokens.weight") ||
+           (spec->tied_embeddings && has_tensor(c, layouts[at].prefix, "norm.weight") &&
+            has_tensor(c, layouts[at].head_prefix, "lm_head.weight"));
+}
+
 enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint, const struct model_spec *spec,
                         struct arena *arena, struct error *err) {
     *b = (struct binder){.arena = arena, .spec = spec, .load = load, .checkpoint = checkpoint, .err = err, .dummy_seed = 1};
     size_t at = spec->multimodal ? 1 : 0;
     if (load == LOAD_CHECKPOINT) {
-        char name[128];
-        for (at = 0; at < ARRAY_LEN(layouts); at++) {
-            snprintf(name, sizeof name, "%sembed_tokens.weight", layouts[at].prefix);
-            if (checkpoint_find(checkpoint, name))
-                break;
-        }
+        for (at = 0; at < ARRAY_LEN(layouts) && !has_layout(checkpoint, spec, at); at++)
+            ;
         if (at == ARRAY_LEN(layouts))
             return fail(err, ERR_FORMAT,
                         "%s: the checkpoint has no tensor model.embed_tokens.weight, so it is not a language model in Hugging Face layout",
@@ -359,7 +369,7 @@ enum status binder_finish(struct binder *b, const char *const *unused) {
     int n_left = 0;
     for (size_t i = 0; i < checkpoint_count(b->checkpoint); i++) {
         const struct stored_tensor *t = checkpoint_at(b->checkpoint, i);
-        if (t->consumed || matches(t->name, unused) || is_mtp_layer(b, t->name))
+        if (t->consumed || matches(t->name, unused) || is_mtp_layer(b, t->name) || is_unused_scale(t, b->spec->n_layers))
             continue;
         if (n_left++ < 5)
             buf_printf(&names, "%s%s", names.len ? ", " : "", t->name);

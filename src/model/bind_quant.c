@@ -16,7 +16,8 @@ static bool has(struct binder *b, const char *name) { return b->load == LOAD_CHE
 
 /* Scales of static activation quantisation and the like: belong to the module, not needed for exact weights. */
 static void set_aside(struct binder *b, const char *module) {
-    static const char *const leaves[] = {"input_scale", "input_global_scale", "k_scale", "v_scale", "weight_shape"};
+    static const char *const leaves[] = {"input_scale", "input_global_scale", "input_scale_ub",    "input_zero_point",    "k_scale",
+                                         "v_scale",     "output_scale",       "output_zero_point", "output_global_scale", "weight_shape"};
     for (size_t i = 0; b->load == LOAD_CHECKPOINT && i < ARRAY_LEN(leaves); i++) {
         struct stored_tensor *t = checkpoint_find(b->checkpoint, arena_printf(b->arena, "%s.%s", module, leaves[i]));
         if (t)

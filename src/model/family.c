@@ -4,10 +4,11 @@
 struct ends bind_ends(struct binder *b) {
     const struct model_spec *s = b->spec;
     struct ends e;
-    e.embed = bind_matrix(b, s->vocab_size, s->hidden_size, "embed_tokens");
+    bool head_only = s->tied_embeddings && !bind_has(b, true, "embed_tokens.weight"); // the table under its other name
+    e.embed = bind_matrix(b, s->vocab_size, s->hidden_size, head_only ? "/lm_head" : "embed_tokens");
     e.norm = bind_vector(b, s->hidden_size, "norm.weight");
     // A head that is stored counts, as in transformers 5: it is the table a second time, or the config is wrong.
-    bool own_head = !s->tied_embeddings || bind_has(b, false, "/lm_head.weight");
+    bool own_head = !head_only && (!s->tied_embeddings || bind_has(b, false, "/lm_head.weight"));
     e.lm_head = own_head ? bind_matrix(b, s->vocab_size, s->hidden_size, "/lm_head") : e.embed;
     return e;
 }

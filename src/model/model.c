@@ -2,6 +2,7 @@
 #include "model/model.h"
 
 #include "model/family.h"
+#include "model/scales.h"
 
 #include <stdlib.h>
 
@@ -25,6 +26,8 @@ static enum status bind_and_record(struct model *m, const struct family *family,
     m->n_parameters = b.n_parameters;
     memcpy(m->stored_bytes, b.stored_bytes, sizeof m->stored_bytes);
     TRY(binder_finish(&b, family->unused));
+    if (m->checkpoint)
+        m->n_unused_scales = count_unused_scales(m->checkpoint, m->spec->n_layers);
     m->program = program_new(m->spec->model_type);
     family->record(m->program, m->spec, weights);
     return OK;

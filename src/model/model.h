@@ -26,6 +26,7 @@ struct model {
     struct arena arena; // weights
     int64_t n_parameters;
     int64_t stored_bytes[N_DTYPES];
+    int64_t n_unused_scales; // of caches and outputs in the checkpoint; see scales.h
 };
 
 /* path: a model folder; without LOAD_CHECKPOINT also a config.json. Errors name the file and the tensor or key. */

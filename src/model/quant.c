@@ -444,6 +444,11 @@ static enum status ct_targets(struct reader *r, const json_t *group, const struc
     return OK;
 }
 
+static bool is_for_activations(const json_t *group) {
+    return !json_is_object(json_object_get(group, "weights")) &&
+           (json_is_object(json_object_get(group, "input_activations")) || json_is_object(json_object_get(group, "output_activations")));
+}
+
 static enum status parse_compressed_tensors(struct reader *r) {
     json_t *groups, *group;
     const char *key, *format;
@@ -451,6 +456,10 @@ static enum status parse_compressed_tensors(struct reader *r) {
     if (strncmp(format, "sparse", 6) == 0 || strncmp(format, "marlin", 6) == 0)
         return unsupported(r, "compressed-tensors \"format\"", format);
     TRY(jv_object_or_null(r->config, r->where, "config_groups", &groups, r->err));
+    if (json_object_size(groups) == 0 && json_is_object(json_object_get(r->config, "kv_cache_scheme"))) { // the cache alone
+        r->spec = NULL;
+        return OK;
+    }
     if (json_object_size(groups) == 0 || json_object_size(groups) > 64)
         return fail(r->err, ERR_FORMAT, "%s: \"config_groups\" must have 1 to 64 groups", r->where);
     r->spec->head_too = true; // "ignore" lists it where it stays plain
@@ -458,11 +467,14 @@ static enum status parse_compressed_tensors(struct reader *r) {
     enum status st = OK;
     json_object_foreach(groups, key, group) {
         struct quant_storage s;
+        if (is_for_activations(group)) // of attention: queries, keys, values
+            continue;
         if ((st = ct_storage(r, group, format, &s)) != OK || (st = ct_targets(r, group, &s)) != OK)
             break;
         buf_printf(&name, "%s%s", name.len ? " and " : "", storage_name(r, &s));
     }
-    r->spec->name = arena_printf(r->arena, "%.*s (compressed-tensors)", STR_ARG(buf_view(&name)));
+    struct str all = name.len ? buf_view(&name) : STR("none");
+    r->spec->name = arena_printf(r->arena, "%.*s (compressed-tensors)", STR_ARG(all));
     buf_release(&name);
     TRY(st);
     return read_excluded(r, "ignore");
