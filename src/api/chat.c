@@ -220,7 +220,6 @@ static enum status make_prompt(struct generation *g, json_t *body, struct prompt
     TRY(jv_bool_or(body, "request", "add_generation_prompt", true, &add_prompt, err));
     if (go_on && add_prompt)
         return fail(err, ERR_ARG, "continue_final_message: it excludes add_generation_prompt, which is true unless given as false");
-    TRY(chat_check_messages(json_object_get(body, "messages"), "messages", err));
     TRY(template_context(body, &context, err));
     enum chat_end end = go_on ? CHAT_CONTINUES : add_prompt ? CHAT_ASKS : CHAT_ENDS;
     enum status st = chat_prompt(g, context, end, out, err);
@@ -254,9 +253,12 @@ static enum status check_logprobs(const struct generation *g, const json_t *body
 /* With echo: what the last message says, if it is the assistant's; kept in g->own. */
 static void keep_echo(struct generation *g, const json_t *body) {
     const json_t *messages = json_object_get(body, "messages"), *last = json_array_get(messages, json_array_size(messages) - 1);
-    const char *role = json_string_value(json_object_get(last, "role")), *content = json_string_value(json_object_get(last, "content"));
-    g->echo = g->echo && content && strcmp(role, "assistant") == 0;
-    g->own = g->echo ? arena_strdup(&g->x->arena, str_of(content)) : NULL;
+    struct buf text = {0};
+    g->echo = g->echo && strcmp(json_string_value(json_object_get(last, "role")), "assistant") == 0;
+    if (g->echo)
+        chat_content_text(last, &text);
+    g->own = g->echo ? arena_strdup(&g->x->arena, buf_view(&text)) : NULL;
+    buf_release(&text);
 }
 
 static enum status read_prompt(struct generation *g, json_t *body, struct params *p, struct prompt_ids *out, struct error *err) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "api/generation.h"
+#include "text/chat_messages.h"
 
 /* What the prompt ends with. */
 enum chat_end {
@@ -10,13 +11,10 @@ enum chat_end {
     CHAT_CONTINUES, // the last message, open: the answer goes on where its content ends
 };
 
-/* Checks that `messages` is an array of messages, each an object with a role, and makes each content one text, which is
- * what templates expect; the role "developer" becomes "system". Sentences call the array `name`. */
-enum status chat_check_messages(json_t *messages, const char *name, struct error *err);
+/* Appends the text of a fit message's content: itself, or its parts one after another, as templates that walk them do. */
+void chat_content_text(const json_t *message, struct buf *out);
 
-/* The parts of a content, all of them text, joined by line feeds. Sentences call the array `where`. */
-enum status chat_join_parts(const json_t *parts, const char *where, struct buf *out, struct error *err);
-
-/* Renders the template for `context` (messages, and what else it reads), tokenizes, and sets how the answer's reasoning
- * is split off. add_generation_prompt is set here, and enable_thinking to false where reasoning_effort is "none". The ids lie in the exchange's arena. */
+/* Makes the messages of `context` fit for the template (chat_messages_fit; sentences about them begin with "messages"), renders it,
+ * tokenizes, and sets how the answer's reasoning is split off. add_generation_prompt is set here, and enable_thinking to false
+ * where reasoning_effort is "none". The ids lie in the exchange's arena. */
 enum status chat_prompt(struct generation *g, json_t *context, enum chat_end end, struct prompt_ids *out, struct error *err);

@@ -5,6 +5,7 @@
  * "model_context_window_exceeded". */
 #include "api/chat_prompt.h"
 #include "api/endpoints.h"
+#include "api/messages_input.h"
 #include "api/params.h"
 
 static const struct field fields[] = {
@@ -199,94 +200,6 @@ static const struct dialect dialect = {.id_prefix = "msg_",
                                        .ping = ping,
                                        .abort_fails = true};
 
-// ---- messages ---------------------------------------------------------------------------------------------------
-
-/* One block of a message: its text goes to text, that of a thinking block to reasoning. */
-static enum status read_block(const json_t *block, size_t m, size_t b, struct buf *text, struct buf *reasoning, struct error *err) {
-    const char *type = json_string_value(json_object_get(block, "type"));
-    bool thinks = type && strcmp(type, "thinking") == 0;
-    if (!type || !(thinks || strcmp(type, "text") == 0))
-        return fail(err, ERR_UNSUPPORTED, "messages[%zu].content[%zu].type: \"%.40s\" is not supported, only text and thinking are", m, b,
-                    type ? type : "?");
-    const json_t *s = json_object_get(block, type);
-    if (!json_is_string(s))
-        return fail(err, ERR_ARG, "messages[%zu].content[%zu].%s: it must be a string", m, b, type);
-    struct buf *to = thinks ? reasoning : text;
-    if (to->len > 0)
-        buf_push(to, '\n');
-    buf_append(to, json_string_value(s), json_string_length(s));
-    return OK;
-}
-
-static json_t *json_of(const struct buf *text) { return json_stringn_nocheck(text->ptr ? text->ptr : "", text->len); }
-
-static enum status read_blocks(const json_t *content, size_t m, json_t *to, struct error *err) {
-    struct buf text = {0}, reasoning = {0};
-    enum status st = OK;
-    size_t b;
-    json_t *block;
-    json_array_foreach(content, b, block) {
-        st = read_block(block, m, b, &text, &reasoning, err);
-        if (st != OK)
-            break;
-    }
-    json_object_set_new(to, "content", json_of(&text));
-    if (reasoning.len > 0)
-        json_object_set_new(to, "reasoning_content", json_of(&reasoning));
-    buf_release(&text);
-    buf_release(&reasoning);
-    return st;
-}
-
-/* A message as templates read it is put into *out, which is the caller's also on failure. */
-static enum status read_message(const json_t *message, size_t at, json_t *out, struct error *err) {
-    const char *role = json_string_value(json_object_get(message, "role"));
-    json_t *content = json_object_get(message, "content");
-    if (!json_is_object(message))
-        return fail(err, ERR_ARG, "messages[%zu]: it must be an object", at);
-    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 && strcmp(role, "system") != 0))
-        return fail(err, ERR_ARG, "messages[%zu].role: it must be \"user\", \"assistant\" or \"system\"", at);
-    json_object_set_new(out, "role", json_string(role));
-    if (json_is_array(content))
-        return read_blocks(content, at, out, err);
-    if (!json_is_string(content))
-        return fail(err, ERR_ARG, "messages[%zu].content: it must be a string or an array of blocks", at);
-    json_object_set(out, "content", content);
-    return OK;
-}
-
-static enum status read_system(const json_t *body, json_t *messages, struct error *err) {
-    json_t *system = json_object_get(body, "system");
-    if (!system || json_is_null(system))
-        return OK;
-    if (!json_is_string(system) && !json_is_array(system))
-        return fail(err, ERR_ARG, "system: it must be a string or an array of text blocks");
-    struct buf text = {0};
-    enum status st = OK;
-    if (json_is_string(system))
-        buf_append(&text, json_string_value(system), json_string_length(system));
-    else
-        st = chat_join_parts(system, "system", &text, err);
-    if (st == OK && text.len > 0)
-        json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content", json_of(&text)));
-    buf_release(&text);
-    return st;
-}
-
-static enum status read_messages(const json_t *body, json_t *out, struct error *err) {
-    json_t *messages = json_object_get(body, "messages"), *message;
-    size_t i;
-    TRY(read_system(body, out, err));
-    if (!json_is_array(messages) || json_array_size(messages) == 0)
-        return fail(err, ERR_ARG, "messages: it must be an array of at least one message");
-    json_array_foreach(messages, i, message) {
-        json_t *own = json_object();
-        json_array_append_new(out, own);
-        TRY(read_message(message, i, own, err));
-    }
-    return OK;
-}
-
 // ---- thinking and effort ----------------------------------------------------------------------------------------
 
 /* Templates of models that can do both know the name enable_thinking. */
@@ -333,7 +246,7 @@ static enum status read_context(struct generation *g, const json_t *body, json_t
     *out = st == OK && kwargs ? json_copy(kwargs) : json_object();
     json_object_set_new(*out, "messages", messages);
     if (st == OK)
-        st = read_messages(body, messages, err);
+        st = messages_read_input(body, messages, err);
     if (st == OK)
         st = read_thinking(g, body, *out, err);
     return st == OK ? read_output_config(body, *out, err) : st;

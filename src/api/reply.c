@@ -136,9 +136,9 @@ void api_reply_fault(struct http_exchange *x, const struct error *err) {
 }
 
 bool api_read_body(struct http_exchange *x, json_t **out) {
-    enum { MAX_BYTES = 64 << 20 }; // beside the bytes of strings: the ids of a prompt of a million tokens, and some
+    size_t budget = 64 << 20; // beside the bytes of strings: the ids of a prompt of a million tokens, and some
     struct error err;
-    if (jv_parse_within(x->body, "request", JV_ALLOW_DUPLICATES, MAX_BYTES, out, &err) != OK) {
+    if (jv_parse_within(x->body, "request", JV_ALLOW_DUPLICATES, &budget, out, &err) != OK) {
         api_reply_fault(x, &err);
         return false;
     }

@@ -5,7 +5,6 @@
 #include "api/endpoints.h"
 #include "api/params.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 static const struct field fields[] = {
@@ -36,106 +35,6 @@ static const struct field fields[] = {
     {"response_format", FIELD_UNSUPPORTED, NULL},
     {NULL, FIELD_READ, NULL},
 };
-
-// ---- input ------------------------------------------------------------------------------------------------------
-
-/* The text of a reasoning item, which belongs to the assistant's message after it. */
-static enum status read_reasoning_item(const json_t *item, size_t at, struct buf *reasoning, struct error *err) {
-    json_t *content, *part;
-    size_t i;
-    struct error inner;
-    if (jv_array_or_null(item, "input", "content", &content, &inner) != OK)
-        return fail(err, ERR_ARG, "input[%zu].content: it must be an array of parts", at);
-    json_array_foreach(content, i, part) {
-        const json_t *text = json_object_get(part, "text");
-        if (!json_is_string(text))
-            return fail(err, ERR_ARG, "input[%zu].content[%zu].text: it must be a string", at, i);
-        buf_append(reasoning, json_string_value(text), json_string_length(text));
-    }
-    return OK;
-}
-
-static enum status read_content(json_t *content, size_t at, json_t *message, struct error *err) {
-    if (json_is_string(content)) {
-        json_object_set(message, "content", content);
-        return OK;
-    }
-    if (!json_is_array(content))
-        return fail(err, ERR_ARG, "input[%zu].content: it must be a string or an array of parts", at);
-    char where[64];
-    struct buf text = {0};
-    snprintf(where, sizeof where, "input[%zu].content", at);
-    enum status st = chat_join_parts(content, where, &text, err);
-    json_object_set_new(message, "content", json_stringn_nocheck(text.ptr ? text.ptr : "", text.len));
-    buf_release(&text);
-    return st;
-}
-
-static enum status read_message_item(const json_t *item, size_t at, struct buf *reasoning, json_t *messages, struct error *err) {
-    static const char *const roles[] = {"user", "assistant", "system", "developer"};
-    const char *role = json_string_value(json_object_get(item, "role"));
-    bool known = false;
-    for (size_t i = 0; role && i < ARRAY_LEN(roles); i++)
-        known |= strcmp(role, roles[i]) == 0;
-    if (!known)
-        return fail(err, ERR_ARG, "input[%zu].role: it must be \"user\", \"assistant\", \"system\" or \"developer\"", at);
-    json_t *message = json_pack("{s:s}", "role", strcmp(role, "developer") == 0 ? "system" : role);
-    json_array_append_new(messages, message);
-    if (strcmp(role, "assistant") == 0 && reasoning->len > 0)
-        json_object_set_new(message, "reasoning_content", json_stringn_nocheck(reasoning->ptr, reasoning->len));
-    buf_clear(reasoning);
-    return read_content(json_object_get(item, "content"), at, message, err);
-}
-
-static enum status read_item(const json_t *item, size_t at, struct buf *reasoning, json_t *messages, struct error *err) {
-    const json_t *type = json_object_get(item, "type");
-    const char *name = type ? json_string_value(type) : "message";
-    if (!json_is_object(item))
-        return fail(err, ERR_ARG, "input[%zu]: it must be an object", at);
-    if (name && strcmp(name, "message") == 0)
-        return read_message_item(item, at, reasoning, messages, err);
-    if (name && strcmp(name, "reasoning") == 0)
-        return read_reasoning_item(item, at, reasoning, err);
-    return fail(err, ERR_UNSUPPORTED, "input[%zu].type: \"%.40s\" is not supported, only message and reasoning are", at, name ? name : "?");
-}
-
-static enum status read_items(const json_t *items, json_t *messages, struct error *err) {
-    struct buf reasoning = {0};
-    enum status st = OK;
-    json_t *item;
-    size_t i;
-    json_array_foreach(items, i, item) {
-        st = read_item(item, i, &reasoning, messages, err);
-        if (st != OK)
-            break;
-    }
-    buf_release(&reasoning);
-    return st;
-}
-
-static enum status read_input(const json_t *body, json_t *messages, struct error *err) {
-    json_t *input = json_object_get(body, "input");
-    if (json_is_string(input)) {
-        json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", input));
-        return OK;
-    }
-    if (!json_is_array(input) || json_array_size(input) == 0)
-        return fail(err, ERR_ARG, "input: it must be a string or an array of at least one item");
-    TRY(read_items(input, messages, err));
-    if (json_array_size(messages) == 0)
-        return fail(err, ERR_ARG, "input: it holds no message");
-    return OK;
-}
-
-static enum status read_instructions(const json_t *body, json_t *messages, struct error *err) {
-    json_t *text = json_object_get(body, "instructions");
-    if (!text || json_is_null(text))
-        return OK;
-    if (!json_is_string(text))
-        return fail(err, ERR_ARG, "instructions: it must be a string");
-    json_array_insert_new(messages, 0, json_pack("{s:s, s:O}", "role", "system", "content", text));
-    return OK;
-}
 
 // ---- the other fields -------------------------------------------------------------------------------------------
 
@@ -288,9 +187,7 @@ static enum status make_prompt(struct generation *g, const json_t *body, struct 
     json_t *context = st == OK && kwargs ? json_copy(kwargs) : json_object();
     json_object_set_new(context, "messages", messages);
     if (st == OK)
-        st = read_input(body, messages, err);
-    if (st == OK)
-        st = read_instructions(body, messages, err);
+        st = responses_read_input(body, messages, err);
     if (st == OK)
         st = read_reasoning(g, body, context, err);
     if (st == OK)

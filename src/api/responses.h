@@ -19,3 +19,7 @@ struct response {
 
 /* A stream of semantic events, each with its sequence_number, or one response object; responses_write.c. */
 extern const struct dialect responses_dialect;
+
+/* Appends the body's instructions and input to messages, as those of OpenAI's chat completions, which chat_messages_fit then makes
+ * fit for the template; responses_input.c. */
+enum status responses_read_input(const json_t *body, json_t *messages, struct error *err);

@@ -6,7 +6,8 @@
 #include <math.h>
 
 enum status jv_parse(struct str text, const char *where, int flags, json_t **out, struct error *err) {
-    return jv_parse_within(text, where, flags, JV_MAX_BYTES, out, err);
+    size_t budget = JV_MAX_BYTES;
+    return jv_parse_within(text, where, flags, &budget, out, err);
 }
 
 enum status jv_load(const char *path, size_t max_bytes, int flags, json_t **out, struct error *err) {

@@ -28,8 +28,8 @@ enum { JV_MAX_BYTES = 256 << 20 }; // about 5 million numbers, or 900,000 object
  * that is not JSON, with its line and column; ERR_LIMIT for too many values; ERR_MEMORY where there was none for them. */
 enum status jv_parse(struct str text, const char *where, int flags, json_t **out, struct error *err);
 
-/* The same where the values may take max_bytes. */
-enum status jv_parse_within(struct str text, const char *where, int flags, size_t max_bytes, json_t **out, struct error *err);
+/* The same where the values may take *budget bytes, which becomes what they leave of it. */
+enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out, struct error *err);
 
 /* Reads and parses a file of at most max_bytes. */
 enum status jv_load(const char *path, size_t max_bytes, int flags, json_t **out, struct error *err);

@@ -33,7 +33,7 @@ static enum status count(struct parser *p, size_t bytes) {
     if (p->bytes <= p->max_bytes)
         return OK;
     return fail(p->err, ERR_LIMIT, "%s: its JSON holds so many values that they would take more than %zu MiB of memory", p->reader.where,
-                p->max_bytes >> 20);
+                (p->max_bytes + (1 << 20) - 1) >> 20);
 }
 
 static enum status take_string(struct parser *p, json_t **out) {
@@ -138,9 +138,9 @@ static enum status take_all(struct parser *p, json_t **root) {
     return json_expect_end(&p->reader, p->err);
 }
 
-enum status jv_parse_within(struct str text, const char *where, int flags, size_t max_bytes, json_t **out, struct error *err) {
+enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out, struct error *err) {
     struct parser *p = xmalloc(sizeof *p);
-    *p = (struct parser){.err = err, .allow_duplicates = flags & JV_ALLOW_DUPLICATES, .max_bytes = max_bytes};
+    *p = (struct parser){.err = err, .allow_duplicates = flags & JV_ALLOW_DUPLICATES, .max_bytes = *budget};
     json_reader_init(&p->reader, text, where);
     *out = NULL;
     enum status st = take_all(p, out);
@@ -148,6 +148,7 @@ enum status jv_parse_within(struct str text, const char *where, int flags, size_
         json_decref(*out);
         *out = NULL;
     }
+    *budget -= MIN(*budget, p->bytes);
     buf_release(&p->key);
     json_reader_release(&p->reader);
     free(p);

@@ -5,17 +5,17 @@
 #include "base/file.h"
 #include "base/folder.h"
 
+#include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_TEMPLATE_BYTES = 4 << 20, MAX_CONFIG_BYTES = 64 << 20, MAX_TOKENS = 32 };
+enum { MAX_TEMPLATE_BYTES = 4 << 20, MAX_CONFIG_BYTES = 64 << 20, MAX_TOKENS = 32, MAX_TEMPLATES = 16 };
 
 struct chat_template {
-    struct arena arena;
-    struct template *usual, *with_tools; // with_tools may be NULL
-    struct special_token {
-        const char *name, *text;
-    } tokens[MAX_TOKENS];
-    size_t n_tokens;
+    struct arena arena; // of names and sources
+    struct chat_variant variants[MAX_TEMPLATES];
+    size_t n_variants;
+    json_t *tokens; // by name, the special ones
 };
 
 // ---- special tokens ----
@@ -25,25 +25,17 @@ static bool is_token_name(const char *name) {
     return n > 6 && strcmp(name + n - 6, "_token") == 0;
 }
 
-static bool has_token(const struct chat_template *t, const char *name) {
-    for (size_t i = 0; i < t->n_tokens; i++)
-        if (strcmp(t->tokens[i].name, name) == 0)
-            return true;
-    return false;
-}
-
 /* Those of the first file that names one stay. */
 static enum status take_tokens(struct chat_template *t, const json_t *config, const char *folder, struct error *err) {
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)config, name, value) { // jansson's iterators are not const; nothing is changed
-        const json_t *text = json_is_object(value) ? json_object_get(value, "content") : value;
-        if (!is_token_name(name) || !json_is_string(text) || has_token(t, name))
+        json_t *text = json_is_object(value) ? json_object_get(value, "content") : value;
+        if (!is_token_name(name) || !json_is_string(text) || json_object_get(t->tokens, name))
             continue;
-        if (t->n_tokens == MAX_TOKENS)
+        if (json_object_size(t->tokens) == MAX_TOKENS)
             return fail(err, ERR_LIMIT, "%s: more than %d special tokens have names in the tokenizer's files", folder, MAX_TOKENS);
-        struct str s = {json_string_value(text), json_string_length(text)};
-        t->tokens[t->n_tokens++] = (struct special_token){arena_strdup(&t->arena, str_of(name)), arena_strdup(&t->arena, s)};
+        json_object_set(t->tokens, name, text);
     }
     return OK;
 }
@@ -76,40 +68,76 @@ static enum status read_special_tokens(struct chat_template *t, const json_t *to
 
 // ---- templates ----
 
-static enum status parse_file(const char *path, struct template **out, struct error *err) {
+static struct chat_variant *find_variant(struct chat_template *t, const char *name) {
+    for (size_t i = 0; i < t->n_variants; i++)
+        if (strcmp(t->variants[i].name, name) == 0)
+            return &t->variants[i];
+    return NULL;
+}
+
+static bool is_used_unasked(const char *name) { return strcmp(name, "default") == 0 || strcmp(name, "tool_use") == 0; }
+
+/* A later one of the same name takes its place. Faults of one that nobody may ever ask for are told to who asks. */
+static enum status add_template(struct chat_template *t, const char *name, struct str source, const char *where, struct error *err) {
+    struct template *parsed;
+    struct chat_variant *v = find_variant(t, name);
+    if (source.len > MAX_TEMPLATE_BYTES)
+        return fail(err, ERR_LIMIT, "%s: a chat template is longer than %d bytes", where, MAX_TEMPLATE_BYTES);
+    if (!v && t->n_variants == MAX_TEMPLATES)
+        return fail(err, ERR_LIMIT, "%s: there are more than %d chat templates", where, MAX_TEMPLATES);
+    enum status st = template_parse(source, where, &parsed, err);
+    if (st != OK && is_used_unasked(name))
+        return st;
+    if (v)
+        template_free(v->template);
+    else
+        v = &t->variants[t->n_variants++];
+    v->name = arena_strdup(&t->arena, str_of(name));
+    v->source = (struct str){arena_strdup(&t->arena, source), source.len};
+    v->template = parsed;
+    return OK;
+}
+
+static enum status add_file(struct chat_template *t, const char *name, const char *path, struct error *err) {
     struct buf text = {0};
     TRY(file_read(path, MAX_TEMPLATE_BYTES, &text, err));
-    enum status st = template_parse(buf_view(&text), path, out, err);
+    enum status st = add_template(t, name, buf_view(&text), path, err);
     buf_release(&text);
     return st;
 }
 
-static enum status parse_member(const json_t *value, const char *where, struct template **out, struct error *err) {
+static enum status add_member(struct chat_template *t, const char *name, const json_t *value, const char *where, struct error *err) {
     if (!json_is_string(value))
         return fail(err, ERR_FORMAT, "%s: \"chat_template\" is %s, it must be a string", where, jv_type_name(value));
-    if (json_string_length(value) > MAX_TEMPLATE_BYTES)
-        return fail(err, ERR_LIMIT, "%s: \"chat_template\" is longer than %d bytes", where, MAX_TEMPLATE_BYTES);
-    return template_parse((struct str){json_string_value(value), json_string_length(value)}, where, out, err);
+    return add_template(t, name, (struct str){json_string_value(value), json_string_length(value)}, where, err);
 }
 
 /* A list of {"name", "template"}. */
-static enum status parse_list(struct chat_template *t, const json_t *list, const char *where, struct error *err) {
+static enum status add_list(struct chat_template *t, const json_t *list, const char *where, struct error *err) {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *member = json_array_get(list, i);
         const char *name;
         TRY(jv_string(member, where, "name", &name, err));
-        struct template **place = strcmp(name, "default") == 0 ? &t->usual : strcmp(name, "tool_use") == 0 ? &t->with_tools : NULL;
-        if (place && !*place)
-            TRY(parse_member(json_object_get(member, "template"), where, place, err));
+        TRY(add_member(t, name, json_object_get(member, "template"), where, err));
     }
-    if (!t->usual)
-        return fail(err, ERR_FORMAT, "%s: \"chat_template\" is a list without one named \"default\"", where);
+    return OK;
+}
+
+static enum status add_object(struct chat_template *t, const json_t *object, const char *where, struct error *err) {
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)object, name, value) TRY(add_member(t, name, value, where, err));
     return OK;
 }
 
 static enum status parse_config(struct chat_template *t, const json_t *config, const char *where, struct error *err) {
     const json_t *value = json_object_get(config, "chat_template");
-    return json_is_array(value) ? parse_list(t, value, where, err) : parse_member(value, where, &t->usual, err);
+    TRY(json_is_array(value)    ? add_list(t, value, where, err)
+        : json_is_object(value) ? add_object(t, value, where, err)
+                                : add_member(t, "default", value, where, err));
+    if (!find_variant(t, "default"))
+        return fail(err, ERR_FORMAT, "%s: \"chat_template\" is a list without one named \"default\"", where);
+    return OK;
 }
 
 static bool has_template(const json_t *config) {
@@ -117,32 +145,64 @@ static bool has_template(const json_t *config) {
     return value && !json_is_null(value);
 }
 
-static enum status parse_jinja_files(struct chat_template *t, const char *folder, const char *path, struct error *err) {
-    char with_tools[FOLDER_PATH_BYTES];
-    bool found;
-    TRY(parse_file(path, &t->usual, err));
-    TRY(folder_find(folder, "additional_chat_templates/tool_use.jinja", with_tools, &found, err));
-    return found ? parse_file(with_tools, &t->with_tools, err) : OK;
+#define ADDITIONAL "additional_chat_templates"
+
+static int is_jinja(const struct dirent *e) {
+    size_t n = strlen(e->d_name);
+    return n > 6 && strcmp(e->d_name + n - 6, ".jinja") == 0 && e->d_name[0] != '.';
 }
 
+static enum status add_named_file(struct chat_template *t, const char *folder, const char *file, struct error *err) {
+    char inner[512], path[FOLDER_PATH_BYTES], name[256];
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(file) - strlen(".jinja")), file);
+    snprintf(inner, sizeof inner, ADDITIONAL "/%s", file);
+    TRY(folder_file(folder, inner, path, err));
+    return add_file(t, name, path, err);
+}
+
+/* additional_chat_templates/NAME.jinja, in the order of their names. */
+static enum status add_named_files(struct chat_template *t, const char *folder, struct error *err) {
+    char path[FOLDER_PATH_BYTES];
+    struct dirent **files;
+    TRY(path_join(path, sizeof path, folder, ADDITIONAL, err));
+    int n = scandir(path, &files, is_jinja, alphasort);
+    if (n < 0)
+        return OK; // no such folder
+    enum status st = OK;
+    for (int i = 0; i < n; i++) {
+        if (st == OK)
+            st = add_named_file(t, folder, files[i]->d_name, err);
+        free(files[i]);
+    }
+    free(files);
+    return st;
+}
+
+static enum status read_config(struct chat_template *t, const json_t *tokenizer_config, const char *folder, struct error *err) {
+    char path[FOLDER_PATH_BYTES];
+    json_t *config;
+    TRY(load_if_there(folder, "chat_template.json", &config, err));
+    enum status st = path_join(path, sizeof path, folder, config ? "chat_template.json" : "tokenizer_config.json", err);
+    if (st == OK && (config || has_template(tokenizer_config)))
+        st = parse_config(t, config ? config : tokenizer_config, path, err);
+    json_decref(config);
+    return st;
+}
+
+/* As transformers does: templates in files of their own hide those of the configs, all of them. */
 static enum status find_templates(struct chat_template *t, const json_t *tokenizer_config, const char *folder, struct error *err) {
     char path[FOLDER_PATH_BYTES];
     bool found;
     TRY(folder_find(folder, "chat_template.jinja", path, &found, err));
     if (found)
-        return parse_jinja_files(t, folder, path, err);
-    json_t *config;
-    TRY(load_if_there(folder, "chat_template.json", &config, err));
-    enum status st = OK;
-    TRY(path_join(path, sizeof path, folder, config ? "chat_template.json" : "tokenizer_config.json", err));
-    if (config || has_template(tokenizer_config))
-        st = parse_config(t, config ? config : tokenizer_config, path, err);
-    else
-        st = fail(err, ERR_IO,
-                  "%s: no chat template here: neither chat_template.jinja nor chat_template.json, and none in tokenizer_config.json",
-                  folder);
-    json_decref(config);
-    return st;
+        TRY(add_file(t, "default", path, err));
+    TRY(add_named_files(t, folder, err));
+    if (t->n_variants == 0)
+        TRY(read_config(t, tokenizer_config, folder, err));
+    if (t->n_variants > 0)
+        return OK;
+    return fail(err, ERR_IO,
+                "%s: no chat template here: neither chat_template.jinja nor chat_template.json, and none in tokenizer_config.json", folder);
 }
 
 static enum status open_folder(struct chat_template *t, const char *folder, struct error *err) {
@@ -155,15 +215,33 @@ static enum status open_folder(struct chat_template *t, const char *folder, stru
     return st;
 }
 
-enum status chat_template_open(const char *path, struct chat_template **out, struct error *err) {
-    struct chat_template *t = xcalloc(1, sizeof *t);
-    enum status st = dir_exists(path) ? open_folder(t, path, err) : parse_file(path, &t->usual, err);
+static enum status finish(enum status st, struct chat_template *t, struct chat_template **out) {
+    for (size_t i = 0; st == OK && i < t->n_variants; i++)
+        if (t->variants[i].template)
+            chat_form_find(t->variants[i].template, t->variants[i].source, t->tokens, &t->variants[i].form);
     if (st != OK) {
         chat_template_free(t);
         t = NULL;
     }
     *out = t;
     return st;
+}
+
+static struct chat_template *new_template(json_t *take_tokens) {
+    struct chat_template *t = xcalloc(1, sizeof *t);
+    t->tokens = take_tokens;
+    return t;
+}
+
+enum status chat_template_open(const char *path, struct chat_template **out, struct error *err) {
+    struct chat_template *t = new_template(json_object());
+    return finish(dir_exists(path) ? open_folder(t, path, err) : add_file(t, "default", path, err), t, out);
+}
+
+enum status chat_template_with(const struct chat_template *model, struct str source, const char *where, struct chat_template **out,
+                               struct error *err) {
+    struct chat_template *t = new_template(json_copy(model->tokens));
+    return finish(add_template(t, "default", source, where, err), t, out);
 }
 
 bool chat_template_exists(const char *folder) {
@@ -180,32 +258,49 @@ bool chat_template_exists(const char *folder) {
 void chat_template_free(struct chat_template *t) {
     if (!t)
         return;
-    template_free(t->usual);
-    template_free(t->with_tools);
+    for (size_t i = 0; i < t->n_variants; i++)
+        template_free(t->variants[i].template);
+    json_decref(t->tokens);
     arena_release(&t->arena);
     free(t);
 }
 
 // ---- rendering ----
 
-static json_t *context_for(const struct chat_template *t, const json_t *request) {
-    json_t *context = json_object();
-    for (size_t i = 0; i < t->n_tokens; i++)
-        json_object_set_new(context, t->tokens[i].name, json_string(t->tokens[i].text));
+static bool brings_tools(const json_t *request) {
+    const json_t *tools = json_object_get(request, "tools");
+    return tools && !json_is_null(tools);
+}
+
+const struct chat_variant *chat_template_named(const struct chat_template *t, const char *name) {
+    return find_variant((struct chat_template *)t, name); // which changes nothing
+}
+
+const struct chat_variant *chat_template_for(const struct chat_template *t, const json_t *request) {
+    const struct chat_variant *with_tools = brings_tools(request) ? chat_template_named(t, "tool_use") : NULL;
+    const struct chat_variant *usual = chat_template_named(t, "default");
+    return with_tools ? with_tools : usual ? usual : &t->variants[0]; // a folder of additional ones may lack a default
+}
+
+enum status chat_variant_render(const struct chat_template *t, const struct chat_variant *v, const json_t *request,
+                                const struct template_options *options, struct buf *out, struct error *err) {
+    if (!json_is_object(request))
+        return fail(err, ERR_ARG, "a request must be a JSON object with \"messages\", this is %s", jv_type_name(request));
+    if (!v->template) { // it failed when the model was opened, and does so again
+        struct template *none;
+        return template_parse(v->source, v->name, &none, err);
+    }
+    json_t *context = json_copy(t->tokens);
     json_object_set_new(context, "tools", json_null());
     json_object_set_new(context, "documents", json_null());
     json_object_set_new(context, "add_generation_prompt", json_true());
     json_object_update(context, (json_t *)request); // not const, since it takes references
-    return context;
+    enum status st = template_render(v->template, context, options, out, err);
+    json_decref(context);
+    return st;
 }
 
 enum status chat_template_render(const struct chat_template *t, const json_t *request, const struct template_options *options,
                                  struct buf *out, struct error *err) {
-    if (!json_is_object(request))
-        return fail(err, ERR_ARG, "a request must be a JSON object with \"messages\", this is %s", jv_type_name(request));
-    bool brings_tools = json_object_get(request, "tools") && !json_is_null(json_object_get(request, "tools"));
-    json_t *context = context_for(t, request);
-    enum status st = template_render(brings_tools && t->with_tools ? t->with_tools : t->usual, context, options, out, err);
-    json_decref(context);
-    return st;
+    return chat_variant_render(t, chat_template_for(t, request), request, options, out, err);
 }

@@ -1,29 +1,50 @@
-/* template_chat.h - the chat template of a model folder, with the model's own special tokens.
+/* template_chat.h - the chat templates of a model folder, with the model's own special tokens.
  *
- * Where it is looked for, the first that is there:
- *   chat_template.jinja, with additional_chat_templates/tool_use.jinja for requests that bring tools
- *   chat_template.json   {"chat_template": ...}
- *   tokenizer_config.json "chat_template": a text, or a list of {"name", "template"} with "default" and,
- *                        for requests that bring tools, "tool_use"
+ * Where they are looked for, as transformers does:
+ *   chat_template.jinja, and additional_chat_templates/NAME.jinja; where there is any of them, no other place is looked at
+ *   chat_template.json   {"chat_template": ...}, of processors
+ *   tokenizer_config.json "chat_template"
+ * In the last two a text, a list of {"name", "template"}, or an object of texts by name, one of them "default". Requests that
+ * bring tools are rendered by the one named "tool_use", if there is one; others, such as "rag", when they are asked for.
  *
  * What a template sees, later ones winning: every "..._token" of special_tokens_map.json and of
  * tokenizer_config.json (a text, or an object with "content"); tools and documents, null;
  * add_generation_prompt, true; and the fields of the request. */
 #pragma once
 
-#include "text/template.h"
+#include "text/chat_form.h"
 
 struct chat_template;
+
+/* One of them. Borrowed from the chat_template. */
+struct chat_variant {
+    const char *name;
+    struct str source;
+    struct template *template;
+    struct chat_form form;
+};
 
 /* path is a model folder, or a file that is a template. ERR_IO when a folder has no template; other faults
  * as template_parse. The files are read once; *out owns what it needs of them. */
 enum status chat_template_open(const char *path, struct chat_template **out, struct error *err);
 
+/* Another template with the special tokens of a model's. where opens sentences about it. */
+enum status chat_template_with(const struct chat_template *model, struct str source, const char *where, struct chat_template **out,
+                               struct error *err);
+
 /* Whether a folder has any of the places above; chat_template_open may still refuse what is there. */
 bool chat_template_exists(const char *folder);
 
-/* Appends the prompt for a request, an object: messages, tools, and whatever else the template reads. Many
- * threads may render one template. Errors as template_render. */
+/* The one of that name, or NULL; and the one for a request, by the tools that it brings. */
+const struct chat_variant *chat_template_named(const struct chat_template *t, const char *name);
+const struct chat_variant *chat_template_for(const struct chat_template *t, const json_t *request);
+
+/* Appends the prompt for a request, an object: messages, tools, and whatever else the template reads, as they are; see
+ * chat_messages_fit. Many threads may render one template. Errors as template_render. */
+enum status chat_variant_render(const struct chat_template *t, const struct chat_variant *v, const json_t *request,
+                                const struct template_options *options, struct buf *out, struct error *err);
+
+/* The same with chat_template_for. */
 enum status chat_template_render(const struct chat_template *t, const json_t *request, const struct template_options *options,
                                  struct buf *out, struct error *err);
 

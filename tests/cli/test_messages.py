@@ -209,7 +209,11 @@ class Refusals(unittest.TestCase):
                            (CHAT + [{"role": "user", "content": [{"type": "text", "text": "x"}, image]}], "messages[1].content[1].type"),
                            ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
                            ([{"role": "user", "content": ["x"]}], "messages[0].content[0].type"),
-                           ([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}], "tool_result"),
+                           ([{"role": "user", "content": [{"type": "tool_result"}]}], "messages[0].content[0].tool_use_id"),
+                           ([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": [image]}]}], "messages[0].content[0].content[0].type"),
+                           ([{"role": "user", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": {}}]}], "tool_use"),
+                           (CHAT + [{"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": "{}"}]}], "messages[1].content[0].input"),
+                           (CHAT + [{"role": "assistant", "content": [{"type": "server_tool_use"}]}], "server_tool_use"),
                            (CHAT + [{"role": "assistant", "content": " "}], "continued")):
             for path in PATHS:
                 with self.subTest(bad=str(bad)[:60], path=path):

@@ -1,0 +1,187 @@
+/* responses_input.c - input items and instructions of a response as messages; see responses.h. */
+#include "api/responses.h"
+
+#include "text/chat_messages.h"
+
+#include <stdio.h>
+
+/* Items being read. The calls of one turn, one after another, are one message, with what was said and reasoned before them. */
+struct items {
+    json_t *messages;
+    json_t *turn;  // the assistant's message that calls may still join; borrowed, or NULL
+    json_t *names; // of the functions that were called, by the id of the call
+    struct buf reasoning;
+    size_t budget; // for the values of arguments
+    size_t at;
+    struct error *err;
+};
+
+// ---- messages and reasoning -------------------------------------------------------------------------------------
+
+/* The text of a reasoning item, which belongs to the assistant's message after it. */
+static enum status read_reasoning_item(struct items *in, const json_t *item) {
+    json_t *content, *part;
+    size_t i;
+    struct error inner;
+    if (jv_array_or_null(item, "input", "content", &content, &inner) != OK)
+        return fail(in->err, ERR_ARG, "input[%zu].content: it must be an array of parts", in->at);
+    json_array_foreach(content, i, part) {
+        const json_t *text = json_object_get(part, "text");
+        if (!json_is_string(text))
+            return fail(in->err, ERR_ARG, "input[%zu].content[%zu].text: it must be a string", in->at, i);
+        buf_append(&in->reasoning, json_string_value(text), json_string_length(text));
+    }
+    in->turn = NULL;
+    return OK;
+}
+
+static void take_reasoning(struct items *in, json_t *message) {
+    if (in->reasoning.len > 0)
+        json_object_set_new(message, "reasoning_content", json_stringn_nocheck(in->reasoning.ptr, in->reasoning.len));
+    buf_clear(&in->reasoning);
+}
+
+static enum status check_parts(const struct items *in, json_t *content, const char *field) {
+    char where[64];
+    struct buf text = {0};
+    if (json_is_string(content))
+        return OK;
+    if (!json_is_array(content))
+        return fail(in->err, ERR_ARG, "input[%zu].%s: it must be a string or an array of parts", in->at, field);
+    snprintf(where, sizeof where, "input[%zu].%s", in->at, field);
+    enum status st = chat_join_parts(content, where, &text, in->err);
+    buf_release(&text);
+    return st;
+}
+
+static enum status read_message_item(struct items *in, const json_t *item) {
+    static const char *const roles[] = {"user", "assistant", "system", "developer"};
+    const char *role = json_string_value(json_object_get(item, "role"));
+    json_t *content = json_object_get(item, "content");
+    bool known = false;
+    for (size_t i = 0; role && i < ARRAY_LEN(roles); i++)
+        known |= strcmp(role, roles[i]) == 0;
+    if (!known)
+        return fail(in->err, ERR_ARG, "input[%zu].role: it must be \"user\", \"assistant\", \"system\" or \"developer\"", in->at);
+    TRY(check_parts(in, content, "content"));
+    json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
+    json_array_append_new(in->messages, message);
+    bool assistant = strcmp(role, "assistant") == 0;
+    if (assistant)
+        take_reasoning(in, message);
+    buf_clear(&in->reasoning);
+    in->turn = assistant ? message : NULL;
+    return OK;
+}
+
+// ---- calls ------------------------------------------------------------------------------------------------------
+
+static enum status get_string(const struct items *in, const json_t *item, const char *name, json_t **out) {
+    *out = json_object_get(item, name);
+    return json_is_string(*out) ? OK : fail(in->err, ERR_ARG, "input[%zu].%s: it must be a string", in->at, name);
+}
+
+/* The message of the turn that is going on, or a new one. */
+static json_t *calls_of_turn(struct items *in) {
+    if (!in->turn) {
+        in->turn = json_pack("{s:s, s:n}", "role", "assistant", "content");
+        take_reasoning(in, in->turn);
+        json_array_append_new(in->messages, in->turn);
+    }
+    json_t *calls = json_object_get(in->turn, "tool_calls");
+    if (!calls) {
+        calls = json_array();
+        json_object_set_new(in->turn, "tool_calls", calls);
+    }
+    return calls;
+}
+
+static enum status read_call_item(struct items *in, const json_t *item) {
+    json_t *id, *name, *text, *arguments;
+    char where[64];
+    TRY(get_string(in, item, "call_id", &id));
+    TRY(get_string(in, item, "name", &name));
+    TRY(get_string(in, item, "arguments", &text));
+    snprintf(where, sizeof where, "input[%zu].arguments", in->at);
+    TRY(chat_arguments_parse(text, where, &in->budget, &arguments, in->err));
+    json_decref(arguments); // chat_messages_fit parses it again, and knows in which form the template wants it
+    json_object_set(in->names, json_string_value(id), name);
+    json_array_append_new(calls_of_turn(in),
+                          json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name, "arguments", text));
+    return OK;
+}
+
+static enum status read_output_item(struct items *in, const json_t *item) {
+    json_t *id, *output = json_object_get(item, "output");
+    TRY(get_string(in, item, "call_id", &id));
+    TRY(check_parts(in, output, "output"));
+    json_t *message = json_pack("{s:s, s:O, s:O}", "role", "tool", "tool_call_id", id, "content", output);
+    json_t *name = json_object_get(in->names, json_string_value(id));
+    if (name)
+        json_object_set(message, "name", name);
+    json_array_append_new(in->messages, message);
+    in->turn = NULL;
+    return OK;
+}
+
+// ---- items ------------------------------------------------------------------------------------------------------
+
+static enum status read_item(struct items *in, const json_t *item) {
+    static const struct kind {
+        const char *type;
+        enum status (*read)(struct items *, const json_t *);
+    } kinds[] = {{"message", read_message_item},
+                 {"reasoning", read_reasoning_item},
+                 {"function_call", read_call_item},
+                 {"function_call_output", read_output_item}};
+    const json_t *type = json_object_get(item, "type");
+    const char *name = type ? json_string_value(type) : "message";
+    if (!json_is_object(item))
+        return fail(in->err, ERR_ARG, "input[%zu]: it must be an object", in->at);
+    for (size_t i = 0; name && i < ARRAY_LEN(kinds); i++)
+        if (strcmp(name, kinds[i].type) == 0)
+            return kinds[i].read(in, item);
+    return fail(in->err, ERR_UNSUPPORTED,
+                "input[%zu].type: \"%.40s\" is not supported, only message, reasoning, function_call and function_call_output are", in->at,
+                name ? name : "?");
+}
+
+static enum status read_items(const json_t *items, json_t *messages, struct error *err) {
+    struct items in = {.messages = messages, .names = json_object(), .budget = CHAT_ARGUMENTS_BYTES, .err = err};
+    enum status st = OK;
+    json_t *item;
+    json_array_foreach(items, in.at, item) {
+        st = read_item(&in, item);
+        if (st != OK)
+            break;
+    }
+    json_decref(in.names);
+    buf_release(&in.reasoning);
+    return st;
+}
+
+static enum status read_instructions(const json_t *body, json_t *messages, struct error *err) {
+    json_t *text = json_object_get(body, "instructions");
+    if (!text || json_is_null(text))
+        return OK;
+    if (!json_is_string(text))
+        return fail(err, ERR_ARG, "instructions: it must be a string");
+    json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "system", "content", text));
+    return OK;
+}
+
+enum status responses_read_input(const json_t *body, json_t *messages, struct error *err) {
+    json_t *input = json_object_get(body, "input");
+    TRY(read_instructions(body, messages, err));
+    size_t n_before = json_array_size(messages);
+    if (json_is_string(input)) {
+        json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", input));
+        return OK;
+    }
+    if (!json_is_array(input) || json_array_size(input) == 0)
+        return fail(err, ERR_ARG, "input: it must be a string or an array of at least one item");
+    TRY(read_items(input, messages, err));
+    if (json_array_size(messages) == n_before)
+        return fail(err, ERR_ARG, "input: it holds no message");
+    return OK;
+}
