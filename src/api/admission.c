@@ -23,6 +23,20 @@ enum status api_check_wait(struct http_exchange *x, int32_t tenant, struct error
                 (double)limit * 1e-6);
 }
 
+void api_hand_over(struct http_exchange *x) {
+    struct api *api = api_of(x);
+    const struct api_key *key = ((const struct api_record *)x->record)->key;
+    if (prep_pool_add(api->pool, x, key ? key->tenant : 0))
+        return;
+    struct error e;
+    if (!key) {
+        api_reply_error(x, 503, NULL, "too many large requests wait to be read");
+        return;
+    }
+    fail(&e, ERR_FULL, "too many large requests of the key %s wait to be read", key->name);
+    api_reply_wait(x, &(struct api_wait){.reason = "key_queue", .retry_us = 1000000}, e.text);
+}
+
 void api_reply_busy(struct http_exchange *x, int32_t tenant, const char *message) {
     struct api *api = api_of(x);
     struct service_state state;

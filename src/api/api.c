@@ -29,6 +29,13 @@ static enum status open_service(struct api *api, struct gyre *engine, struct err
     return OK;
 }
 
+/* A quarter of what all bodies may have waits of one key at most. */
+static enum status open_pool(struct api *api, struct error *err) {
+    const struct api_options *o = &api->options;
+    size_t all_bodies = o->http.all_bodies ? o->http.all_bodies : HTTP_ALL_BODIES;
+    return prep_pool_open(o->n_text_threads > 0 ? o->n_text_threads : 2, o->keyring ? KEYS_MAX + 1 : 1, all_bodies / 4, &api->pool, err);
+}
+
 /* The service comes first: a request may arrive as soon as http listens; and no news come before the first request. */
 enum status api_open(struct gyre *take_engine, const struct api_options *options, struct api **out, struct error *err) {
     struct api *api = xcalloc(1, sizeof *api);
@@ -48,6 +55,8 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     api->options.http.error_body = api_error_body;
     api->options.http.woken = generation_woken;
     api->options.http.admit = api_admit;
+    api->options.http.hand_over = api_hand_over;
+    api->options.http.returned = generation_returned;
     api->options.http.finished = record_finished;
     api->n_threads = api->options.http.n_threads;
     api->threads = aligned_alloc(64, (size_t)api->n_threads * sizeof *api->threads);
@@ -55,6 +64,8 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     memset(api->threads, 0, (size_t)api->n_threads * sizeof *api->threads);
     *out = NULL;
     enum status st = open_service(api, take_engine, err);
+    if (st == OK)
+        st = open_pool(api, err);
     if (st == OK)
         st = http_open(&api->options.http, &api->http, err);
     if (st != OK) {
@@ -73,6 +84,7 @@ void api_stop(struct api *api, int patience_ms) {
         service_drain(api->service);
     if (api->http)
         http_stop(api->http, patience_ms);
+    prep_pool_close(api->pool);
     service_close(api->service); // before http is freed: its last news still post
     api->service = NULL;
 }

@@ -1,13 +1,15 @@
 /* api.h - the OpenAI-compatible server: what its endpoints share.
  *
- *     HTTP exchange ─ handler ─ JSON to request ─ tokenize ─ service_submit ─ hold
+ *     HTTP exchange ─ handler, on a thread of the pool: JSON to request ─ tokenize ─ service_submit ─ hold
  *     engine thread ─ news ─ http_wake ··· on the exchange's thread: look, detokenise, write JSON when asked to fill
  *
- * One file an endpoint; each adds a row to routes.c. Everything about an exchange happens on its I/O thread; only
- * service and http_wake cross. Endpoints see tokens and text, never tensors or blocks. */
+ * One file an endpoint; each adds a row to routes.c. A handler that reads a body runs on a thread of the pool (prep_pool.h), to which
+ * its exchange is lent; everything else about an exchange happens on its I/O thread; only service and http_wake cross.
+ * Endpoints see tokens and text, never tensors or blocks. */
 #pragma once
 
 #include "api/keys.h"
+#include "api/prep_pool.h"
 #include "api/record.h"
 #include "api/request_log.h"
 #include "engine/service.h"
@@ -37,6 +39,7 @@ struct api_options {
     bool normalize;                   // embeddings have length 1, unless a request says otherwise
     const char *no_pooling;           // NULL; or why embeddings are refused
     struct http_options http;         // routes, context and hooks are filled in here
+    int n_text_threads;               // 2: on which requests are read, see prep_pool.h
     int max_queued;
     int64_t max_wait_us;                // requests that would wait longer for their first step are refused; 0: none
     int64_t step_timeout_us;            // a step that takes longer hangs; 120 s
@@ -57,6 +60,7 @@ struct api {
     struct api_options options;
     struct service *service;
     struct http_server *http;
+    struct prep_pool *pool;
     struct api_thread *threads; // [n_threads]
     int n_threads;
     int64_t created; // seconds since 1970
@@ -82,6 +86,9 @@ static inline struct api *api_of(const struct http_exchange *x) { return http_co
 
 /* http's hook: false after a 401 or 429 was sent (keys.c). */
 bool api_admit(struct http_exchange *x);
+
+/* http's hook: the exchange goes to the pool, or is told 429 or 503. */
+void api_hand_over(struct http_exchange *x);
 
 /* What the key of the exchange says about its request to the engine; tokens that it may use are charged to the key. */
 void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_prompt_tokens, int n_answers);

@@ -377,6 +377,11 @@ static void collect(struct generation *g, struct choice *c) {
 
 static void hear(struct choice *c) {
     struct generation *g = c->generation;
+    if (http_is_lent(g->x)) { // another thread still submits the rest of it
+        c->next_news = g->early_news;
+        g->early_news = c;
+        return;
+    }
     if (c->heard) {
         c->heard(c);
         return;
@@ -393,14 +398,26 @@ static void hear(struct choice *c) {
     }
 }
 
-void generation_woken(void *context, int thread) {
-    struct api *api = context;
-    struct choice *c = atomic_exchange(&api->threads[thread].news, NULL);
+static void hear_all(struct choice *c) {
     while (c) {
         struct choice *next = c->next_news; // hearing may free c, or put it back on the stack
         hear(c);
         c = next;
     }
+}
+
+void generation_woken(void *context, int thread) {
+    struct api *api = context;
+    hear_all(atomic_exchange(&api->threads[thread].news, NULL));
+}
+
+void generation_returned(struct http_exchange *x) {
+    struct generation *g = x->user;
+    if (!g)
+        return;
+    struct choice *c = g->early_news;
+    g->early_news = NULL;
+    hear_all(c);
 }
 
 void generation_gone(struct http_exchange *x, enum http_gone why) {

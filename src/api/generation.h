@@ -85,6 +85,7 @@ struct generation {
     _Atomic bool abort_asked;   // of a search, which then ends its answers itself: generation_abort
     int n_done;                 // answers that the service has ended
     int thread;                 // I/O thread of the exchange
+    struct choice *early_news;  // that came while the exchange was lent: a stack, of that thread
     int64_t n_prompt_tokens;    // of distinct prompts
     void *own;                  // the dialect's
     const char *warnings;       // JSON strings, comma between; "" if there are none
@@ -114,6 +115,9 @@ void generation_abort(struct generation *g);
 /* For routes. */
 bool generation_fill(struct http_exchange *x, struct buf *out);
 void generation_gone(struct http_exchange *x, enum http_gone why);
+
+/* For http: the news that came while its exchange was lent to the thread that submitted it. */
+void generation_returned(struct http_exchange *x);
 
 /* For http: the news of an I/O thread. */
 void generation_woken(void *api, int thread);

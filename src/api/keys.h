@@ -14,7 +14,7 @@
  *     priority     of its requests, lower first; a request may lower its own further, not raise it
  *
  * Only digests are kept, and comparing them takes as long whatever was sent. Each key is a tenant of the engine, which
- * gives tenants equal shares (sched/fair_share.h), and prompts of different keys share no cache.
+ * gives tenants equal shares (base/fair_share.h), and prompts of different keys share no cache.
  *
  * A limit a minute is a bucket that holds as much as the limit and fills evenly. A request takes one from the bucket of
  * requests and pays its prompt and, if it says max_tokens, those too when it starts, and gets back what it did not use when it

@@ -3,11 +3,15 @@
 #include "api/generation.h"
 
 #define ANSWERS(path, handler) \
-    { HTTP_POST, path, handler, generation_fill, generation_gone, HTTP_JSON_BODY, 0 }
+    { HTTP_POST, path, handler, generation_fill, generation_gone, HTTP_JSON_BODY | HTTP_LONG, 0 }
 #define JSON_POST(path, handler) \
-    { HTTP_POST, path, handler, NULL, NULL, HTTP_JSON_BODY, 0 }
+    { HTTP_POST, path, handler, NULL, NULL, HTTP_JSON_BODY | HTTP_LONG, 0 }
+#define SHORT_POST(path, handler) \
+    { HTTP_POST, path, handler, NULL, NULL, HTTP_JSON_BODY, SHORT_BODY } // waits for nobody
 #define GET(path, handler) \
     { HTTP_GET, path, handler, NULL, NULL, 0, 0 }
+
+enum { SHORT_BODY = 1 << 20 };
 
 const struct http_route api_routes[] = {
     ANSWERS("/v1/completions", endpoint_completions),
@@ -22,7 +26,7 @@ const struct http_route api_routes[] = {
     GET("/v1/models/{id*}", endpoint_model),
     JSON_POST("/tokenize", endpoint_tokenize),
     JSON_POST("/detokenize", endpoint_detokenize),
-    JSON_POST("/abort_requests", endpoint_abort),
+    SHORT_POST("/abort_requests", endpoint_abort),
     GET("/health", endpoint_ready),
     GET("/health/live", endpoint_live),
     GET("/health/ready", endpoint_ready),

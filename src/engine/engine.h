@@ -12,7 +12,7 @@
 #include "engine/telemetry.h"
 #include "gyre.h"
 #include "model/model.h"
-#include "sched/fair_share.h"
+#include "base/fair_share.h"
 #include "sched/scheduler.h"
 
 struct request {
@@ -30,7 +30,7 @@ struct request {
     double *sums;      // [hidden_size], of GYRE_POOL_MEAN: over the positions so far
     bool pooled_whole; // the vector is complete
     int64_t submitted_us, started_us, first_token_us, last_token_us;
-    int64_t fair_cost, fair_tag;       // see sched/fair_share.h
+    int64_t fair_cost, fair_tag;       // see base/fair_share.h
     int64_t accepted_step;             // steps that were planned before it came
     struct request_progress *progress; // NULL: nobody watches
     bool ended;

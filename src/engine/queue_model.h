@@ -8,7 +8,7 @@
  *     correction what requests have waited over what the rest of the formula said when they came, lately: for what the
  *                model does not know, such as a processor that others use too
  *
- * Ahead are the requests that wait already; with several tenants, who take turns (sched/fair_share.h), those of the own tenant
+ * Ahead are the requests that wait already; with several tenants, who take turns (base/fair_share.h), those of the own tenant
  * times the number of tenants that wait, so a tenant that floods the queue is told so while others are still let in.
  *
  * Requests are counted by whoever submits them, with atomic additions; all else is written by the engine thread. */

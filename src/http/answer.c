@@ -28,8 +28,15 @@ static void add_headers(struct exchange *x, const struct http_answer *a) {
         if (!str_eq(str_of(origin), STR("*")))
             add_header(r, "Vary", "Origin");
     }
+}
+
+void answer_commit(struct exchange *x) {
+    if (!x->conn)
+        return;
+    x->closes |= x->io->stage >= STAGE_DRAIN;
     if (x->closes)
-        add_header(r, "Connection", "close");
+        add_header(x->response, "Connection", "close");
+    conn_resume(x->conn);
 }
 
 /* Gives the answer to MHD, which is either in a callback of ours or will be. */
@@ -42,16 +49,18 @@ enum MHD_Result answer_queue(struct exchange *x) {
     return ok;
 }
 
+/* Whether somebody may still want the answer; of an exchange that is lent its own thread will know. */
+static bool is_wanted(const struct exchange *x) { return x->lent || x->conn; }
+
 static void begin(struct exchange *x, enum answer_kind kind, const struct http_answer *a) {
     BUG_IF(x->answer != ANSWER_NONE);
     x->answer = kind;
     x->status = a->status;
     x->ping = a->ping;
-    if (!x->conn)
-        return;
-    x->closes |= x->io->stage >= STAGE_DRAIN;
-    add_headers(x, a);
-    conn_resume(x->conn);
+    if (x->response)
+        add_headers(x, a);
+    if (!x->lent)
+        answer_commit(x);
 }
 
 void http_add_header(struct http_exchange *pub, const char *name, const char *value) {
@@ -62,7 +71,7 @@ void http_add_header(struct http_exchange *pub, const char *name, const char *va
 
 void http_reply(struct http_exchange *pub, const struct http_answer *a, struct str body) {
     struct exchange *x = of(pub);
-    if (x->conn) {
+    if (is_wanted(x)) {
         buf_append(&x->out, body.ptr, body.len);
         x->response = MHD_create_response_from_buffer(x->out.len, x->out.ptr, MHD_RESPMEM_PERSISTENT);
         BUG_IF(!x->response);
@@ -119,7 +128,7 @@ void http_stream_begin(struct http_exchange *pub, const struct http_answer *a) {
     struct exchange *x = of(pub);
     BUG_IF(!pub->route->fill);
     // The block is for HTTP/1.0 alone; chunks are made in the connection's own memory.
-    if (x->conn) {
+    if (is_wanted(x)) {
         x->response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, x, NULL);
         BUG_IF(!x->response);
     }
@@ -129,7 +138,7 @@ void http_stream_begin(struct http_exchange *pub, const struct http_answer *a) {
 void http_stream_more(struct http_exchange *pub) {
     struct exchange *x = of(pub);
     BUG_IF(x->answer != ANSWER_STREAM);
-    if (x->conn)
+    if (!x->lent && x->conn)
         conn_resume(x->conn);
 }
 

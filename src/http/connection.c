@@ -125,6 +125,8 @@ void conn_resume(struct conn *c) {
 
 void conn_kill(struct conn *c) {
     conn_resume(c); // MHD asks the exchange, which says that this is the end
+    if (c->exchange)
+        exchange_leave(c->exchange);
     if (c->dead)
         return; // shutdown is an event of its own: it would be told to us, and so on for ever
     c->dead = true;
@@ -153,16 +155,16 @@ static void probe(struct conn *c) {
         return; // MHD reads or writes, and will see for itself
     if (c->io->server->tls || x->minor == 0)
         conn_kill(c);
-    else if (x->answer == ANSWER_STREAM)
+    else if (exchange_streams(x))
         answer_ping(x);
-    else if (x->answer == ANSWER_NONE && send(c->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    else if (exchange_waits(x) && send(c->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         conn_kill(c);
 }
 
 void conn_wait(struct conn *c) {
     c->suspended = true;
     MHD_suspend_connection(c->mhd);
-    if (c->half_closed && c->exchange->answer == ANSWER_NONE) // a stream's next bytes will tell
+    if (c->half_closed && exchange_waits(c->exchange)) // a stream's next bytes will tell
         probe(c);
 }
 

@@ -35,16 +35,22 @@ static void give_memory_back(size_t n_body_bytes) {
         malloc_trim(0);
 }
 
+static void drop_body(struct exchange *x) {
+    atomic_fetch_sub(&x->io->server->body_bytes, x->body_reserved);
+    x->body_reserved = 0;
+    x->pub.body = (struct str){0};
+    buf_release(&x->body);
+}
+
 static void exchange_free(struct exchange *x) {
     struct http_server *s = x->io->server;
     if (x->head_read) {
         x->io->n_exchanges--;
         atomic_fetch_sub(&s->stats.in_flight, 1);
     }
-    atomic_fetch_sub(&s->body_bytes, x->body_reserved);
+    drop_body(x);
     if (x->response)
         MHD_destroy_response(x->response);
-    buf_release(&x->body);
     buf_release(&x->out);
     arena_release(&x->pub.arena);
     give_memory_back(x->body_seen);
@@ -53,9 +59,18 @@ static void exchange_free(struct exchange *x) {
 
 bool exchange_answered(const struct exchange *x) { return x->answer == ANSWER_WHOLE || (x->answer == ANSWER_STREAM && x->stream_ended); }
 
+bool exchange_streams(const struct exchange *x) { return !x->lent && x->answer == ANSWER_STREAM; }
+
+bool exchange_waits(const struct exchange *x) { return x->lent || x->answer == ANSWER_NONE; }
+
+void exchange_leave(struct exchange *x) {
+    if (x->lent)
+        atomic_store(&x->left, true);
+}
+
 /* Who does not hold does not want to know, and may have given up what the exchange points to. */
 void exchange_tell(struct exchange *x, enum http_gone why) {
-    if (x->n_holds == 0 || x->told_gone || exchange_answered(x) || !x->pub.route->gone)
+    if (x->lent || x->n_holds == 0 || x->told_gone || exchange_answered(x) || !x->pub.route->gone)
         return;
     x->told_gone = true;
     x->pub.route->gone(&x->pub, why);
@@ -78,6 +93,16 @@ static void report(struct exchange *x, bool complete) {
     }
 }
 
+/* Its connection has done with it. */
+static void end(struct exchange *x, bool complete) {
+    if (x->head_read)
+        report(x, complete);
+    if (x->n_holds == 0)
+        exchange_free(x);
+    else
+        exchange_tell(x, x->gone_why); // which may release, and so free it
+}
+
 void exchange_end(void *io, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode how) {
     (void)io;
     struct exchange *x = *context;
@@ -89,18 +114,18 @@ void exchange_end(void *io, struct MHD_Connection *mhd, void **context, enum MHD
     conn_reading(c, DEADLINE_NONE);
     if (how == MHD_REQUEST_TERMINATED_TIMEOUT_REACHED)
         x->gone_why = HTTP_GONE_SLOW;
+    if (x->io->stage >= STAGE_DRAIN)
+        shutdown(c->fd, SHUT_RDWR); // what was written still arrives
+    if (x->lent) {                  // the rest when it is back
+        x->ended = true;
+        exchange_leave(x);
+        return;
+    }
     bool complete = how == MHD_REQUEST_TERMINATED_COMPLETED_OK && exchange_answered(x) && !c->dead;
     if (complete && x->answer == ANSWER_WHOLE && x->pub.method != HTTP_HEAD)
         x->sent_bytes = x->out.len;
     x->conn = NULL;
-    if (x->head_read)
-        report(x, complete);
-    if (x->io->stage >= STAGE_DRAIN)
-        shutdown(c->fd, SHUT_RDWR); // what was written still arrives
-    if (x->n_holds == 0)
-        exchange_free(x);
-    else
-        exchange_tell(x, x->gone_why); // which may release, and so free it
+    end(x, complete);
 }
 
 void http_hold(struct http_exchange *x) { of(x)->n_holds++; }
@@ -108,7 +133,7 @@ void http_hold(struct http_exchange *x) { of(x)->n_holds++; }
 void http_release(struct http_exchange *pub) {
     struct exchange *x = of(pub);
     BUG_IF(x->n_holds <= 0);
-    if (--x->n_holds > 0)
+    if (--x->n_holds > 0 || x->lent)
         return;
     if (!x->conn)
         exchange_free(x);
@@ -116,7 +141,71 @@ void http_release(struct http_exchange *pub) {
         conn_kill(x->conn);
 }
 
-bool http_is_gone(const struct http_exchange *x) { return !of(x)->conn || of(x)->conn->dead; }
+bool http_is_gone(const struct http_exchange *pub) {
+    const struct exchange *x = of(pub);
+    return x->lent ? atomic_load(&x->left) : !x->conn || x->conn->dead;
+}
+
+/* ---- work elsewhere ---------------------------------------------------------------------------------------------- */
+
+void http_lend(struct http_exchange *x) { of(x)->lent = true; }
+
+bool http_is_lent(const struct http_exchange *x) { return of(x)->lent; }
+
+bool http_was_left(const struct http_exchange *x) { return atomic_load(&of(x)->left); }
+
+void http_give_back(struct http_exchange *pub) {
+    struct exchange *x = of(pub);
+    struct io *io = x->io;
+    x->next_given = atomic_load(&io->given);
+    while (!atomic_compare_exchange_weak(&io->given, &x->next_given, x))
+        ;
+    io_wake(io); // the exchange may be gone by now
+}
+
+static void take_back(struct exchange *x) {
+    struct io *io = x->io;
+    x->lent = false;
+    drop_body(x); // an answer may go on for minutes
+    if (x->ended)
+        x->conn = NULL;
+    x->n_holds++; // while others look at it
+    if (io->server->options.returned)
+        io->server->options.returned(&x->pub);
+    x->n_holds--;
+    if (x->ended) {
+        end(x, false);
+        return;
+    }
+    BUG_IF(!x->answer && x->n_holds == 0 && !x->conn->dead); // who had it answers, or holds
+    if (x->answer)
+        answer_commit(x);
+    if (io->stage >= STAGE_TELL)
+        exchange_tell(x, HTTP_GONE_STOPPING);
+}
+
+/* In the order in which they were given back. */
+void exchange_take_back(struct io *io) {
+    struct exchange *given = atomic_exchange(&io->given, NULL), *first = NULL;
+    while (given) {
+        struct exchange *next = given->next_given;
+        given->next_given = first;
+        first = given;
+        given = next;
+    }
+    while (first) {
+        struct exchange *next = first->next_given;
+        take_back(first);
+        first = next;
+    }
+}
+
+void exchange_free_given(struct io *io) {
+    for (struct exchange *x = atomic_exchange(&io->given, NULL), *next; x; x = next) {
+        next = x->next_given;
+        exchange_free(x);
+    }
+}
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
 
@@ -334,16 +423,18 @@ static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t n
 static enum MHD_Result answer_or_wait(struct exchange *x) {
     if (x->conn->dead)
         return MHD_NO;
-    if (!x->answer && !x->handled) {
+    if (!x->handled && !x->answer) {
         conn_deadline(x->conn, DEADLINE_NONE);
         x->handled = true;
         x->pub.body = buf_view(&x->body);
-        x->pub.route->handle(&x->pub);
-        BUG_IF(!x->answer && x->n_holds == 0); // a handler answers, or holds
+        const struct http_route *route = x->pub.route;
+        void (*hand_over)(struct http_exchange *) = x->io->server->options.hand_over;
+        (route->flags & HTTP_LONG && hand_over ? hand_over : route->handle)(&x->pub);
+        BUG_IF(!x->lent && !x->answer && x->n_holds == 0); // a handler answers, or holds
         if (x->conn->dead)
             return MHD_NO;
     }
-    if (x->answer)
+    if (!exchange_waits(x))
         return answer_queue(x);
     conn_wait(x->conn);
     return MHD_YES;

@@ -21,8 +21,10 @@
  *                                           └─ or http_hold, and one of these later, in woken
  *
  * - Everything here that takes an exchange is called on its thread only: in admit, handle, fill, gone, finished, and in
- *   woken. So nothing of an exchange is locked. Other threads have one function, http_wake: the I/O thread then calls
+ *   woken. So nothing of an exchange is locked. Other threads have http_wake: the I/O thread then calls
  *   woken, where whoever is served looks up which exchanges there is news for.
+ * - A handler that takes long would keep all other connections of its thread waiting. Its exchange is lent to another
+ *   thread, which runs the handler and gives it back: see "work elsewhere".
  * - Streams are pulled. fill is asked for bytes when those before are written and the socket has room, so that what has
  *   come together meanwhile leaves in one write, a slow client costs one buffer, and no producer waits for anybody.
  * - http_wake is one system call for all that happened since the thread last looked. Nothing is allocated an event.
@@ -67,6 +69,7 @@ enum http_gone {
 
 enum http_route_flags {
     HTTP_JSON_BODY = 1, // has a body of type application/json (a missing Content-Type is taken for it)
+    HTTP_LONG = 2,      // its handler takes long: http_options.hand_over is called instead, if there is one
 };
 
 /* HEAD is answered by the GET route of the same path, and OPTIONS by http itself unless a route takes it.
@@ -92,7 +95,7 @@ struct http_exchange {
     struct str path;       // as it was sent, without the query
     struct str query;      // what follows '?', as it was sent
     struct str id;         // what stood for {id}
-    struct str body;       // complete, from handle on
+    struct str body;       // complete, from handle on; of one that was lent, until it is given back
     struct str request_id; // of x-request-id if it was sane, else made up; goes back with the answer
     const char *client;    // "127.0.0.1:50412", "[::1]:50412" or "unix"
     void *user;            // the handler's own
@@ -106,6 +109,8 @@ struct http_outcome {
     bool complete;                   // the answer was handed to the network whole
     enum http_gone gone;             // why not, if it was not
 };
+
+enum { HTTP_ALL_BODIES = 1 << 30 };
 
 /* Zero means the default everywhere. */
 struct http_options {
@@ -137,6 +142,10 @@ struct http_options {
     bool (*admit)(struct http_exchange *x);
     /* Called on I/O thread `thread` (0 .. n_threads-1) after http_wake. */
     void (*woken)(void *context, int thread);
+    /* In place of the handler of a route that is HTTP_LONG: lends the exchange to a thread that calls it, or answers. */
+    void (*hand_over)(struct http_exchange *x);
+    /* Called when a lent exchange is back, before anything else is done with it. */
+    void (*returned)(struct http_exchange *x);
     /* Called once for each exchange whose head was read; for logs and counters. */
     void (*finished)(struct http_exchange *x, const struct http_outcome *outcome);
 };
@@ -212,6 +221,21 @@ bool http_is_gone(const struct http_exchange *x);
  * release before the answer closes the connection without one. */
 void http_hold(struct http_exchange *x);
 void http_release(struct http_exchange *x);
+
+/* ---- work elsewhere ---------------------------------------------------------------------------------------------- */
+
+/* From here on another thread may do with the exchange what a handler may, and its own thread leaves it alone: gone() and
+ * finished() wait, and what is answered, held or released takes effect when it is given back. In hand_over only. */
+void http_lend(struct http_exchange *x);
+
+/* By that thread, which must have answered or hold it, or have been told that it was left. The exchange is not its own any more. */
+void http_give_back(struct http_exchange *x);
+
+/* Of an exchange that is lent; any thread. Its client is gone: no use in working for it. */
+bool http_was_left(const struct http_exchange *x);
+
+/* On the exchange's thread. */
+bool http_is_lent(const struct http_exchange *x);
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 

@@ -51,7 +51,8 @@ struct io {
     int n_exchanges; // that handlers know, the left and held ones too
     struct deadline_list deadlines[N_DEADLINES];
 
-    atomic_bool woken; // http_wake was called; cleared when the thread looks
+    atomic_bool woken;                // http_wake was called; cleared when the thread looks
+    _Atomic(struct exchange *) given; // lent exchanges that are back: a stack
 
     pthread_mutex_t newcomers_mutex;
     struct buf newcomers; // accepted sockets that this thread has not taken over yet
@@ -93,6 +94,11 @@ struct exchange {
     bool handled;   // handle was called
     bool told_gone;
     bool closes; // the connection ends with this exchange
+
+    bool lent;                   // another thread has it: of what follows here, and of pub, this one touches nothing
+    atomic_bool left;            // while it was lent its client left; or is to be cut off
+    bool ended;                  // exchange_end was called meanwhile
+    struct exchange *next_given; // on io->given
 
     struct buf body;
     uint64_t body_seen; // bytes, kept or not
@@ -191,10 +197,16 @@ enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char 
 void exchange_end(void *io, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode how);
 void exchange_tell(struct exchange *x, enum http_gone why);
 bool exchange_answered(const struct exchange *x); // nothing more comes from the handler
+bool exchange_streams(const struct exchange *x);  // has begun to
+bool exchange_waits(const struct exchange *x);    // for its handler to answer
+void exchange_leave(struct exchange *x);          // its client is going: whoever works on it may stop
+void exchange_take_back(struct io *io);           // what was lent and is given back
+void exchange_free_given(struct io *io);          // what was given back after the thread had ended
 
 /* ---- answer.c ---------------------------------------------------------------------------------------------------- */
 
 enum MHD_Result answer_queue(struct exchange *x);
-void answer_ping(struct exchange *x); // if it is a stream that has nothing else to say
+void answer_commit(struct exchange *x); // what was answered, now that the exchange is its thread's again
+void answer_ping(struct exchange *x);   // if it is a stream that has nothing else to say
 
 void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers, size_t n_headers);

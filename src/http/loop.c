@@ -70,6 +70,7 @@ static void look(struct io *io) {
         if (more)
             welcome(io, &n);
     }
+    exchange_take_back(io);
     if (io->server->options.woken)
         io->server->options.woken(io->server->options.context, (int)(io - io->server->io));
 }
@@ -245,6 +246,7 @@ enum status io_open(struct io *io, struct http_server *server, struct error *err
 void io_close(struct io *io) {
     if (io->daemon)
         MHD_stop_daemon(io->daemon);
+    exchange_free_given(io);
     if (io->wake_fd >= 0)
         close(io->wake_fd);
     if (io->epoll_fd >= 0)

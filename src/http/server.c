@@ -191,7 +191,7 @@ static void set_defaults(struct http_options *o) {
     DEFAULT(header_bytes, (size_t)16 << 10);
     DEFAULT(target_bytes, (size_t)8 << 10);
     DEFAULT(max_body, (size_t)32 << 20);
-    DEFAULT(all_bodies, (size_t)1 << 30);
+    DEFAULT(all_bodies, (size_t)HTTP_ALL_BODIES);
     DEFAULT(header_timeout_ms, 15000);
     DEFAULT(body_timeout_ms, 60000);
     DEFAULT(idle_timeout_ms, 75000);

@@ -19,11 +19,12 @@ static struct {
     bool no_log;
     double step_timeout, max_wait;
     struct flag_list names, keys;
-    int64_t port, io_threads, max_queued, max_connections, max_body, max_choices, drain_seconds;
+    int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, drain_seconds;
     struct engine_flags engine;
 } opt = {.host = "127.0.0.1",
          .port = 8000,
          .io_threads = 2,
+         .text_threads = 2,
          .max_queued = 4096,
          .max_connections = 16384,
          .max_body = 32 << 20,
@@ -41,7 +42,9 @@ static const struct flag flags[] = {
     {"ssl-certfile", 0, FLAG_STRING, &opt.tls_cert, "FILE", "Network", "PEM certificate; with --ssl-keyfile all connections are TLS"},
     {"ssl-keyfile", 0, FLAG_STRING, &opt.tls_key, "FILE", "Network", "PEM key"},
     {"allowed-origin", 0, FLAG_STRING, &opt.cors, "ORIGIN", "Network", "web pages of this origin may call, * is any; otherwise none"},
-    {"io-threads", 0, FLAG_INT, &opt.io_threads, "N", "Network", "threads for connections, text and JSON", .min = 1, .max = 256},
+    {"io-threads", 0, FLAG_INT, &opt.io_threads, "N", "Network", "threads for connections and the text of answers", .min = 1, .max = 256},
+    {"text-threads", 0, FLAG_INT, &opt.text_threads, "N", "Network",
+     "threads that read requests: JSON, chat template, tokenizer. Of several the first takes small ones only", .min = 1, .max = 256},
     {"max-connections", 0, FLAG_INT, &opt.max_connections, "N", "Network", "one more is told 503", .min = 1, .max = 1 << 20},
     {"max-body", 0, FLAG_SIZE, &opt.max_body, "BYTES", "Network", "largest request body", .min = 1024, .max = 1 << 30},
     {"served-model-name", 0, FLAG_LIST, &opt.names, "NAME", "Requests",
@@ -144,6 +147,7 @@ static enum status open_server(struct server *s, const char *model, struct error
                  .max_connections = (int)opt.max_connections,
                  .max_body = (size_t)opt.max_body,
                  .cors_origin = opt.cors},
+        .n_text_threads = (int)opt.text_threads,
         .max_queued = (int)opt.max_queued,
         .max_wait_us = (int64_t)(opt.max_wait * 1e6),
         .step_timeout_us = (int64_t)(opt.step_timeout * 1e6),

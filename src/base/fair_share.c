@@ -1,5 +1,5 @@
 /* fair_share.c - see fair_share.h. */
-#include "sched/fair_share.h"
+#include "base/fair_share.h"
 
 #include "base/status.h"
 
