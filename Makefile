@@ -3,6 +3,7 @@
 #   make                     build/gyre                  make V=1         shows the commands
 #   make run                 the bundled model tells a story
 #   make test                all tests; the last line is the summary
+#   make test-fast           those for every commit: under a minute on two processors
 #   make asan ubsan tsan     the same tests, built with clang's sanitizers
 #   make fuzz [FUZZ=json] [FUZZ_SECONDS=600]             every target of tests/fuzz for that long
 #   make soak [SOAK_SECONDS=600]                         mixed traffic at a server: right answers, flat memory
@@ -63,7 +64,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-parity test-binaries cuda cuda-tests ptx rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
+.PHONY: all run test test-fast test-parity test-binaries cuda cuda-tests ptx rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -143,6 +144,9 @@ test-binaries: $(TESTS) $(BUILD)/gyre $(DATA) $(if $(filter build/release,$(BUIL
 
 test: test-binaries
 	@BUILD=$(BUILD) tests/run.sh
+
+test-fast: test-binaries
+	@BUILD=$(BUILD) tests/run.sh --fast
 
 BACKEND ?= cpu
 test-parity: $(BUILD)/tests/test_parity $(if $(filter cuda,$(BACKEND)),cuda)

@@ -244,8 +244,8 @@ int dial(int port) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT(fd >= 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = 10}, sizeof(struct timeval));
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_sec = 10}, sizeof(struct timeval));
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = PATIENCE_US / 1000000}, sizeof(struct timeval));
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_sec = PATIENCE_US / 1000000}, sizeof(struct timeval));
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     if (connect(fd, (struct sockaddr *)&a, sizeof a) != 0)
         fail_msg("connect: %s", strerror(errno));
@@ -267,7 +267,7 @@ static int next_byte(int fd) {
     unsigned char c;
     ssize_t n = recv(fd, &c, 1, 0);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-        fail_msg("nothing came for ten seconds");
+        fail_msg("nothing came for %d s", PATIENCE_US / 1000000);
     return n == 1 ? c : -1;
 }
 
@@ -379,7 +379,7 @@ int ask_status(int port, const void *bytes, size_t n) {
 }
 
 bool comes_to(_Atomic int *counter, int value) {
-    for (int64_t end = clock_us() + 10000000; clock_us() < end; usleep(500))
+    for (int64_t end = clock_us() + PATIENCE_US; clock_us() < end; usleep(500))
         if (*counter == value)
             return true;
     return false;

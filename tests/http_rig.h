@@ -1,4 +1,4 @@
-/* http_rig.h - a server with routes that tests poke at, and a plain socket client that waits at most ten seconds.
+/* http_rig.h - a server with routes that tests poke at, and a plain socket client that waits PATIENCE_US at most.
  *
  *     GET  /hello                     "hello\n"
  *     POST /echo                      the body; /json the same with HTTP_JSON_BODY; /small reads at most 64 bytes
@@ -26,6 +26,9 @@ struct rig_seen {
 };
 extern struct rig_seen rig_seen;
 
+/* How long a test waits for what must come: not a measure of anything, as neighbours may have the processor. */
+#define PATIENCE_US 300000000
+
 extern const struct http_route rig_routes[];
 extern const size_t rig_n_routes;
 
@@ -47,11 +50,11 @@ struct heard {
 struct heard hear(int fd, bool bodiless);
 void heard_release(struct heard *a);
 bool heard_has(const struct heard *a, const char *header_line_start);
-bool is_closed(int fd); // FIN or RST arrives within ten seconds, and nothing before it
+bool is_closed(int fd); // FIN or RST arrives, and nothing before it
 
 /* One request on a connection of its own. */
 struct heard ask(int port, const char *text);
 int ask_status(int port, const void *bytes, size_t n);
 
-/* Waits until the counter has the value, at most ten seconds; false: it has not. */
+/* Waits until the counter has the value; false: it has not within PATIENCE_US. */
 bool comes_to(_Atomic int *counter, int value);

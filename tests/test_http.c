@@ -379,11 +379,12 @@ static void what_comes_together_is_one_wake_and_few_writes(void **state) {
 static void an_idle_stream_pings(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){.ping_ms = 30});
+    int64_t start = clock_us();
     struct heard a = ask(r.port, GET("/stream?n=3&gap=100000&size=32"));
-    int n_pings = 0;
+    int64_t n_pings = 0, most = (clock_us() - start) / 30000 + 1;
     for (const char *p = a.body.ptr; (p = strstr(p, ": ping\n\n")); p++)
         n_pings++;
-    EXPECT(a.whole && n_pings >= 3 && n_pings <= 10);
+    EXPECT(a.whole && n_pings >= 3 && n_pings <= most);
     EXPECT(strstr(a.body.ptr, "data: 2 "));
     heard_release(&a);
     rig_close(&r);
@@ -395,7 +396,7 @@ static int dial_unix(const char *path) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     strcpy(a.sun_path, path);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = 10}, sizeof(struct timeval));
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = PATIENCE_US / 1000000}, sizeof(struct timeval));
     EXPECT(connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
     return fd;
 }
@@ -456,7 +457,7 @@ static void tls_serves_the_same(void **state) {
     snprintf(
         command, sizeof command,
         "python3 -c 'import ssl, http.client as h\n"
-        "c = h.HTTPSConnection(\"localhost\", %d, timeout=10, context=ssl.create_default_context(cafile=\"tests/data/tls/cert.pem\"))\n"
+        "c = h.HTTPSConnection(\"localhost\", %d, timeout=300, context=ssl.create_default_context(cafile=\"tests/data/tls/cert.pem\"))\n"
         "for i in range(20):\n"
         "    c.request(\"POST\", \"/echo\", b\"x\" * i * 5000)\n"
         "    assert c.getresponse().read() == b\"x\" * i * 5000\n"

@@ -143,7 +143,7 @@ static void time_is_limited(void **state) {
                             &(struct template_limits){.max_steps = UINT64_MAX - 1, .max_time_us = 50000}, &err);
     EXPECT_EQ(st, ERR_LIMIT);
     EXPECT(strstr(err.text, "longer than 0.05 seconds"));
-    EXPECT(clock_seconds_since(start) < 5);
+    EXPECT(clock_seconds_since(start) < 60);
 }
 
 static void integers_do_not_wrap(void **state) {

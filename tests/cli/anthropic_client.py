@@ -9,9 +9,10 @@ import urllib.request
 
 import anthropic
 import pydantic
+from patience import PATIENCE
 
 URLS = json.loads(os.environ["SERVERS"])
-OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": 60}
+OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": PATIENCE}
 client = anthropic.Anthropic(base_url=URLS["story"], **OPTIONS)
 thinker = anthropic.Anthropic(base_url=URLS["thinker"], **OPTIONS)
 ASK = {"model": "story", "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 20, "extra_body": {"temperature": 0}}
@@ -105,7 +106,7 @@ class Messages(unittest.TestCase):
     def test_a_stream_that_is_closed_is_cancelled(self):
         with client.messages.stream(**{**ASK, "max_tokens": 900, "extra_body": {"ignore_eos": True}}) as stream:
             next(iter(stream.text_stream))
-        deadline = time.time() + 10
+        deadline = time.time() + PATIENCE
         while running() > 0:
             self.assertLess(time.time(), deadline)
             time.sleep(0.005)
@@ -116,7 +117,7 @@ class Faults(unittest.TestCase):
         narrow = anthropic.Anthropic(base_url=URLS["narrow"], **OPTIONS)
         ask = {**ASK, "max_tokens": 900, "extra_body": {"ignore_eos": True}}
         streams = []
-        deadline = time.time() + 20
+        deadline = time.time() + PATIENCE
         for running, waiting in ((1, 0), (1, 1)):
             streams.append(narrow.messages.create(stream=True, **ask))
             while (state("narrow")["running"], state("narrow")["waiting"]) != (running, waiting):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from patience import PATIENCE
 
 PROGRAM = next((p for p in map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")) if p), None)
 
@@ -100,7 +101,7 @@ class Browser:
             raise AssertionError(expression + ": " + str(r["exceptionDetails"].get("exception", {}).get("description")))
         return r["result"].get("value")
 
-    def wait(self, expression, patience=60):
+    def wait(self, expression, patience=PATIENCE):
         """Until the expression is true; returns its value."""
         end = time.monotonic() + patience
         while True:

@@ -10,9 +10,10 @@ import urllib.request
 
 import openai
 import pydantic
+from patience import PATIENCE
 
 URLS = json.loads(os.environ["SERVERS"])
-OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": 60}
+OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": PATIENCE}
 client = openai.OpenAI(base_url=URLS["story"] + "/v1", **OPTIONS)
 thinker = openai.OpenAI(base_url=URLS["thinker"] + "/v1", **OPTIONS)
 narrow = openai.OpenAI(base_url=URLS["narrow"] + "/v1", **OPTIONS)  # one sequence runs, one waits
@@ -30,7 +31,7 @@ def state(name="story"):
         return json.load(r)
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=PATIENCE):
     deadline = time.time() + seconds
     while not condition():
         if time.time() > deadline:

@@ -55,6 +55,8 @@ class Lines(unittest.TestResult):
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path.insert(0, here)
+    import patience
+    patience.stretch_timeouts()
     suite = unittest.defaultTestLoader.loadTestsFromName(os.path.splitext(sys.argv[1])[0])
     result = Lines()
     suite.run(result)

@@ -6,6 +6,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from patience import PATIENCE  # noqa: E402
 from serving import Server  # noqa: E402
 
 LONG = {"max_tokens": 990, "ignore_eos": True, "temperature": 0}
@@ -32,7 +33,7 @@ class Running:
         self.thread.start()
 
     def join(self):
-        self.thread.join(60)
+        self.thread.join(PATIENCE)
         return self.result
 
 
@@ -40,7 +41,7 @@ class Abort(unittest.TestCase):
     def start(self, *asks, who=None, headers=None, n=1, stream=False):
         who = who or server
         began = [Running(who, path, dict(LONG, **body), {**(headers or {}), "X-Request-Id": name}, stream) for name, path, body in asks]
-        deadline = time.time() + 20
+        deadline = time.time() + PATIENCE
         while who.request("GET", "/server_info", headers=headers)[1]["running"] < n * len(asks):
             self.assertLess(time.time(), deadline)
             time.sleep(0.002)
@@ -90,7 +91,7 @@ class Abort(unittest.TestCase):
     def test_a_beam_search_ends(self):
         for _ in range(3):
             search = Running(server, "/v1/completions", {"prompt": "The fox", "use_beam_search": True, "n": 4, "max_tokens": 900}, {"X-Request-Id": "beams"}, False)
-            deadline = time.time() + 20
+            deadline = time.time() + PATIENCE
             while server.request("GET", "/server_info")[1]["running"] == 0:
                 self.assertLess(time.time(), deadline)
                 time.sleep(0.002)

@@ -10,6 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from patience import PATIENCE  # noqa: E402
 from serving import Server  # noqa: E402
 
 KEYS = "flood sk-flood-secret\nguest sk-guest-secret\n"
@@ -85,7 +86,7 @@ class Admission(unittest.TestCase):
                 self.assertGreaterEqual(e["estimated_wait_ms"], 200)
                 self.assertGreaterEqual(int(fields["retry-after"]), 1)
                 self.assertIn("would wait about", e["message"])
-        deadline = time.time() + 30
+        deadline = time.time() + PATIENCE
         while server.request("GET", "/server_info")[1]["running"] and time.time() < deadline:
             time.sleep(0.02)
         self.assertEqual(ask(server)[0], 200)  # an idle engine refuses nobody, whatever its last step said
@@ -95,7 +96,7 @@ class Admission(unittest.TestCase):
         server = self.open("--max-queue-wait", "4", "--api-key-file", self.key_file())
         ask(server, "flood", 300)
         threads, got = crowd(server, 360, "flood", 300)  # many times 4 s, on a fast machine too
-        deadline = time.time() + 30
+        deadline = time.time() + PATIENCE
         while not any(s == 429 for s, _, _ in got) and time.time() < deadline:
             time.sleep(0.005)
         # The guest has nothing waiting, so the others' queue is not his: two turns, and there would be room for as many as 4 s hold.
@@ -109,7 +110,7 @@ class Admission(unittest.TestCase):
     def test_a_queue_that_one_key_filled_has_room_for_another(self):
         server = self.open("--max-queued-requests", "6", "--api-key-file", self.key_file())
         threads, got = crowd(server, 30, "flood", 300)
-        deadline = time.time() + 30
+        deadline = time.time() + PATIENCE
         while not any(s == 429 for s, _, _ in got) and time.time() < deadline:
             time.sleep(0.005)
         self.assertEqual([ask(server, "guest", 4)[0] for _ in range(2)], [200, 200])

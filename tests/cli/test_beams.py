@@ -8,6 +8,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from patience import PATIENCE  # noqa: E402
 from serving import ROOT, Server  # noqa: E402
 
 with open(os.path.join(ROOT, "build/data/beams/beams.json")) as f:
@@ -139,7 +140,7 @@ class Fields(unittest.TestCase):
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         time.sleep(0.3)
         s.close()
-        deadline = time.time() + 10
+        deadline = time.time() + PATIENCE
         quiet = 0
         while quiet < 20 and time.time() < deadline:
             quiet = quiet + 1 if self.server.request("GET", "/server_info")[1]["running"] == 0 else 0

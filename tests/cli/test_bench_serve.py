@@ -14,6 +14,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_server import FakeServer
 from serving import GYRE, ROOT, Server
+from patience import PATIENCE
 
 STORY = os.path.join(ROOT, "models/story")
 LABELS = ["Successful requests:", "Failed requests:", "Maximum request concurrency:", "Request rate configured (RPS):", "Benchmark duration (s):", "Total input tokens:",
@@ -250,7 +251,7 @@ class BenchServe(unittest.TestCase):
         s = self.fake(lambda h, b: completions(h, b, first=0 if int(b["prompt"].split()[1]) < 5 else 60))
         p = subprocess.Popen([GYRE, "bench", "serve", "--base-url", s.url, *self.custom(20), "--disable-shuffle", "--ready-check-timeout-sec", "0"], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True)
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while len(s.seen) < 20 and time.monotonic() < end:
             time.sleep(0.05)
         time.sleep(0.5)

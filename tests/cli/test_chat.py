@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from fake_server import FakeServer
 from serving import GYRE, ROOT, Server
 from typist import Typist
+from patience import PATIENCE
 
 CLEAN = {k: v for k, v in os.environ.items() if k not in ("OPENAI_API_KEY", "GYRE_API_KEY", "GYRE_URL")}
 
@@ -213,8 +214,8 @@ class Chat(unittest.TestCase):
         t.type("Go\r")
         t.wait_for("on and on and")
         t.type("\x03")
-        self.assertIn("stopped", t.wait_for("> $", 5))
-        end = time.monotonic() + 5
+        self.assertIn("stopped", t.wait_for("> $"))
+        end = time.monotonic() + PATIENCE
         while not s.left and time.monotonic() < end:
             time.sleep(0.02)
         self.assertEqual(s.left, 1)

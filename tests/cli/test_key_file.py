@@ -12,6 +12,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from patience import PATIENCE  # noqa: E402
 from serving import GYRE, ROOT, Server  # noqa: E402
 
 FILE = """# who      key                 limits
@@ -61,7 +62,7 @@ def reload(text, told):
     del server.log[:]
     write(text)
     server.process.send_signal(signal.SIGHUP)
-    deadline = time.time() + 10
+    deadline = time.time() + PATIENCE
     while not any(told in l for l in server.log) and time.time() < deadline:
         time.sleep(0.01)
     assert any(told in l for l in server.log), server.log

@@ -1,13 +1,18 @@
 """Checkpoints and settings that are odd or hostile, of families that test_bad_models.py does not break: one sentence, or the answer that they ask for."""
 import json
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
-import time
 import unittest
 
 from test_bad_models import GYRE, ROOT, read_json, read_safetensors, write_json, write_safetensors
+
+
+def processor_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class OddModels(unittest.TestCase):
@@ -72,9 +77,9 @@ class OddModels(unittest.TestCase):
         for i in range(20):
             header["model.layers.x%d.w" % i] = {"dtype": "BF16", "shape": [1], "data_offsets": [len(body) + 2 * i, len(body) + 2 * i + 2]}
         write_safetensors(path, header, body + b"\0" * 40)
-        before = time.monotonic()
+        before = processor_seconds()
         self.refused(self.run_gyre("run", folder, "--no-chat", "-p", "Once", "-n", "1"), "20 tensors of the checkpoint would not be used")
-        self.assertLess(time.monotonic() - before, 10)
+        self.assertLess(processor_seconds() - before, 10)
 
     def test_generation_settings_mean_what_they_say(self):
         folder = self.copy("llama")

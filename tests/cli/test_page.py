@@ -1,6 +1,6 @@
 """The chat page in a real Chromium: asking, stopping, editing, hostile text and servers, keys, colours, the race.
 
-Without a browser everything that needs one is skipped, and says so."""
+Without a browser everything that needs one is skipped, and says so. Not in make test-fast: a browser takes its time."""
 import gzip
 import http.client
 import json
@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import browser
 from fake_server import FakeServer
 from serving import Server
+from patience import PATIENCE
 
 # Each must be shown as the text it is, or as a link to nowhere dangerous: no element, no request, no script.
 ATTACKS = ["<script>window.hacked=1</script>", "<img src=http://evil.invalid/x onerror=window.hacked=1>", "[a](javascript:window.hacked=1)",
@@ -155,7 +156,7 @@ class Page(unittest.TestCase):
         self.browser.wait("jobs.size === 0", 5)
         self.assertIn("stopped", self.browser.text(".stats"))
         self.assertIn("and on", self.browser.text(".md"))
-        end = time.monotonic() + 5
+        end = time.monotonic() + PATIENCE
         while not s.left and time.monotonic() < end:
             time.sleep(0.02)
         self.assertEqual(s.left, 1)

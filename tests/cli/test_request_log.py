@@ -11,6 +11,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from patience import PATIENCE  # noqa: E402
 from serving import GYRE, ROOT, Server  # noqa: E402
 
 KEYS = ["sk-alpha-secret", "sk-beta-secret"]
@@ -29,7 +30,7 @@ def tearDownModule():
         assert secret not in log, secret
 
 
-def lines(own, n, timeout=10):
+def lines(own, n, timeout=PATIENCE):
     """The first n lines of the request log that are there from now on; fails if more come soon."""
     deadline = time.time() + timeout
     while sum(l.startswith("{") for l in own.log) < n and time.time() < deadline:
@@ -111,7 +112,7 @@ class Lines(unittest.TestCase):
                 time.sleep(0.002)
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             s.close()
-            deadline = time.time() + 10
+            deadline = time.time() + PATIENCE
             while not any("client left" in l for l in server.log) and time.time() < deadline:
                 time.sleep(0.01)
             line, = [l for l in map(json.loads, server.log) if l["endpoint"] == "/v1/completions"]
@@ -195,7 +196,7 @@ class Recorder(unittest.TestCase):
         own = Server("models/story", "--max-num-seqs", "1", "--disable-log-requests")
         self.addCleanup(own.process.kill)
         sockets = [abandoned(own) for _ in range(3)]
-        deadline = time.time() + 40
+        deadline = time.time() + PATIENCE
         while time.time() < deadline:
             flying = [r for r in own.request("GET", "/debug/requests")[1]["in_flight"] if r["endpoint"] == "/v1/completions"]
             seen = sorted((r["state"], r["queue_reason"]) for r in flying if "queue_reason" in r)

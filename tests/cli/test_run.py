@@ -1,6 +1,8 @@
 """gyre run, score and perplexity as a person, a script and a pipe call them."""
 import json, math, os, pty, re, select, shutil, signal, subprocess, tempfile, time, unittest
 
+from patience import PATIENCE
+
 GYRE = os.path.abspath(os.environ["GYRE"])
 os.environ["GYRE_THREADS"] = "1"  # tests run side by side, one a processor
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -348,7 +350,7 @@ class Conversation(unittest.TestCase):
         os.close(self.fd)
         subprocess.run(["rm", "-rf", self.dir])
 
-    def wait_for(self, pattern, seconds=30):
+    def wait_for(self, pattern, seconds=PATIENCE):
         """Reads until what came since the last call matches; returns it. A pattern for the end waits for silence."""
         end, text = time.time() + seconds, ""
         while time.time() < end:

@@ -10,6 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from patience import PATIENCE  # noqa: E402
 from serving import GYRE, ROOT, Server  # noqa: E402
 
 CHAT = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -217,7 +218,7 @@ class Company(unittest.TestCase):
         s = socket.create_connection(("127.0.0.1", server.port))
         body = json.dumps(ask).encode()
         s.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body))
-        deadline = time.time() + 10
+        deadline = time.time() + PATIENCE
         while server.request("GET", "/server_info")[1]["running"] == 0 and time.time() < deadline:
             time.sleep(0.005)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

@@ -65,7 +65,7 @@ class Toy(unittest.TestCase):
                 c.close()
             begin = time.monotonic()
             self.assertEqual(server.stop(), 0)
-            self.assertLess(time.monotonic() - begin, 15)  # it had once 75 s of idle timeout to go
+            self.assertLess(time.monotonic() - begin, 60)  # it had once 75 s of idle timeout to go
 
 
 if __name__ == "__main__":

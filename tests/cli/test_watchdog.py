@@ -8,10 +8,11 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from patience import PATIENCE  # noqa: E402
 from serving import ROOT, Server  # noqa: E402
 
 
-def wait_for(what, seconds=30):
+def wait_for(what, seconds=PATIENCE):
     deadline = time.time() + seconds
     while time.time() < deadline:
         got = what()
@@ -23,7 +24,7 @@ def wait_for(what, seconds=30):
 
 class Hang(unittest.TestCase):
     def test_a_step_that_hangs_turns_ready_to_503_and_back(self):
-        os.environ["GYRE_TOY_STEP_US"] = "3000000"  # each step of the toy sleeps three seconds
+        os.environ["GYRE_TOY_STEP_US"] = "8000000"  # each step of the toy sleeps eight seconds
         try:
             server = Server("models/story", "--device", "toy", "--step-timeout", "0.5")
         finally:
@@ -48,10 +49,10 @@ class Hang(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_an_idle_engine_does_not_hang(self):
-        server = Server("models/story", "--device", "toy", "--step-timeout", "0.05")
+        server = Server("models/story", "--device", "toy", "--step-timeout", "1")
         self.addCleanup(server.process.kill)
         server.post("/v1/completions", prompt="Once", max_tokens=3)
-        time.sleep(0.4)
+        time.sleep(1.5)
         self.assertEqual(server.request("GET", "/health/ready")[0], 200)
         self.assertFalse(any("in one step" in l for l in server.log), server.log)
         self.assertEqual(server.stop(), 0)
@@ -85,7 +86,7 @@ class Failure(unittest.TestCase):
             ask()
             self.assertEqual(answers[1][0], 503)
             self.assertEqual(server.process.wait(timeout=30), 1)
-            self.assertLess(time.time() - began, 10)
+            self.assertLess(time.time() - began, 60)
             self.assertNotIn(folder, str(answers))  # where files lie is for the log
             self.assertTrue(any(folder in l for l in server.log), server.log)
             self.assertTrue(any("shutting down" in l for l in server.log), server.log)

@@ -6,11 +6,13 @@
 """
 import http.client
 import json
+import os
 import random
 import socket
 import struct
 import threading
 import time
+from patience import PATIENCE
 
 ANIMALS = ("dog", "cat", "fox", "bird", "bear", "mouse", "girl", "boy")
 PLACES = ("park", "sea", "shop", "hill", "wood", "house", "moon", "garden")
@@ -218,14 +220,21 @@ class Traffic:
             t.join()
 
     def settle(self):
-        """The counters of /server_info once nothing runs or waits any more; fails after 20 s."""
-        deadline = time.time() + 20
+        """The counters of /server_info once nothing runs or waits any more; fails if that does not come."""
+        deadline = time.time() + PATIENCE
         while True:
             info = self.server.request("GET", "/server_info")[1]
             if info["running"] == 0 and info["waiting"] == 0:
                 return info
             assert time.time() < deadline, info
             time.sleep(0.05)
+
+
+def processor_seconds(pid):
+    """What a process has used of processors since it began, all of its threads together."""
+    with open("/proc/%d/stat" % pid) as f:
+        fields = f.read().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid):

@@ -5,6 +5,7 @@ import re
 import select
 import signal
 import time
+from patience import PATIENCE
 
 
 class Typist:
@@ -22,7 +23,7 @@ class Typist:
             pass
         os.close(self.fd)
 
-    def wait_for(self, pattern, seconds=20):
+    def wait_for(self, pattern, seconds=PATIENCE):
         """Reads until what came since the last call matches, and for a pattern of the end ($) is silent; returns it."""
         end, text = time.monotonic() + seconds, ""
         while time.monotonic() < end:
