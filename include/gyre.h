@@ -63,14 +63,15 @@ struct gyre_options {
     size_t struct_size; // sizeof(struct gyre_options)
     const char *model;  // a folder in Hugging Face's layout
     const struct backend_ops *backend;
-    int n_threads;              // of the CPU; one a processor
-    const char *dtype;          // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
-    const char *kv_cache_dtype; // "float32", "float16", "bfloat16", "fp8", "int8" if the device can; NULL: its choice
-    const char *quantization;   // "fp8": wider matrices are made e4m3 with a scale a row when they are loaded; NULL: as stored
-    bool enforce_eager;         // CUDA: every operation of a step is started by itself, nothing is captured
-    bool dummy_weights;         // random weights in the shapes and types of config.json; no checkpoint is read
-    int64_t max_model_len;      // tokens of a sequence, prompt and answer; the model's own
-    int64_t swap_bytes;         // of the host's memory, for the cache of sequences that give way to others; none
+    int device_index;                  // of several GPUs
+    int n_threads;                     // of the CPU; one a processor
+    const char *const *device_options; // "name=value" ..., NULL: what one backend alone understands, see `gyre run --help`
+    const char *dtype;                 // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
+    const char *kv_cache_dtype;        // "float32", "float16", "bfloat16", "fp8", "int8" if the device can; NULL: its choice
+    const char *quantization;          // "fp8": wider matrices are made e4m3 with a scale a row when they are loaded; NULL: as stored
+    bool dummy_weights;                // random weights in the shapes and types of config.json; no checkpoint is read
+    int64_t max_model_len;             // tokens of a sequence, prompt and answer; the model's own
+    int64_t swap_bytes;                // of the host's memory, for the cache of sequences that give way to others; none
     int64_t kv_cache_bytes; // not more than max_seqs sequences of max_model_len need, and a quarter of the host's memory, or on a GPU ...
     double gpu_memory_utilization; // ... what is left of this share of the GPU's: 0.92
     double cache_idle_s;    // a GPU's memory for cache is taken by need and goes back after so long without work: 300; below 0: never

@@ -48,9 +48,9 @@ bool rig_takes_case(void) {
 
 bool rig_is_brief(void) { return getenv("GYRE_TEST_BRIEF") != NULL; }
 
-struct backend_options rig_backend_options(const char *kernels, int n_threads) {
+struct how rig_how(const char *kernels, int n_threads) {
     bool cpu = rig_backend() == &backend_cpu;
-    return (struct backend_options){.n_threads = n_threads, .kernels = cpu ? kernels : NULL, .dtype = cpu ? NULL : kernels};
+    return (struct how){.n_threads = n_threads, .kernels = cpu ? kernels : NULL, .load.dtype = cpu ? NULL : kernels};
 }
 
 /* Where a program's time went, and who came nearest to a bound; told at its end. */
@@ -138,10 +138,7 @@ struct rig *rig_new(struct rig_options o) {
 }
 
 void rig_free(struct rig *rig) {
-    if (rig->exe)
-        rig->ops->free_executable(rig->exe);
-    if (rig->backend)
-        rig->ops->free(rig->backend);
+    on_device_close(&rig->at);
     program_free(rig->p);
     arena_release(&rig->arena);
     free(rig);
@@ -179,11 +176,10 @@ const char *const *rig_kernels(void) {
         return cuda;
     if (!have[0])
         for (size_t i = 0, n = 0; i < ARRAY_LEN(all); i++) {
-            struct backend *b;
-            if (backend_cpu.open(&(struct backend_options){.n_threads = 1, .kernels = all[i]}, &b, &err) != OK)
-                continue;
-            have[n++] = all[i];
-            backend_cpu.free(b);
+            struct on_device at;
+            if (on_device_open(&backend_cpu, (struct how){.n_threads = 1, .kernels = all[i]}, &at, &err) == OK)
+                have[n++] = all[i];
+            on_device_close(&at);
         }
     return have;
 }
@@ -389,30 +385,25 @@ static void refuse_what_is_timed(const struct rig *rig) {
 
 void rig_result(struct rig *rig, val out) {
     struct program *p = rig->p;
-    struct error err;
     rig->out = out;
     op_sample(p, op_take_rows(p, out));
     bool cpu = rig->ops == &backend_cpu;
     if (rig_is_brief() && !cpu)
         refuse_what_is_timed(rig);
     double begun = seconds();
-    struct backend_options options = {.n_threads = rig->o.n_threads,
-                                      .kernels = rig->o.like ? oracle_kernels()
-                                                 : cpu       ? rig->o.kernels
-                                                             : NULL,
-                                      .dtype = cpu ? NULL : rig->o.kernels,
-                                      .quantization = cpu ? NULL : rig->o.quantization,
-                                      .dummy_weights = rig->o.dummy_weights,
-                                      .kv_dtype = cpu ? NULL : rig->o.kv_dtype,
-                                      .eager = rig_is_brief()};
-    EXPECT_OK(rig->ops->open(&options, &rig->backend, &err), err);
-    EXPECT_OK(rig->ops->place_weights(rig->backend, p, &err), err);
+    struct how how = {.n_threads = rig->o.n_threads,
+                      .kernels = rig->o.like ? oracle_kernels()
+                                 : cpu       ? rig->o.kernels
+                                             : NULL,
+                      .eager = rig_is_brief(),
+                      .load = {.dtype = cpu ? NULL : rig->o.kernels,
+                               .quantization = cpu ? NULL : rig->o.quantization,
+                               .dummy_weights = rig->o.dummy_weights,
+                               .kv_dtype = cpu ? NULL : rig->o.kv_dtype}};
     struct cache_config config = {.block_size = rig->o.block_size, .n_states = rig->o.n_seqs};
     for (int g = 0; g < p->n_groups; g++)
         config.n_blocks[g] = rig->o.n_seqs * table_width(rig), config.table_width[g] = table_width(rig);
-    EXPECT_OK(rig->ops->alloc_cache(rig->backend, p, &config, &err), err);
-    struct bucket bucket = bucket_of(rig);
-    EXPECT_OK(rig->ops->compile(rig->backend, p, bucket, &rig->exe, &err), err);
+    on_device_compile(rig->ops, how, p, &config, bucket_of(rig), &rig->at);
     spent.opening += seconds() - begun;
 }
 
@@ -487,13 +478,13 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
     }
     choose_rows(rig, &plan, poison || !is_sparse(rig), last);
     struct sample_result *results = xcalloc((size_t)plan.n_rows + 1, sizeof *results);
-    EXPECT_OK(rig->ops->run(rig->exe, &plan, &err), err);
-    EXPECT_OK(rig->ops->collect(rig->exe, results, &err), err);
+    EXPECT_OK(rig->ops->run(rig->at.exe, &plan, &err), err);
+    EXPECT_OK(rig->ops->collect(rig->at.exe, results, &err), err);
     for (int r = 0; !poison && r < plan.n_rows; r++) {
         int row = rows[plan.out_row[r]];
         rig->told[row] = true;
         const float *logits;
-        EXPECT_OK(rig->ops->logits(rig->exe, r, &logits, &err), err);
+        EXPECT_OK(rig->ops->logits(rig->at.exe, r, &logits, &err), err);
         for (int i = 0; i < rig->out.width; i++)
             out[(int64_t)row * rig->out.width + i] = (double)logits[i];
     }

@@ -10,8 +10,7 @@
  *     rig_free(rig);                                     // y too */
 #pragma once
 
-#include "check.h"
-#include "core/backend.h"
+#include "on_device.h"
 
 enum { RIG_MAX_SEQS = 512, RIG_MAX_IN = 3 };
 
@@ -50,9 +49,9 @@ struct rig_options {
     int widths[RIG_MAX_IN];   // of the inputs; 0 ends
     float spread;             // inputs are uniform in (-spread, spread); 0: 1
     int block_size;           // 0: 16
-    const char *kernels;      // as in backend_options
+    const char *kernels;      // of the CPU; of others what products are made in
     int n_threads;            // 0: 2
-    const char *quantization; // as in backend_options
+    const char *quantization; // as in load_options
     bool dummy_weights;       // likewise
     const char *kv_dtype;     // likewise
     bool begins_clean;        // no step of NaNs, which each run has otherwise, comes before
@@ -76,8 +75,7 @@ struct rig {
     bool tells_all;
     uint64_t random, stream;
     const struct backend_ops *ops;
-    struct backend *backend;
-    struct executable *exe;
+    struct on_device at;
 };
 
 /* Whether this process runs the next case of its program. With GYRE_TEST_PART=k/n it runs every n-th, and n processes with k from 1 to n
@@ -176,7 +174,7 @@ void rig_rms_norm(const double *x, const double *w, int n, double eps, bool plus
 const struct backend_ops *rig_backend(void);
 
 /* What one of rig_kernels() is asked for by: kernels of the CPU, what products are made in elsewhere. */
-struct backend_options rig_backend_options(const char *kernels, int n_threads);
+struct how rig_how(const char *kernels, int n_threads);
 
 /* ---- what a device rounds ----
  *

@@ -34,6 +34,8 @@ struct text {
     int n;
 };
 
+static const char *const eager_option[] = {"eager=1", NULL};
+
 static struct gyre *open_model(const char *folder, const struct backend_ops *ops, struct gyre_options options) {
     struct gyre *g;
     struct gyre_error err;
@@ -131,7 +133,7 @@ static void captured_steps_equal_steps_that_are_not_bit_for_bit(void **state) {
     static struct text eager[5], replayed[5];
     (void)state;
     for (size_t m = 0; m < ARRAY_LEN(dense); m++) {
-        struct gyre *a = open_model(dense[m], rig_backend(), (struct gyre_options){.enforce_eager = true});
+        struct gyre *a = open_model(dense[m], rig_backend(), (struct gyre_options){.device_options = eager_option});
         struct gyre *b = open_model(dense[m], rig_backend(), (struct gyre_options){0});
         write_five(a, eager);
         write_five(b, replayed);
@@ -174,7 +176,8 @@ static void write_greedy(struct gyre *g, struct text *texts) {
 /* screen: GYRE_ARGMAX_FILTER (backend/cuda/head/argmax_filter.c). */
 static void write_screened(const char *folder, const char *screen, const char *dtype, bool eager, struct text *texts) {
     setenv("GYRE_ARGMAX_FILTER", screen, 1);
-    struct gyre *g = open_model(folder, rig_backend(), (struct gyre_options){.max_seqs = 32, .dtype = dtype, .enforce_eager = eager});
+    struct gyre *g = open_model(folder, rig_backend(),
+                                (struct gyre_options){.max_seqs = 32, .dtype = dtype, .device_options = eager ? eager_option : NULL});
     EXPECT_EQ(report_of(g->ops, g->exe, "head_screen_bytes") > 0, strcmp(screen, "0") != 0); // or nothing is compared
     write_greedy(g, texts);
     gyre_close(g);
@@ -189,8 +192,8 @@ static void expect_the_same(const char *folder, const char *dtype, const char *s
         EXPECT_EQ(all[i].n, some[i].n);
         for (int t = 0; t < all[i].n; t++)
             if (all[i].tokens[t] != some[i].tokens[t])
-                fail_msg("%s, %s, GYRE_ARGMAX_FILTER=%s, sequence %d: token %d is %d, without %d", folder, dtype, screen, i, t, some[i].tokens[t],
-                         all[i].tokens[t]);
+                fail_msg("%s, %s, GYRE_ARGMAX_FILTER=%s, sequence %d: token %d is %d, without %d", folder, dtype, screen, i, t,
+                         some[i].tokens[t], all[i].tokens[t]);
     }
 }
 

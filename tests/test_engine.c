@@ -1,6 +1,7 @@
 /* test_engine.c - the engine and its scheduler on a backend whose next token is a hash of its context: whatever runs
  * beside it, a request gets the tokens that it gets alone. */
 #include "check.h"
+#include "on_device.h"
 
 #include "backend/toy/toy.h"
 #include "base/guard.h"
@@ -543,8 +544,8 @@ static void who_comes_while_the_device_breaks_is_told_too(void **state) {
 }
 
 static int commits_left;
-static enum status commit_until_it_breaks(struct backend *b, int group, int *n, struct error *err) {
-    (void)b, (void)group;
+static enum status commit_until_it_breaks(struct loaded *l, int group, int *n, struct error *err) {
+    (void)l, (void)group;
     if (commits_left-- > 0)
         return OK;
     *n = 0;
@@ -963,11 +964,13 @@ static void the_cache_is_as_large_as_was_said(void **state) {
     struct toy_shape shape = {.vocab_size = VOCAB, .full = true, .window = 10, .recurrent = true};
     struct program *p = toy_program(&shape);
     struct engine_model model = {p, LONGEST, -1, NULL, 0};
+    struct on_device at;
     struct error err;
+    EXPECT_OK(on_device_load(&backend_toy, (struct how){0}, p, &at, &err), err);
     for (int64_t bytes = 1; bytes < 200000; bytes = bytes * 5 / 4 + 1) {
         struct gyre_options o = {.backend = &backend_toy, .kv_cache_bytes = bytes, .block_size = 8, .max_batched_tokens = 16};
         struct engine_sizes s;
-        if (engine_size(&o, &model, NULL, &s, &err) != OK)
+        if (engine_size(&o, &model, at.loaded, &s, &err) != OK)
             continue;
         int64_t total = 64 * (int64_t)s.cache.n_states;
         for (int g = 0; g < p->n_groups; g++)
@@ -984,7 +987,7 @@ static void the_cache_is_as_large_as_was_said(void **state) {
             EXPECT(s.kv_cache_tokens >= LONGEST);
         o.max_model_len = s.max_model_len + 1;
         struct engine_sizes t;
-        if (engine_size(&o, &model, NULL, &t, &err) == OK) // states made room
+        if (engine_size(&o, &model, at.loaded, &t, &err) == OK) // states made room
             EXPECT(t.max_model_len == o.max_model_len && t.kv_cache_bytes <= bytes && t.cache.n_states < s.cache.n_states);
         else if (o.max_model_len > LONGEST)
             EXPECT(strstr(err.text, "max_model_len"));
@@ -994,6 +997,7 @@ static void the_cache_is_as_large_as_was_said(void **state) {
             EXPECT(takes > has);
         }
     }
+    on_device_close(&at);
     program_free(p);
 }
 

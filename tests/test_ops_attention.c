@@ -13,7 +13,7 @@ struct attention_case {
     float softcap;
     int window, chunk, block_size;
     float scale;          // 0: 0.3
-    const char *kv_dtype; // as in backend_options
+    const char *kv_dtype; // as in load_options
     double bound;         // 0: what products of 16 bits leave
 };
 

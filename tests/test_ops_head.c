@@ -32,7 +32,7 @@ struct head {
     struct arena arena;
     struct program *p;
     const struct backend_ops *ops;
-    struct backend *backend;
+    struct on_device at;
     struct executable *exe;
     struct batch_plan plan;
     struct sample_scratch scratch;
@@ -85,7 +85,6 @@ static void record(struct head *h) {
 
 /* at, of: a bias that is no number; -1: none. */
 static void head_open(struct head *h, struct shape s, int at, float of) {
-    struct error err;
     int steps = below(2) ? 2 : 8;
     *h = (struct head){.shape = s, .ops = rig_backend()};
     bool cpu = h->ops == &backend_cpu;
@@ -102,18 +101,13 @@ static void head_open(struct head *h, struct shape s, int at, float of) {
     sample_scratch_init(&h->scratch, s.out);
     struct bucket bucket = {h->most_rows, h->most_rows, h->most_rows, 0};
     batch_plan_init(&h->plan, bucket, 0, NULL);
-    struct backend_options options = {
-        .n_threads = 1, .kernels = cpu ? "portable" : NULL, .dtype = cpu ? NULL : s.dtype, .eager = rig_is_brief()};
+    struct how how = {.n_threads = 1, .kernels = cpu ? "portable" : NULL, .eager = rig_is_brief(), .load.dtype = cpu ? NULL : s.dtype};
     struct cache_config config = {.block_size = 16};
-    EXPECT_OK(h->ops->open(&options, &h->backend, &err), err);
-    EXPECT_OK(h->ops->place_weights(h->backend, h->p, &err), err);
-    EXPECT_OK(h->ops->alloc_cache(h->backend, h->p, &config, &err), err);
-    EXPECT_OK(h->ops->compile(h->backend, h->p, bucket, &h->exe, &err), err);
+    on_device_compile(h->ops, how, h->p, &config, bucket, &h->at);
 }
 
 static void head_close(struct head *h) {
-    h->ops->free_executable(h->exe);
-    h->ops->free(h->backend);
+    on_device_close(&h->at);
     program_free(h->p);
     sample_scratch_release(&h->scratch);
     batch_plan_release(&h->plan);
@@ -191,7 +185,7 @@ static void expect_row(struct head *h, int r, const struct sample_result *got) {
         return;
     const float *there;
     struct error err;
-    EXPECT_OK(h->ops->logits(h->exe, r, &there, &err), err);
+    EXPECT_OK(h->ops->logits(h->at.exe, r, &there, &err), err);
     for (int i = 0; i < s->out; i++)
         if (s->cap > 0 ? fabsf(there[i] - logits[i]) > 1e-6f * s->cap : there[i] != logits[i])
             fail_msg("[%d, %d]%s cap %g, %s, row %d of %d: logit %d is %.9g, wanted %.9g", s->out, s->in, s->biased ? " biased" : "",
@@ -203,8 +197,8 @@ static void run_step(struct head *h, int n, bool mixed, bool all) {
     struct error err;
     fill_plan(h, n, mixed, all);
     memset(got, 0xaa, sizeof got);
-    EXPECT_OK(h->ops->run(h->exe, &h->plan, &err), err);
-    EXPECT_OK(h->ops->collect(h->exe, got, &err), err);
+    EXPECT_OK(h->ops->run(h->at.exe, &h->plan, &err), err);
+    EXPECT_OK(h->ops->collect(h->at.exe, got, &err), err);
     for (int r = 0; r < h->plan.n_rows; r++)
         expect_row(h, r, &got[r]);
 }

@@ -83,12 +83,10 @@ static const struct defect defects[] = {
 
 /* On a backend of its own; the error is empty if it was taken. */
 static struct error place_anew(const struct rig *rig) {
-    struct backend *b;
+    struct on_device at;
     struct error err = {0};
-    EXPECT_OK(rig->ops->open(&(struct backend_options){.n_threads = 1}, &b, &err), err);
-    enum status st = rig->ops->place_weights(b, rig->p, &err);
-    EXPECT_EQ(st, err.status);
-    rig->ops->free(b); // also after a refusal
+    EXPECT_EQ(on_device_load(rig->ops, (struct how){.n_threads = 1}, rig->p, &at, &err), err.status);
+    on_device_close(&at); // also after a refusal
     return err;
 }
 
@@ -133,17 +131,16 @@ static void every_weight_of_every_op_is_refused_by_name_in_a_format_that_nobody_
 static void a_cache_that_no_memory_holds_is_refused_with_its_size(void **state) {
     (void)state;
     struct rig *rig = everything();
-    struct backend *b;
+    struct on_device at;
     struct error err = {0};
-    EXPECT_OK(rig->ops->open(&(struct backend_options){.n_threads = 1}, &b, &err), err);
-    EXPECT_OK(rig->ops->place_weights(b, rig->p, &err), err);
+    EXPECT_OK(on_device_load(rig->ops, (struct how){.n_threads = 1}, rig->p, &at, &err), err);
     struct cache_config config = {.block_size = 1 << 14, .n_states = 1};
     for (int g = 0; g < rig->p->n_groups; g++)
         config.n_blocks[g] = INT32_MAX;
-    EXPECT_EQ(rig->ops->alloc_cache(b, rig->p, &config, &err), ERR_MEMORY);
+    EXPECT_EQ(rig->ops->alloc_cache(at.loaded, &config, &err), ERR_MEMORY);
     expect_word(err.text, rig->p->name);
     expect_word(err.text, "2147483647 blocks");
-    rig->ops->free(b);
+    on_device_close(&at);
     rig_free(rig);
 }
 
@@ -199,36 +196,38 @@ static void what_an_element_cannot_hold_is_refused_by_the_matrix(void **state) {
         for (int64_t r = 0; r < w->out; r++)
             holds[i].spoil((uint16_t *)(uintptr_t)w->parts[0].data + r * w->in, w->in);
         op_sample(rig->p, op_take_rows(rig->p, op_linear(rig->p, rig->in[0], w, NULL)));
-        struct backend *b;
+        struct on_device at;
         struct error err = {0};
-        struct backend_options options = {.dtype = holds[i].dtype, .quantization = holds[i].quantization};
-        EXPECT_OK(rig->ops->open(&options, &b, &err), err);
-        enum status st = rig->ops->place_weights(b, rig->p, &err);
+        struct how how = {.load = {.dtype = holds[i].dtype, .quantization = holds[i].quantization}};
+        enum status st = on_device_load(rig->ops, how, rig->p, &at, &err);
         if (st != (holds[i].words[0] ? ERR_UNSUPPORTED : OK))
             fail_msg("case %zu: status %d, \"%s\"", i, (int)st, err.text);
         for (int k = 0; k < 2 && holds[i].words[0]; k++)
             expect_word(err.text, holds[i].words[k]);
         if (holds[i].words[0] && strcmp(holds[i].words[0], "16 bits") != 0)
             expect_word(err.text, w->name);
-        rig->ops->free(b);
+        on_device_close(&at);
         rig_free(rig);
     }
 }
 
 static void weights_of_a_type_that_nobody_makes_are_refused(void **state) {
     (void)state;
-    struct backend *b;
+    struct rig *rig = everything();
+    struct on_device at;
     struct error err = {0};
-    EXPECT_EQ(rig_backend()->open(&(struct backend_options){.n_threads = 1, .quantization = "int3"}, &b, &err), ERR_UNSUPPORTED);
+    EXPECT_EQ(on_device_load(rig->ops, (struct how){.n_threads = 1, .load.quantization = "int3"}, rig->p, &at, &err), ERR_UNSUPPORTED);
+    on_device_close(&at);
+    rig_free(rig);
     expect_word(err.text, "quantization");
     expect_word(err.text, "int3");
 }
 
 static void kernels_that_are_not_there_are_refused_by_name(void **state) {
     (void)state;
-    struct backend *b;
+    struct on_device at;
     struct error err = {0};
-    EXPECT_EQ(backend_cpu.open(&(struct backend_options){.n_threads = 1, .kernels = "altivec"}, &b, &err), ERR_UNSUPPORTED);
+    EXPECT_EQ(on_device_open(&backend_cpu, (struct how){.n_threads = 1, .kernels = "altivec"}, &at, &err), ERR_UNSUPPORTED);
     expect_word(err.text, "altivec");
 }
 
@@ -237,19 +236,12 @@ static void every_set_of_kernels_takes_every_op(void **state) {
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
         struct rig *rig = everything();
-        struct backend *b;
-        struct executable *exe;
-        struct error err = {0};
-        struct backend_options options = rig_backend_options(*kernels, 1);
-        EXPECT_OK(rig->ops->open(&options, &b, &err), err);
-        EXPECT_OK(rig->ops->place_weights(b, rig->p, &err), err);
+        struct on_device at;
         struct cache_config config = {.block_size = 16, .n_states = 1};
         for (int g = 0; g < rig->p->n_groups; g++)
             config.n_blocks[g] = 1;
-        EXPECT_OK(rig->ops->alloc_cache(b, rig->p, &config, &err), err);
-        EXPECT_OK(rig->ops->compile(b, rig->p, (struct bucket){16, 1, 16}, &exe, &err), err);
-        rig->ops->free_executable(exe);
-        rig->ops->free(b);
+        on_device_compile(rig->ops, rig_how(*kernels, 1), rig->p, &config, (struct bucket){16, 1, 16}, &at);
+        on_device_close(&at);
         rig_free(rig);
     }
 }

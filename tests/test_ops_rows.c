@@ -683,8 +683,8 @@ static void rows_that_half_precision_cuts_are_counted_case(enum rig_format forma
     val acted = op_glu(rig->p, record_linear(rig, &l, format, 2 * WIDTH, IN, false), (struct act_args){ACT_SILU, 0});
     rig_result(rig, op_linear(rig->p, acted, rig_weight(rig, format, 32, WIDTH, NULL), NULL));
     rig_run(rig, SCHEDULE_WHOLE);
-    int64_t told = report_of(rig->ops, rig->exe, "cut_rows_total");
-    EXPECT_EQ(report_of(rig->ops, rig->exe, "watched_steps_total"), 1);
+    int64_t told = report_of(rig->ops, rig->at.exe, "cut_rows_total");
+    EXPECT_EQ(report_of(rig->ops, rig->at.exe, "watched_steps_total"), 1);
     if (told != n_cut)
         fail_msg("%s%s, %d rows: %lld were cut, %d are told", rig_format_name(format), quantization ? " quantised" : "", rig->n_rows,
                  (long long)told, n_cut);

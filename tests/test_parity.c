@@ -67,38 +67,32 @@ static void fill_chunk(struct batch_plan *plan, const int32_t *tokens, int first
     }
 }
 
-static struct row_set run_program(const struct backend_ops *ops, const struct backend_options *options, const struct program *p,
-                                  const int32_t *tokens) {
+static struct row_set run_program(const struct backend_ops *ops, const struct how *how, const struct program *p, const int32_t *tokens) {
     struct row_set rows = {p->vocab_size, calloc((size_t)N_TOKENS * (size_t)p->vocab_size, sizeof(float))};
     struct cache_config config = {.block_size = BLOCK, .n_states = 1};
     struct bucket bucket = {chunks[0], 1, chunks[0], 0};
     static struct sample_result results[N_TOKENS];
-    struct backend *b;
-    struct executable *exe;
+    struct on_device at;
     struct batch_plan plan;
     struct error err;
     for (int g = 0; g < p->n_groups; g++)
         config.n_blocks[g] = config.table_width[g] = N_BLOCKS;
-    EXPECT_OK(ops->open(options, &b, &err), err);
-    EXPECT_OK(ops->place_weights(b, p, &err), err);
-    EXPECT_OK(ops->alloc_cache(b, p, &config, &err), err);
-    EXPECT_OK(ops->compile(b, p, bucket, &exe, &err), err);
+    on_device_compile(ops, *how, p, &config, bucket, &at);
     batch_plan_init(&plan, bucket, p->n_groups, config.table_width);
     for (int g = 0; g < p->n_groups; g++)
         for (int i = 0; i < N_BLOCKS; i++)
             plan.block_table[g][i] = N_BLOCKS - 1 - i;
     for (int c = 0, first = 0; c < (int)ARRAY_LEN(chunks); first += chunks[c++]) {
         fill_chunk(&plan, tokens, first, chunks[c]);
-        EXPECT_OK(ops->run(exe, &plan, &err), err);
-        EXPECT_OK(ops->collect(exe, results, &err), err);
+        EXPECT_OK(ops->run(at.exe, &plan, &err), err);
+        EXPECT_OK(ops->collect(at.exe, results, &err), err);
         for (int i = 0; i < chunks[c]; i++) {
             const float *logits;
-            EXPECT_OK(ops->logits(exe, i, &logits, &err), err);
+            EXPECT_OK(ops->logits(at.exe, i, &logits, &err), err);
             memcpy(rows.at + (size_t)(first + i) * (size_t)rows.width, logits, (size_t)rows.width * sizeof(float));
         }
     }
-    ops->free_executable(exe);
-    ops->free(b);
+    on_device_close(&at);
     batch_plan_release(&plan);
     return rows;
 }
@@ -146,12 +140,12 @@ static struct closeness compare(const struct row_set *got, const struct row_set 
 
 static bool has_latents; // the model at hand: a cache of latents has the element of the products
 
-static struct backend_options tested(void) {
+static struct how tested(void) {
     bool cpu = rig_backend() == &backend_cpu;
-    return (struct backend_options){.n_threads = 1,
-                                    .dtype = cpu ? NULL : getenv("GYRE_TEST_DTYPE"),
-                                    .kv_dtype = cpu || has_latents ? NULL : getenv("GYRE_TEST_KV_DTYPE"),
-                                    .quantization = cpu ? NULL : getenv("GYRE_TEST_QUANTIZATION")};
+    return (struct how){.n_threads = 1,
+                        .load = {.dtype = cpu ? NULL : getenv("GYRE_TEST_DTYPE"),
+                                 .kv_dtype = cpu || has_latents ? NULL : getenv("GYRE_TEST_KV_DTYPE"),
+                                 .quantization = cpu ? NULL : getenv("GYRE_TEST_QUANTIZATION")}};
 }
 
 // ---- an op alone ------------------------------------------------------------------------------------------------
@@ -270,7 +264,7 @@ static struct row_set few_end(struct few *few, val result) {
     for (int i = 0; i < N_TOKENS; i++)
         rows[i] = i;
     op_sample(&few->p, op_take_rows(&few->p, result));
-    struct row_set made = run_program(&backend_cpu, &(struct backend_options){.n_threads = 1, .kernels = "reference"}, &few->p, rows);
+    struct row_set made = run_program(&backend_cpu, &(struct how){.n_threads = 1, .kernels = "reference"}, &few->p, rows);
     free(few->p.ops);
     free(few->p.values);
     return made;
@@ -297,13 +291,13 @@ static void copy_op(const struct program *p, int op, struct place *place, struct
 
 /* What products are made in; a test model's 16 bits are bfloat16, whose products are in float16. */
 static const char *product_dtype(void) {
-    struct backend_options o = tested();
+    struct load_options o = tested().load;
     return rig_backend() == &backend_cpu ? "float32" : o.dtype ? o.dtype : "float16";
 }
 
 static bool is_exact(void) { return strcmp(product_dtype(), "float32") == 0; }
 static bool by_e4m3(const struct weight *w) {
-    return !is_exact() && w->out % 16 == 0 && w->in % 16 == 0 && (tested().quantization || w->parts[0].dtype == DT_F8_E4M3);
+    return !is_exact() && w->out % 16 == 0 && w->in % 16 == 0 && (tested().load.quantization || w->parts[0].dtype == DT_F8_E4M3);
 }
 
 static void read_row(enum rig_reading how, float *x, int n) {
@@ -406,7 +400,7 @@ static struct row_set alone_on_cpu(const struct walk *w, int op, int k, enum rig
 /* Columns of every row, head by head, as the cache under test keeps them. */
 static void keep_heads(float *table, int width, int col, int n_heads, int dim) {
     double head[MAX_HEAD_DIM];
-    struct backend_options o = tested();
+    struct load_options o = tested().load;
     for (int t = 0; t < N_TOKENS; t++)
         for (int h = 0; h < n_heads; h++) {
             float *x = table + (size_t)t * (size_t)width + col + h * dim;
@@ -467,7 +461,7 @@ static struct row_set attention_on_cpu(const struct walk *w, int op) {
     struct attention_args a = p->ops[op].args.attention;
     const struct row_set *q = &w->seen[p->ops[op].in[0].id];
     struct row_set keys = keys_of(w, prep);
-    struct backend_options o = tested();
+    struct load_options o = tested().load;
     int n_q = a.n_heads * a.head_dim, n_k = a.n_kv_heads * a.head_dim, n_v = a.n_kv_heads * a.v_head_dim, width = n_q + n_k + n_v;
     float *table = calloc((size_t)N_TOKENS * (size_t)width, sizeof *table);
     const char *in = rig_query_dtype(product_dtype(), o.kv_dtype, &a, BLOCK);
@@ -517,7 +511,7 @@ static struct closeness bounds_of(const struct program *p, int i) {
         return (struct closeness){.most = RIG_F8_CHAIN_BOUND, .rms = RIG_F8_CHAIN_RMS, .cosine = RIG_F8_COSINE};
     switch (p->ops[i].code) {
     case OP_ATTENTION:
-        if (tested().kv_dtype)
+        if (tested().load.kv_dtype)
             return (struct closeness){.most = RIG_CACHE_READ_BOUND, .rms = RIG_CACHE_READ_RMS, .cosine = RIG_F8_COSINE};
         return other_key;
     case OP_MLA_PREP:
@@ -588,13 +582,14 @@ static struct row_set wanted(const struct walk *w, int i, int k, const struct ro
 /* Whether eight bits are read, so that a cosine with what is made of unrounded numbers says something. */
 static bool is_of_8_bits(const struct program *p, int i) {
     const struct op *linear = linear_of(p, i);
-    return p->ops[i].code == OP_ATTENTION ? tested().kv_dtype && !is_exact() : p->ops[i].code == OP_LINEAR && by_e4m3(linear->weights[0]);
+    return p->ops[i].code == OP_ATTENTION ? tested().load.kv_dtype && !is_exact()
+                                          : p->ops[i].code == OP_LINEAR && by_e4m3(linear->weights[0]);
 }
 
 static void walk_result(struct walk *w, int i, int k) {
     const struct program *p = w->m->program;
     const struct op *op = &p->ops[i];
-    struct backend_options options = tested(), plain = {.n_threads = 1, .kernels = "reference"};
+    struct how options = tested(), plain = {.n_threads = 1, .kernels = "reference"};
     struct program cut = cut_program(p, i, k);
     struct row_set *got = &w->seen[op->out[k].id], want;
     double cosine = 1, left = 1; // with what is made of unrounded numbers: of what was got, and of the oracle

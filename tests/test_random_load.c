@@ -6,6 +6,7 @@
  * for the cache by need, and too little of it. After
  * every step the scheduler's lists, the pool and the prefix cache are checked against each other. */
 #include "check.h"
+#include "on_device.h"
 
 #include "backend/toy/toy.h"
 #include "base/clock.h"
@@ -30,8 +31,7 @@ static bool one_in(int n) { return below(n) == 0; }
 
 struct oracle {
     const struct program *program;
-    struct backend *backend;
-    struct executable *exe;
+    struct on_device at;
     struct batch_plan plan;
 };
 
@@ -39,21 +39,16 @@ static void oracle_open(struct oracle *o, const struct program *p) {
     struct cache_config cache = {.block_size = LONGEST, .n_states = 1};
     struct bucket bucket = {LONGEST, 1, 1};
     int width[MAX_CACHE_GROUPS];
-    struct error err;
     *o = (struct oracle){.program = p};
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
         width[g] = cache.n_blocks[g] = 1;
-    EXPECT_OK(backend_toy.open(&(struct backend_options){0}, &o->backend, &err), err);
-    EXPECT_OK(backend_toy.place_weights(o->backend, p, &err), err);
-    EXPECT_OK(backend_toy.alloc_cache(o->backend, p, &cache, &err), err);
-    EXPECT_OK(backend_toy.compile(o->backend, p, bucket, &o->exe, &err), err);
+    on_device_compile(&backend_toy, (struct how){0}, p, &cache, bucket, &o->at);
     batch_plan_init(&o->plan, bucket, p->n_groups, width);
     o->plan.n_seqs = o->plan.n_rows = 1;
 }
 
 static void oracle_close(struct oracle *o) {
-    backend_toy.free_executable(o->exe);
-    backend_toy.free(o->backend);
+    on_device_close(&o->at);
     batch_plan_release(&o->plan);
 }
 
@@ -70,8 +65,8 @@ static int32_t oracle_next(struct oracle *o, const int32_t *tokens, int from, in
     }
     plan->out_row[0] = n - from - 1;
     plan->sample[0] = *params;
-    EXPECT_OK(backend_toy.run(o->exe, plan, &err), err);
-    EXPECT_OK(backend_toy.collect(o->exe, &result, &err), err);
+    EXPECT_OK(backend_toy.run(o->at.exe, plan, &err), err);
+    EXPECT_OK(backend_toy.collect(o->at.exe, &result, &err), err);
     return result.token;
 }
 
@@ -83,17 +78,17 @@ static struct {
     int64_t n_refused, n_given_back;
 } needy;
 
-static enum status needy_alloc(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
+static enum status needy_alloc(struct loaded *l, const struct cache_config *config, struct error *err) {
     EXPECT(config->by_need);
     memcpy(needy.n_blocks, config->n_blocks, sizeof needy.n_blocks);
     memset(needy.n_committed, 0, sizeof needy.n_committed);
     needy.block_size = config->block_size;
-    return backend_toy.alloc_cache(b, p, config, err);
+    return backend_toy.alloc_cache(l, config, err);
 }
 
-static enum status needy_commit(struct backend *b, int group, int *n, struct error *err) {
+static enum status needy_commit(struct loaded *l, int group, int *n, struct error *err) {
     int had = (needy.n_committed[group] + needy.piece - 1) / needy.piece, wanted = (*n + needy.piece - 1) / needy.piece;
-    (void)b;
+    (void)l;
     EXPECT(*n >= 0 && *n <= needy.n_blocks[group]);
     needy.n_given_back += wanted < had;
     int got = MIN(wanted, had + needy.n_left);

@@ -23,7 +23,7 @@ struct table {
     struct arena arena;
     struct program *p;
     const struct backend_ops *ops;
-    struct backend *backend;
+    struct on_device on;
     struct executable *exe;
     struct batch_plan plans[2];
     struct sample_scratch scratch;
@@ -49,20 +49,14 @@ static void table_open(struct table *t, int n_rows, int width) {
 
 /* Once the table is filled. */
 static void table_compile(struct table *t) {
-    struct error err;
     bool cpu = t->ops == &backend_cpu;
-    struct backend_options options = {
-        .n_threads = 1, .kernels = cpu ? "portable" : NULL, .dtype = cpu ? NULL : "float32", .eager = rig_is_brief()};
-    EXPECT_OK(t->ops->open(&options, &t->backend, &err), err);
-    EXPECT_OK(t->ops->place_weights(t->backend, t->p, &err), err);
+    struct how how = {.n_threads = 1, .kernels = cpu ? "portable" : NULL, .eager = rig_is_brief(), .load.dtype = cpu ? NULL : "float32"};
     struct cache_config config = {.block_size = 16};
-    EXPECT_OK(t->ops->alloc_cache(t->backend, t->p, &config, &err), err);
-    EXPECT_OK(t->ops->compile(t->backend, t->p, (struct bucket){MOST_ROWS, MOST_ROWS, MOST_ROWS}, &t->exe, &err), err);
+    on_device_compile(t->ops, how, t->p, &config, (struct bucket){MOST_ROWS, MOST_ROWS, MOST_ROWS}, &t->on);
 }
 
 static void table_close(struct table *t) {
-    t->ops->free_executable(t->exe);
-    t->ops->free(t->backend);
+    on_device_close(&t->on);
     program_free(t->p);
     sample_scratch_release(&t->scratch);
     for (int i = 0; i < 2; i++)
@@ -219,8 +213,8 @@ static void every_row_gives_what_the_reference_gives(void **state) {
                 add_row(plan, below(n_shapes), -1, &p);
             }
             memset(got, 0xaa, sizeof got);
-            EXPECT_OK(t.ops->run(t.exe, plan, &err), err);
-            EXPECT_OK(t.ops->collect(t.exe, got, &err), err);
+            EXPECT_OK(t.ops->run(t.on.exe, plan, &err), err);
+            EXPECT_OK(t.ops->collect(t.on.exe, got, &err), err);
             for (int r = 0; r < n; r++) {
                 sample_row(t.at + (size_t)plan->token_id[r] * (size_t)t.width, t.width, &plan->sample[r], &t.scratch, &want);
                 expect_same(&t, r, &plan->sample[r], &got[r], &want, shapes[plan->token_id[r]]);
@@ -254,8 +248,8 @@ static void places_far_down_are_found(void **state) {
             p.seed = (uint64_t)below(1 << 30);
             add_row(plan, r % ROWS, -1, &p);
         }
-        EXPECT_OK(t.ops->run(t.exe, plan, &err), err);
-        EXPECT_OK(t.ops->collect(t.exe, got, &err), err);
+        EXPECT_OK(t.ops->run(t.on.exe, plan, &err), err);
+        EXPECT_OK(t.ops->collect(t.on.exe, got, &err), err);
         for (int r = 0; r < n_rows; r++) {
             sample_row(t.at + (size_t)(r % ROWS) * N, N, &plan->sample[r], &t.scratch, &want);
             expect_same(&t, r, &plan->sample[r], &got[r], &want, "far down");
@@ -302,11 +296,11 @@ static void a_step_reads_what_the_one_before_drew(void **state) {
                 p->n_history = step > 0 ? step : 1;
                 add_row(plan, step > 0 ? 0 : known[s][0], step > 0 ? before : -1, p);
             }
-            EXPECT_OK(t.ops->run(t.exe, plan, &err), err);
+            EXPECT_OK(t.ops->run(t.on.exe, plan, &err), err);
         }
         if (step == 0)
             continue;
-        EXPECT_OK(t.ops->collect(t.exe, got, &err), err);
+        EXPECT_OK(t.ops->collect(t.on.exe, got, &err), err);
         for (int i = 0; i < SEQS; i++) {
             int s = (i + step - 1) % SEQS, done = step - 1;
             struct sample_params p = asked[done][s];

@@ -20,7 +20,7 @@ int engine_commit(void *context, int group, int n) {
     int usable = n, had = g->pool.groups[group].blocks.n_usable;
     if (n > had && g->refused_us != 0 && clock_us() - g->refused_us < ASK_AGAIN_US)
         return had;
-    enum status st = g->ops->commit_cache(g->backend, group, &usable, &err);
+    enum status st = g->ops->commit_cache(g->loaded, group, &usable, &err);
     if (st == ERR_DEVICE)
         g->cache_fault = err;
     g->holds_spare = true;

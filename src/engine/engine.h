@@ -81,7 +81,8 @@ struct open_times {
 
 struct gyre {
     const struct backend_ops *ops;
-    struct backend *backend;
+    struct device *device;
+    struct loaded *loaded;
     struct executable *exe;
     struct model *model; // NULL in tests that bring a program of their own
     const struct program *program;
@@ -168,5 +169,5 @@ struct engine_sizes {
     struct cache_config cache;
     int64_t max_model_len, kv_cache_bytes, kv_cache_tokens;
 };
-enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct backend *b, struct engine_sizes *out,
+enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct loaded *l, struct engine_sizes *out,
                         struct error *err);

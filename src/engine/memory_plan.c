@@ -32,7 +32,7 @@ static void add_device(struct memory_plan *plan, const struct gyre *g) {
 
 static void add_group(struct memory_plan *plan, const struct gyre *g, int group) {
     const struct cache_group *c = &g->program->groups[group];
-    int64_t each = g->ops->cache_block_bytes(g->backend, g->program, group, g->cache.block_size);
+    int64_t each = g->ops->cache_block_bytes(g->loaded, group, g->cache.block_size);
     int64_t n = c->kind == CACHE_STATE ? g->cache.n_states : g->cache.n_blocks[group];
     const char *s = c->n_layers == 1 ? "" : "s";
     if (c->kind == CACHE_STATE)
@@ -49,7 +49,7 @@ static int64_t swap_bytes(const struct gyre *g) {
     int64_t bytes = 0;
     for (int i = 0; i < g->program->n_groups; i++) {
         int n = g->program->groups[i].kind == CACHE_STATE ? g->cache.n_host_states : g->cache.n_host_blocks[i];
-        bytes += n * g->ops->cache_block_bytes(g->backend, g->program, i, g->cache.block_size);
+        bytes += n * g->ops->cache_block_bytes(g->loaded, i, g->cache.block_size);
     }
     return bytes;
 }
@@ -57,7 +57,7 @@ static int64_t swap_bytes(const struct gyre *g) {
 void memory_plan(const struct gyre *g, struct memory_plan *out) {
     struct device_memory device;
     *out = (struct memory_plan){0};
-    g->ops->memory(g->backend, &device);
+    g->ops->memory(g->device, &device);
     out->machine = device.total;
     out->taken = device.taken;
     if (g->ops->in_place)

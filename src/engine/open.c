@@ -61,7 +61,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
     memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);
     memcpy(pool.n_host_blocks, sizes->cache.n_host_blocks, sizeof pool.n_host_blocks);
     for (int i = 0; i < p->n_groups; i++)
-        pool.block_bytes[i] = g->ops->cache_block_bytes(g->backend, p, i, pool.block_size);
+        pool.block_bytes[i] = g->ops->cache_block_bytes(g->loaded, i, pool.block_size);
     kv_pool_init(&g->pool, &pool);
     scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
@@ -69,27 +69,31 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
 }
 
 static enum status open_device(struct gyre *g, const struct gyre_options *o, struct error *err) {
-    struct backend_options options = {.n_threads = o->n_threads,
-                                      .dtype = o->dtype,
-                                      .kv_dtype = o->kv_cache_dtype,
-                                      .eager = o->enforce_eager,
-                                      .quantization = o->quantization,
-                                      .dummy_weights = o->dummy_weights,
-                                      .memory_share = o->gpu_memory_utilization,
-                                      .progress = {o->load_step, o->load_context}};
-    return g->ops->open(&options, &g->backend, err);
+    struct device_options options = {
+        .index = o->device_index, .n_threads = o->n_threads, .memory_share = o->gpu_memory_utilization, .own = o->device_options};
+    TRY(device_options_check(g->ops, options.own, err));
+    return g->ops->open(&options, &g->device, err);
+}
+
+static enum status load(struct gyre *g, const struct gyre_options *o, struct error *err) {
+    struct load_options options = {.dtype = o->dtype,
+                                   .kv_dtype = o->kv_cache_dtype,
+                                   .quantization = o->quantization,
+                                   .dummy_weights = o->dummy_weights,
+                                   .progress = {o->load_step, o->load_context}};
+    return g->ops->load(g->device, g->program, &options, &g->loaded, err);
 }
 
 /* What a block of cache takes is known once the weights are placed, and the sizes with it. */
 static enum status open_cache(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct engine_sizes *sizes,
                               struct error *err) {
-    TRY(engine_size(o, m, g->backend, sizes, err));
+    TRY(engine_size(o, m, g->loaded, sizes, err));
     sizes->cache.by_need = g->ops->commit_cache != NULL;
     g->cache = sizes->cache;
     fill_info(g, m, sizes);
     g->info.n_tenants = g->fair.n_tenants;
     allocate_step(g, o, sizes);
-    TRY(g->ops->alloc_cache(g->backend, g->program, &sizes->cache, err));
+    TRY(g->ops->alloc_cache(g->loaded, &sizes->cache, err));
     engine_commit_ahead(g);
     if (g->cache_fault.status != OK) {
         *err = g->cache_fault;
@@ -112,11 +116,11 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     int64_t at = clock_us();
     TRY(open_device(g, o, err));
     g->open_us.device = lap(&at);
-    TRY(g->ops->place_weights(g->backend, g->program, err));
+    TRY(load(g, o, err));
     g->open_us.weights = lap(&at);
     TRY(open_cache(g, o, m, &sizes, err));
     g->open_us.cache = lap(&at);
-    TRY(g->ops->compile(g->backend, g->program, sizes.bucket, &g->exe, err));
+    TRY(g->ops->compile(g->loaded, sizes.bucket, &g->exe, err));
     g->open_us.compile = lap(&at);
     return OK;
 }
@@ -212,8 +216,10 @@ void gyre_close(struct gyre *g) {
         return;
     if (g->exe) // first: a step in flight reads its plan and what that points to
         g->ops->free_executable(g->exe);
-    if (g->backend)
-        g->ops->free(g->backend);
+    if (g->loaded)
+        g->ops->unload(g->loaded);
+    if (g->device)
+        g->ops->close(g->device);
     free_requests(g);
     scheduler_release(&g->scheduler);
     fair_share_release(&g->fair);

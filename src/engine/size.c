@@ -15,7 +15,7 @@ enum {
 
 struct cache_demand {
     const struct gyre_options *options;
-    const struct backend *backend;
+    const struct loaded *loaded;
     const struct program *program;
     int block_size, max_chunk, max_seqs;
 };
@@ -42,7 +42,7 @@ static int64_t blocks_of(const struct cache_demand *d, int group, int64_t n_toke
 static int64_t cache_bytes(const struct cache_demand *d, int64_t n_tokens, int64_t max_len) {
     int64_t bytes = 0;
     for (int g = 0; g < d->program->n_groups; g++) {
-        int64_t block = d->options->backend->cache_block_bytes(d->backend, d->program, g, d->block_size);
+        int64_t block = d->options->backend->cache_block_bytes(d->loaded, g, d->block_size);
         if (d->program->groups[g].kind != CACHE_STATE)
             bytes = saturating_add(bytes, saturating_mul(block, blocks_of(d, g, n_tokens, max_len)));
     }
@@ -53,7 +53,7 @@ static int64_t state_bytes(const struct cache_demand *d) {
     int64_t bytes = 0;
     for (int g = 0; g < d->program->n_groups; g++)
         if (d->program->groups[g].kind == CACHE_STATE)
-            bytes = saturating_add(bytes, d->options->backend->cache_block_bytes(d->backend, d->program, g, d->block_size));
+            bytes = saturating_add(bytes, d->options->backend->cache_block_bytes(d->loaded, g, d->block_size));
     return bytes;
 }
 
@@ -153,7 +153,7 @@ static int64_t size_states(const struct cache_demand *d, int64_t budget, int64_t
     return saturating_mul(state, out->cache.n_states);
 }
 
-static enum status find_budget(const struct cache_demand *d, const struct engine_model *m, struct backend *b, struct bucket bucket,
+static enum status find_budget(const struct cache_demand *d, const struct engine_model *m, struct loaded *l, struct bucket bucket,
                                int64_t max_len, int64_t *out, struct error *err) {
     const struct gyre_options *o = d->options;
     int table_width[MAX_CACHE_GROUPS] = {0};
@@ -163,21 +163,21 @@ static enum status find_budget(const struct cache_demand *d, const struct engine
     for (int g = 0; g < m->program->n_groups; g++)
         if (m->program->groups[g].kind != CACHE_STATE)
             table_width[g] = (int)ceil_div(max_len, d->block_size);
-    return o->backend->cache_room(b, m->program, bucket, d->block_size, table_width, o->gpu_memory_utilization, out, err);
+    return o->backend->cache_room(l, bucket, d->block_size, table_width, o->gpu_memory_utilization, out, err);
 }
 
 /* What is wanted, in whole MiB: never 0, and never what there is of too little. */
 static long long mib_above(int64_t bytes) { return (long long)((bytes + (1 << 20) - 1) >> 20); }
 
-enum status engine_size(const struct gyre_options *o, const struct engine_model *m, struct backend *b, struct engine_sizes *out,
+enum status engine_size(const struct gyre_options *o, const struct engine_model *m, struct loaded *l, struct engine_sizes *out,
                         struct error *err) {
     TRY(check_options(o, m, err));
     *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
     out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
-    struct cache_demand d = {o, b, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs};
+    struct cache_demand d = {o, l, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs};
 
     int64_t asked_len = MIN(o->max_model_len ? o->max_model_len : m->max_positions, LONGEST), budget;
-    TRY(find_budget(&d, m, b, out->bucket, asked_len, &budget, err));
+    TRY(find_budget(&d, m, l, out->bucket, asked_len, &budget, err));
     int64_t states = size_states(&d, budget, o->max_model_len ? asked_len : 1, out);
     out->max_model_len = longest_that_fits(&d, asked_len, budget - states);
     if (states > budget || out->max_model_len == 0)

@@ -11,7 +11,7 @@ static bool can_measure(const struct gyre *g) { return g->ops->probes && g->ops-
 
 enum status bench_limits(struct gyre *g, struct device_limits *out, struct error *err) {
     if (can_measure(g))
-        return g->ops->probes->measure(g->backend, out, err);
+        return g->ops->probes->measure(g->loaded, out, err);
     *out =
         (struct device_limits){.read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .wide_flops_per_s = INFINITY, .product = "nothing"};
     snprintf(out->name, sizeof out->name, "%s", g->ops->name);

@@ -38,7 +38,7 @@ static double add_weights(const struct shape *s, const struct op *op, const stru
         if (!w)
             continue;
         const struct backend_probes *probes = s->g->ops->probes;
-        double bytes = (double)(probes && probes->weight_bytes ? probes->weight_bytes(s->g->backend, w) : weight_stored_bytes(w));
+        double bytes = (double)(probes && probes->weight_bytes ? probes->weight_bytes(s->g->loaded, w) : weight_stored_bytes(w));
         bool is_wide = bytes >= 2 * (double)w->out * (double)w->in;
         double flops = rows * product_flops(op, k);
         work->weight_bytes += bytes * touched(op, k, n_tokens);
@@ -52,7 +52,7 @@ static double add_weights(const struct shape *s, const struct op *op, const stru
 static double cache_bytes(const struct gyre *g, int cache) {
     int group = g->program->caches[cache].group, block_size = g->info.block_size;
     const struct cache_group *c = &g->program->groups[group];
-    double block = (double)g->ops->cache_block_bytes(g->backend, g->program, group, block_size) / c->n_layers;
+    double block = (double)g->ops->cache_block_bytes(g->loaded, group, block_size) / c->n_layers;
     return c->kind == CACHE_STATE ? block : block / block_size;
 }
 

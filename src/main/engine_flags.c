@@ -5,6 +5,7 @@
 #include "main/progress.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum status engine_fault(const struct gyre_error *from, struct error *err) {
     return fail(err, (enum status)from->status, "%s", from->text);
@@ -21,10 +22,29 @@ static void tell_of_scales(const struct gyre *g) {
                 (long long)g->model->n_unused_scales);
 }
 
+enum { MOST_DEVICE_OPTIONS = 32 };
+
+/* Those that were given, up to a NULL; and what --enforce-eager means to a device that has graphs. */
+static enum status device_options(const struct engine_flags *f, const struct backend_ops *backend, const char *out[MOST_DEVICE_OPTIONS + 2],
+                                  struct error *err) {
+    size_t n = f->device_options.n;
+    if (n > MOST_DEVICE_OPTIONS)
+        return fail(err, ERR_ARG, "--device-option: given %zu times, %d is the most", n, MOST_DEVICE_OPTIONS);
+    if (n > 0)
+        memcpy(out, f->device_options.items, n * sizeof *out);
+    for (const struct backend_option *o = backend->options; f->enforce_eager && o && o->name; o++)
+        if (strcmp(o->name, "eager") == 0)
+            out[n++] = "eager=1";
+    out[n] = NULL;
+    return OK;
+}
+
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
     struct progress loading = {0};
     const struct backend_ops *backend;
+    const char *own[MOST_DEVICE_OPTIONS + 2];
     TRY(backend_get(f->device, &backend, err));
+    TRY(device_options(f, backend, own, err));
     struct gyre_options options = {
         .model = model,
         .backend = backend,
@@ -32,7 +52,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .kv_cache_dtype = strcmp(f->kv_cache_dtype, "auto") == 0 ? NULL : f->kv_cache_dtype,
         .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization,
         .n_threads = (int)f->n_threads,
-        .enforce_eager = f->enforce_eager,
+        .device_index = (int)f->device_index,
+        .device_options = own,
         .dummy_weights = strcmp(f->load_format, "dummy") == 0,
         .max_model_len = f->max_model_len,
         .kv_cache_bytes = f->kv_cache_memory,

@@ -7,8 +7,9 @@
 
 struct engine_flags {
     const char *device, *dtype, *kv_cache_dtype, *quantization, *load_format;
-    int64_t n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs, block_size;
+    int64_t device_index, n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs, block_size;
     bool prefix_cache, enforce_eager;
+    struct flag_list device_options;
     const char *policy; // of servers: "fcfs", "sjf"
     double itl_target, gpu_memory_utilization, cache_idle;
     int n_tenants; // set by the verb
@@ -30,6 +31,14 @@ struct engine_flags {
          BACKEND_NAMES,                                                                                                               \
          "Engine",                                                                                                                    \
          "what computes; toy makes tokens up and reads no weights, to measure the rest"},                                             \
+        {"device-index", 0, FLAG_INT, &(e).device_index, "N", "Engine", "which of several GPUs", .min = 0, .max = 63},                \
+        {"device-option",                                                                                                             \
+         0,                                                                                                                           \
+         FLAG_LIST,                                                                                                                   \
+         &(e).device_options,                                                                                                         \
+         "NAME=VALUE",                                                                                                                \
+         "Engine",                                                                                                                    \
+         "what one device alone understands; may be repeated, and a wrong name is answered with those that there are"},               \
         {"dtype",                                                                                                                     \
          0,                                                                                                                           \
          FLAG_CHOICE,                                                                                                                 \

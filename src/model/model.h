@@ -2,7 +2,7 @@
  *
  *     struct model *m;
  *     TRY(model_open("models/story", &(struct model_options){0}, &m, &err));
- *     m->spec->vocab_size; m->program -> backend.place_weights, compile ...
+ *     m->spec->vocab_size; m->program -> backend.load, compile ...
  *     model_free(m);          // after everything that uses the program
  *
  * Opening reads headers only; weights are the mapped file. The families are in registry.c. */

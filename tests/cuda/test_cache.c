@@ -4,6 +4,7 @@
  *     build/cuda/test_cache         in the root of the sources; wants a GPU that nobody else uses */
 #include "backend/cuda/value.h"
 #include "check.h"
+#include "on_device.h"
 
 #include "backend/cuda/cuda.h"
 #include "base/clock.h"
@@ -24,9 +25,9 @@ static int64_t free_bytes(void) {
 // ---- where blocks are -------------------------------------------------------------------------------------------
 
 struct rig {
-    struct backend *b;
+    struct on_device at;
     struct cache_group groups[2];
-    struct program p;
+    struct program *p;
     struct cache_config config;
 };
 
@@ -34,33 +35,44 @@ static struct cache_group keys_and_values(int n_heads, int k_dim, int v_dim, int
     return (struct cache_group){.kind = CACHE_KV, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .n_layers = n_layers};
 }
 
+static void rig_close(struct rig *r) {
+    on_device_close(&r->at);
+    program_free(r->p);
+}
+
 static void rig_open(struct rig *r, const char *kv, struct cache_group a, int blocks_a, struct cache_group z, int blocks_z, bool by_need) {
+    static const float row[16];
+    static struct weight_part part = {&qformat_plain, DT_F32, row, .n_rows = 1, .row_stride = 16, .col_stride = 1};
+    static const struct weight table = {"table", 1, 16, 1, &part};
     struct error err;
-    *r = (struct rig){.groups = {a, z}, .p = {.name = "test", .n_groups = 2}};
-    r->p.groups = r->groups;
+    *r = (struct rig){.groups = {a, z}, .p = program_new("test")};
+    op_sample(r->p, op_take_rows(r->p, op_embed(r->p, &table, 1)));
+    r->p->n_groups = 2;
+    r->p->groups = xcalloc(2, sizeof *r->p->groups);
+    memcpy(r->p->groups, r->groups, sizeof r->groups);
     r->config = (struct cache_config){.block_size = 64, .n_blocks = {blocks_a, blocks_z}, .table_width = {4, 4}, .by_need = by_need};
-    EXPECT_OK(backend_cuda.open(&(struct backend_options){.dtype = "float16", .kv_dtype = kv}, &r->b, &err), err);
-    EXPECT_OK(backend_cuda.alloc_cache(r->b, &r->p, &r->config, &err), err);
+    EXPECT_OK(on_device_load(&backend_cuda, (struct how){.load = {.dtype = "float16", .kv_dtype = kv}}, r->p, &r->at, &err), err);
+    EXPECT_OK(backend_cuda.alloc_cache(r->at.loaded, &r->config, &err), err);
 }
 
 /* Of block b of a layer, as kernels find it. */
 static char *place_of(const struct rig *r, int group, int layer, int b) {
-    const struct group_cache *c = &r->b->caches[group];
+    const struct group_cache *c = &r->at.loaded->caches[group];
     int64_t element = element_bytes(c->element);
     return (char *)c->at + (layer * c->layer_elements + cache_place(c, b) * c->block_elements) * element;
 }
 
 static int64_t size_of(const struct rig *r, int group) {
-    return cuda_cache_block_bytes(r->b, &r->p, group, 64) / r->groups[group].n_layers;
+    return cuda_cache_block_bytes(r->at.loaded, group, 64) / r->groups[group].n_layers;
 }
 
 static void commit(struct rig *r, int group, int n) {
     struct error err;
     int usable = n;
-    EXPECT_OK(backend_cuda.commit_cache(r->b, group, &usable, &err), err);
+    EXPECT_OK(backend_cuda.commit_cache(r->at.loaded, group, &usable, &err), err);
     EXPECT(usable >= n && usable <= r->config.n_blocks[group]);
-    EXPECT(usable == r->config.n_blocks[group] || usable - n < r->b->caches[group].piece_blocks);
-    EXPECT_EQ(cudaStreamSynchronize(r->b->stream), cudaSuccess);
+    EXPECT(usable == r->config.n_blocks[group] || usable - n < r->at.loaded->caches[group].piece_blocks);
+    EXPECT_EQ(cudaStreamSynchronize(r->at.device->stream), cudaSuccess);
 }
 
 static uint64_t tag_of(int group, int layer, int b, int end) {
@@ -106,9 +118,9 @@ static void every_block_of_every_layer_has_memory_of_its_own(void **state) {
             }
         expect_tags(&r, 0, r.config.n_blocks[0]);
         expect_tags(&r, 1, r.config.n_blocks[1]);
-        printf("%s: pieces of %zu and %zu MiB, %d and %d blocks\n", kinds[k], r.b->caches[0].map.piece_bytes >> 20,
-               r.b->caches[1].map.piece_bytes >> 20, r.b->caches[0].piece_blocks, r.b->caches[1].piece_blocks);
-        backend_cuda.free(r.b);
+        printf("%s: pieces of %zu and %zu MiB, %d and %d blocks\n", kinds[k], r.at.loaded->caches[0].map.piece_bytes >> 20,
+               r.at.loaded->caches[1].map.piece_bytes >> 20, r.at.loaded->caches[0].piece_blocks, r.at.loaded->caches[1].piece_blocks);
+        rig_close(&r);
     }
 }
 
@@ -120,8 +132,8 @@ static void memory_is_taken_by_need_and_given_back(void **state) {
     int64_t before = free_bytes();
     rig_open(&r, "fp8", g, 5000, keys_and_values(1, 64, 64, 1), 1, true);
     EXPECT(before - free_bytes() < 1 << 30); // the context's
-    int64_t opened = free_bytes(), block = cuda_cache_block_bytes(r.b, &r.p, 0, 64);
-    const void *at = r.b->caches[0].at;
+    int64_t opened = free_bytes(), block = cuda_cache_block_bytes(r.at.loaded, 0, 64);
+    const void *at = r.at.loaded->caches[0].at;
     for (int round = 0; round < 3; round++) {
         int64_t start = clock_us();
         commit(&r, 0, 2000);
@@ -131,11 +143,11 @@ static void memory_is_taken_by_need_and_given_back(void **state) {
         commit(&r, 0, 0);
         int64_t given = clock_us();
         EXPECT(opened - free_bytes() < 256 << 20);
-        EXPECT(r.b->caches[0].at == at);
+        EXPECT(r.at.loaded->caches[0].at == at);
         printf("%lld MiB: %lld us to map and clear, %lld to give back (with a few copies)\n", (long long)(took >> 20),
                (long long)(mapped - start), (long long)(given - mapped));
     }
-    backend_cuda.free(r.b);
+    rig_close(&r);
 }
 
 static void a_device_without_memory_refuses_and_works_on(void **state) {
@@ -148,14 +160,14 @@ static void a_device_without_memory_refuses_and_works_on(void **state) {
     tag_blocks(&r, 0, 0, 2);
     EXPECT_EQ(cudaMalloc(&hog, (size_t)(free_bytes() - (int64_t)(1 << 30))), cudaSuccess);
     int n = 5000;
-    EXPECT_EQ(backend_cuda.commit_cache(r.b, 0, &n, &err), ERR_MEMORY);
+    EXPECT_EQ(backend_cuda.commit_cache(r.at.loaded, 0, &n, &err), ERR_MEMORY);
     printf("%s\n", err.text);
     EXPECT(n >= 100 && n < 5000 && strstr(err.text, "MiB"));
     expect_tags(&r, 0, 2);
     EXPECT_EQ(cudaFree(hog), cudaSuccess);
     commit(&r, 0, 5000);
     expect_tags(&r, 0, 2);
-    backend_cuda.free(r.b);
+    rig_close(&r);
 }
 
 // ---- a model over it --------------------------------------------------------------------------------------------
@@ -220,7 +232,7 @@ static void expect_same(const struct text *a, const struct text *b) {
 static int take_low_blocks(struct gyre *g) {
     int n_pieces = 0;
     for (int i = 0; i < g->pool.n_groups; i++) {
-        const struct group_cache *c = &g->backend->caches[i];
+        const struct group_cache *c = &g->loaded->caches[i];
         if (!g->pool.groups[i].paged)
             continue;
         n_pieces += c->map.n_pieces > 1;
@@ -246,7 +258,7 @@ static void texts_do_not_depend_on_where_their_blocks_are(void **state) {
         int n = take_low_blocks(g);
         write_texts(g, high);
         printf("%s %s: %d groups of several pieces, %d mapped of the first\n", models[i].name, models[i].kv ? models[i].kv : "float16", n,
-               g->backend->caches[0].map.n_mapped);
+               g->loaded->caches[0].map.n_mapped);
         EXPECT(n > 0);
         gyre_close(g);
         expect_same(low, high);
@@ -254,7 +266,7 @@ static void texts_do_not_depend_on_where_their_blocks_are(void **state) {
 }
 
 /* Until nothing has run for cache_idle_s, and what may go back has. */
-static void requant(struct gyre *g) {
+static void rest(struct gyre *g) {
     while (engine_rest_us(g) > 0)
         usleep(1000);
     engine_rest(g);
@@ -268,16 +280,16 @@ static void an_idle_engine_gives_memory_back_and_writes_the_same_again(void **st
     struct gyre *g = open_model("tests/models/llama", NULL, (int64_t)256 << 20, 0.2);
     take_low_blocks(g);
     write_texts(g, first);
-    requant(g);
+    rest(g);
     int64_t rested = free_bytes();
     write_texts(g, again);
     int64_t used = free_bytes();
-    for (int b = 0; b < g->backend->caches[0].piece_blocks - 5; b++) // those of take_low_blocks
+    for (int b = 0; b < g->loaded->caches[0].piece_blocks - 5; b++) // those of take_low_blocks
         blocks_give_back(&g->pool.groups[0].blocks, b);
-    requant(g);
+    rest(g);
     printf("%lld bytes free at rest, %lld with texts, %lld at rest again\n", (long long)rested, (long long)used, (long long)free_bytes());
     EXPECT(used < rested && free_bytes() >= rested);
-    EXPECT_EQ(g->backend->caches[0].map.n_mapped, 1);
+    EXPECT_EQ(g->loaded->caches[0].map.n_mapped, 1);
     expect_same(first, again);
     write_texts(g, again);
     expect_same(first, again);

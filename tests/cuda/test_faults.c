@@ -76,7 +76,7 @@ static void read_nothing(void) {
     struct error err;
     struct gyre *g = open_llama();
     CLAIM(ask(g, first) == GYRE_LENGTH);
-    CLAIM(virtual_map(&g->backend->caches[0].map, 0, 0, &err) == OK);
+    CLAIM(virtual_map(&g->loaded->caches[0].map, 0, 0, &err) == OK);
     CLAIM(ask(g, first) == GYRE_FAILED);
     printf("%s\n", first);
     CLAIM(strstr(first, "CUDA device 0") && strstr(first, "tokens") && strstr(first, "sequences") && strstr(first, "CUDA_LAUNCH_BLOCKING"));
@@ -91,13 +91,13 @@ static void a_kernel_that_faults_ends_every_request_with_the_same_sentence(void 
 
 static void launch_nothing(void) {
     struct gyre *g = open_llama();
-    struct backend *b = g->backend;
+    struct device *d = g->device;
     struct error err;
     char why[800];
-    struct launch l = {.stream = b->stream};
+    struct launch l = {.stream = d->stream};
     struct dmat x = {g->exe->memory, 64, 64, ELEMENT_F32};
     launch_softcap(&l, 0, 1, x, x); // a grid of nothing
-    CLAIM(device_fault(b, &err, cudaGetLastError(), "capping %d rows", 0) == ERR_DEVICE);
+    CLAIM(device_fault(d, &err, cudaGetLastError(), "capping %d rows", 0) == ERR_DEVICE);
     printf("%s\n", err.text);
     CLAIM(strstr(err.text, "capping 0 rows") && strstr(err.text, "softcap") && strstr(err.text, "grid ") &&
           strstr(err.text, "stream of steps"));

@@ -5,6 +5,7 @@
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/value.h"
 #include "check.h"
+#include "on_device.h"
 #include "reports.h"
 
 #include "backend/cuda/cuda.h"
@@ -28,8 +29,7 @@ struct rig {
     struct weight_part parts[2];
     struct weight weights[2];
     struct program *p;
-    struct backend *b;
-    struct executable *exe;
+    struct on_device at;
     struct batch_plan plan;
     struct sample_result got[ROWS];
 };
@@ -52,7 +52,6 @@ static const struct weight *as_weight(struct rig *r, int i, const char *name, fl
 static void rig_open(struct rig *r, const char *screen, bool eager, bool is_flat) {
     struct bucket bucket = {ROWS, ROWS, ROWS, 0};
     struct cache_config config = {.block_size = 16};
-    struct error err;
     for (int i = IN; i < OUT * IN && is_flat; i++)
         r->head[i] = r->head[i - IN];
     r->p = program_new("head");
@@ -60,15 +59,11 @@ static void rig_open(struct rig *r, const char *screen, bool eager, bool is_flat
     op_sample(r->p, op_linear(r->p, rows, as_weight(r, 1, "head", r->head, OUT), NULL));
     batch_plan_init(&r->plan, bucket, 0, NULL);
     setenv("GYRE_ARGMAX_FILTER", screen, 1);
-    EXPECT_OK(backend_cuda.open(&(struct backend_options){.dtype = r->dtype, .eager = eager}, &r->b, &err), err);
-    EXPECT_OK(backend_cuda.place_weights(r->b, r->p, &err), err);
-    EXPECT_OK(backend_cuda.alloc_cache(r->b, r->p, &config, &err), err);
-    EXPECT_OK(backend_cuda.compile(r->b, r->p, bucket, &r->exe, &err), err);
+    on_device_compile(&backend_cuda, (struct how){.eager = eager, .load.dtype = r->dtype}, r->p, &config, bucket, &r->at);
 }
 
 static void rig_close(struct rig *r) {
-    backend_cuda.free_executable(r->exe);
-    backend_cuda.free(r->b);
+    on_device_close(&r->at);
     program_free(r->p);
     batch_plan_release(&r->plan);
 }
@@ -96,18 +91,18 @@ static void run(struct rig *r, int n, const int32_t *tokens, int other) {
         p->sample[i].want_logprob = i == other;
     }
     memset(r->got, 0xaa, sizeof r->got);
-    EXPECT_OK(backend_cuda.run(r->exe, p, &err), err);
-    EXPECT_OK(backend_cuda.collect(r->exe, r->got, &err), err);
+    EXPECT_OK(backend_cuda.run(r->at.exe, p, &err), err);
+    EXPECT_OK(backend_cuda.collect(r->at.exe, r->got, &err), err);
 }
 
 static struct dfilter_state state_of(const struct rig *r) {
     struct dfilter_state s;
-    EXPECT(r->exe->filter.state != NULL);
-    EXPECT_EQ(cudaMemcpy(&s, r->exe->filter.state, sizeof s, cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT(r->at.exe->filter.state != NULL);
+    EXPECT_EQ(cudaMemcpy(&s, r->at.exe->filter.state, sizeof s, cudaMemcpyDeviceToHost), cudaSuccess);
     return s;
 }
 
-static int64_t told_of(const struct rig *r, const char *name) { return report_of(&backend_cuda, r->exe, name); }
+static int64_t told_of(const struct rig *r, const char *name) { return report_of(&backend_cuda, r->at.exe, name); }
 
 static void some_tokens(int32_t *tokens) {
     for (int i = 0; i < ROWS; i++)
@@ -129,7 +124,7 @@ static void greedy_steps_are_screened_and_others_are_not(void **state) {
         without = with;
         rig_open(&with, "500", eager, false);
         rig_open(&without, "0", eager, false);
-        EXPECT(without.exe->filter.state == NULL);
+        EXPECT(without.at.exe->filter.state == NULL);
         uint32_t n_done = state_of(&with).n_done;
         int64_t n_filtered = 0;
         for (int i = 0; i < 60; i++) {
@@ -220,10 +215,9 @@ static void small_heads_have_no_copy(void **state) {
     val rows = op_take_rows(r.p, op_embed(r.p, as_weight(&r, 0, "inputs", r.inputs, N_INPUTS), 1));
     op_sample(r.p, op_linear(r.p, rows, as_weight(&r, 1, "head", r.head, OUT), NULL));
     struct error err;
-    EXPECT_OK(backend_cuda.open(&(struct backend_options){.dtype = "float16"}, &r.b, &err), err);
-    EXPECT_OK(backend_cuda.place_weights(r.b, r.p, &err), err);
-    EXPECT(r.b->filter.head == NULL && r.b->filter.copy == NULL);
-    backend_cuda.free(r.b);
+    EXPECT_OK(on_device_load(&backend_cuda, (struct how){.load.dtype = "float16"}, r.p, &r.at, &err), err);
+    EXPECT(r.at.loaded->filter.head == NULL && r.at.loaded->filter.copy == NULL);
+    on_device_close(&r.at);
     program_free(r.p);
     rig_release(&r);
 }
@@ -239,9 +233,9 @@ static void a_head_that_is_not_finite_is_not_screened(void **state) {
     without = with;
     rig_open(&with, "500", false, false);
     rig_open(&without, "0", false, false);
-    EXPECT(with.exe->filter.state == NULL);
+    EXPECT(with.at.exe->filter.state == NULL);
     char remark[200] = "";
-    EXPECT(backend_cuda.remark(with.exe, remark, sizeof remark) && strstr(remark, "not finite"));
+    EXPECT(backend_cuda.remark(with.at.exe, remark, sizeof remark) && strstr(remark, "not finite"));
     EXPECT_EQ(told_of(&with, "head_screen_bytes"), 0);
     some_tokens(tokens);
     run(&with, 17, tokens, -1);

@@ -4,6 +4,7 @@
 #include "backend/cuda/value.h"
 #include "check.h"
 #include "model/model.h"
+#include "on_device.h"
 
 #include <cuda.h>
 #include <stdio.h>
@@ -90,29 +91,25 @@ static void list_graph(cudaGraph_t graph, struct listing *l) {
 /* The ops of a step in which one sequence decodes, as they are captured. */
 static void list_step(const char *folder, struct listing *l, int *n_layers) {
     struct model *m;
-    struct backend *b;
-    struct executable *exe;
+    struct on_device at;
     struct error err;
     EXPECT_OK(model_open(folder, &(struct model_options){0}, &m, &err), err);
-    EXPECT_OK(backend_cuda.open(&(struct backend_options){.dtype = "float16"}, &b, &err), err);
-    EXPECT_OK(backend_cuda.place_weights(b, m->program, &err), err);
     struct cache_config config = {.block_size = 16, .n_states = 2};
     for (int g = 0; g < m->program->n_groups; g++) {
         config.n_blocks[g] = 64;
         config.table_width[g] = 2;
     }
-    EXPECT_OK(backend_cuda.alloc_cache(b, m->program, &config, &err), err);
-    EXPECT_OK(backend_cuda.compile(b, m->program, (struct bucket){64, 32, 32}, &exe, &err), err);
-    struct launch launch = {b->stream, ROWS, ROWS, ROWS, exe->plan_view, b->block_size, true};
+    struct bucket bucket = {64, 32, 32, 0};
+    on_device_compile(&backend_cuda, (struct how){.load.dtype = "float16"}, m->program, &config, bucket, &at);
+    struct launch launch = {at.device->stream, ROWS, ROWS, ROWS, at.exe->plan_view, at.loaded->block_size, true};
     cudaGraph_t graph;
-    EXPECT_EQ(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    EXPECT_OK(step_launch(exe, &launch, &err), err);
-    EXPECT_EQ(cudaStreamEndCapture(b->stream, &graph), cudaSuccess);
+    EXPECT_EQ(cudaStreamBeginCapture(at.device->stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_OK(step_launch(at.exe, &launch, &err), err);
+    EXPECT_EQ(cudaStreamEndCapture(at.device->stream, &graph), cudaSuccess);
     list_graph(graph, l);
     *n_layers = m->spec->n_layers;
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
-    backend_cuda.free_executable(exe);
-    backend_cuda.free(b);
+    on_device_close(&at);
     model_free(m);
 }
 

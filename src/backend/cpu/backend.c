@@ -21,7 +21,7 @@ struct compiled_op {
 };
 
 struct executable {
-    struct backend *backend;
+    struct loaded *loaded;
     const struct program *program;
     struct bucket bucket;
     struct compiled_op *ops; // [program->n_ops]
@@ -51,9 +51,40 @@ static enum status large_alloc(int64_t n_bytes, const char *what, void **out, st
 
 /* ---- device ---- */
 
-static enum status cpu_open(const struct backend_options *options, struct backend **out, struct error *err) {
+static enum status cpu_open(const struct device_options *options, struct device **out, struct error *err) {
+    if (options->index != 0)
+        return fail(err, ERR_ARG, "device index: there is one CPU, number 0, not %d", options->index);
     if (options->n_threads < 0)
         return fail(err, ERR_ARG, "threads: %d is not a number of threads", options->n_threads);
+    const char *name = device_option(options->own, "kernels");
+    bool plain = name && strcmp(name, "reference") == 0;
+    const struct kernels *kernels = plain ? NULL : kernels_find(name);
+    if (!plain && !kernels)
+        return fail(err, ERR_UNSUPPORTED, "kernels: this processor has no \"%s\"", name);
+    struct device *d = xcalloc(1, sizeof *d);
+    d->kernels = kernels;
+    d->pool = pool_open(options->n_threads);
+    *out = d;
+    return OK;
+}
+
+static void cpu_close(struct device *d) {
+    pool_free(d->pool);
+    free(d);
+}
+
+/* ---- what is loaded ---- */
+
+static void cpu_unload(struct loaded *l) {
+    if (!l)
+        return;
+    placed_table_release(&l->placed);
+    for (int g = 0; g < l->n_caches; g++)
+        free(l->caches[g].memory);
+    free(l);
+}
+
+static enum status check_load(const struct load_options *options, struct error *err) {
     if (options->dtype && strcmp(options->dtype, "float32") != 0)
         return fail(err, ERR_UNSUPPORTED, "dtype: the CPU computes in float32, not in %s", options->dtype);
     if (options->kv_dtype && strcmp(options->kv_dtype, "float32") != 0)
@@ -61,56 +92,49 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     if (options->quantization)
         return fail(err, ERR_UNSUPPORTED, "quantization: the CPU computes with weights as they are stored, not in %s",
                     options->quantization);
-    const char *name = options->kernels;
-    bool plain = name && strcmp(name, "reference") == 0;
-    const struct kernels *kernels = plain ? NULL : kernels_find(name);
-    if (!plain && !kernels)
-        return fail(err, ERR_UNSUPPORTED, "kernels: this processor has no \"%s\"", name);
-    struct backend *b = xcalloc(1, sizeof *b);
-    b->kernels = kernels;
-    b->pool = pool_open(options->n_threads);
-    *out = b;
     return OK;
 }
 
-static void cpu_free(struct backend *b) {
-    if (!b)
-        return;
-    placed_table_release(&b->placed);
-    for (int g = 0; g < b->n_caches; g++)
-        free(b->caches[g].memory);
-    pool_free(b->pool);
-    free(b);
+static enum status cpu_load(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
+                            struct error *err) {
+    TRY(check_load(options, err));
+    struct loaded *l = xcalloc(1, sizeof *l);
+    l->device = d;
+    l->program = p;
+    enum status st = placed_table_fill(&l->placed, p, d->pool, err);
+    if (st != OK) {
+        cpu_unload(l);
+        l = NULL;
+    }
+    *out = l;
+    return st;
 }
 
-static enum status cpu_place_weights(struct backend *b, const struct program *p, struct error *err) {
-    return placed_table_fill(&b->placed, p, b->pool, err);
+static int64_t cpu_cache_block_bytes(const struct loaded *l, int group, int block_size) {
+    const struct cache_group *g = &l->program->groups[group];
+    return cache_block_floats(g, block_size) * g->n_layers * (int64_t)sizeof(float);
 }
 
-static int64_t cpu_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size) {
-    (void)b;
-    return cache_block_floats(&p->groups[group], block_size) * p->groups[group].n_layers * (int64_t)sizeof(float);
-}
-
-static enum status cpu_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
-    BUG_IF(b->n_caches > 0 || p->n_groups > MAX_CACHE_GROUPS);
+static enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
+    const struct program *p = l->program;
+    BUG_IF(l->n_caches > 0 || p->n_groups > MAX_CACHE_GROUPS);
     if (config->block_size < 1 || (config->block_size & (config->block_size - 1)) != 0)
         return fail(err, ERR_ARG, "%s: a cache block of %d tokens is not a power of two", p->name, config->block_size);
-    b->block_size = config->block_size;
-    b->block_shift = __builtin_ctz((unsigned)config->block_size);
+    l->block_size = config->block_size;
+    l->block_shift = __builtin_ctz((unsigned)config->block_size);
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
         int64_t n_blocks = state ? config->n_states + config->n_host_states : config->n_blocks[g] + config->n_host_blocks[g], n_bytes;
-        if (__builtin_mul_overflow(cpu_cache_block_bytes(b, p, g, b->block_size), n_blocks, &n_bytes) || n_bytes > INT64_MAX - ALIGNMENT)
+        if (__builtin_mul_overflow(cpu_cache_block_bytes(l, g, l->block_size), n_blocks, &n_bytes) || n_bytes > INT64_MAX - ALIGNMENT)
             return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
         // calloc: zero pages of the system are neither written nor resident until a sequence uses them.
         unsigned char *memory = calloc(1, (size_t)n_bytes + ALIGNMENT);
         if (!memory)
             return fail(err, ERR_MEMORY, "%s: no memory for a cache of %lld blocks, %lld bytes", p->name, (long long)n_blocks,
                         (long long)n_bytes);
-        int64_t block_floats = cache_block_floats(&p->groups[g], b->block_size);
+        int64_t block_floats = cache_block_floats(&p->groups[g], l->block_size);
         float *at = (float *)(void *)(memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT));
-        b->caches[b->n_caches++] = (struct cache){memory, at, block_floats * n_blocks, block_floats};
+        l->caches[l->n_caches++] = (struct cache){memory, at, block_floats * n_blocks, block_floats};
     }
     return OK;
 }
@@ -124,16 +148,16 @@ static op_function *const reference[N_OPCODES] = {
 };
 
 /* The op's function, and the scratch that it wants. */
-static op_function *choose(const struct backend *b, const struct op *op, struct bucket bucket, struct need *need) {
-    op_function *fast = b->kernels ? fast_function(op) : NULL;
+static op_function *choose(const struct device *d, const struct op *op, struct bucket bucket, struct need *need) {
+    op_function *fast = d->kernels ? fast_function(op) : NULL;
     *need = fast ? fast_need(op, bucket) : cpu_need(op);
     return fast ? fast : reference[op->code];
 }
 
-static struct need largest_need(const struct backend *b, const struct program *p, struct bucket bucket) {
+static struct need largest_need(const struct device *d, const struct program *p, struct bucket bucket) {
     struct need most = {0, 0}, need;
     for (int i = 0; i < p->n_ops; i++) {
-        choose(b, &p->ops[i], bucket, &need);
+        choose(d, &p->ops[i], bucket, &need);
         most.worker = MAX(most.worker, need.worker);
         most.shared = MAX(most.shared, need.shared);
     }
@@ -143,7 +167,7 @@ static struct need largest_need(const struct backend *b, const struct program *p
 /* All that alloc_step_memory allocates, but for a few bytes of bookkeeping. */
 static int64_t step_bytes(const struct executable *exe, int64_t values, int64_t shared_floats) {
     const struct program *p = exe->program;
-    int64_t n_workers = pool_size(exe->backend->pool), angles = 0;
+    int64_t n_workers = pool_size(exe->loaded->device->pool), angles = 0;
     for (int i = 0; i < p->n_ropes; i++)
         angles += p->ropes[i]->dim;
     int64_t floats = exe->worker_scratch * n_workers + shared_floats + angles * exe->bucket.max_tokens;
@@ -154,11 +178,11 @@ static int64_t step_bytes(const struct executable *exe, int64_t values, int64_t 
 
 static enum status alloc_step_memory(struct executable *exe, struct error *err) {
     const struct program *p = exe->program;
-    int n_workers = pool_size(exe->backend->pool);
+    int n_workers = pool_size(exe->loaded->device->pool);
     exe->offset = xcalloc((size_t)p->n_values + 1, sizeof *exe->offset);
     int64_t values = program_plan_memory(p, exe->bucket.max_tokens, exe->bucket.max_rows, exe->offset);
     TRY(large_alloc(values, "activations", (void **)&exe->memory, err));
-    struct need need = largest_need(exe->backend, p, exe->bucket);
+    struct need need = largest_need(exe->loaded->device, p, exe->bucket);
     exe->worker_scratch = (need.worker + 15) / 16 * 16 + 16; // whole lines, and no two workers on one
     TRY(large_alloc(exe->worker_scratch * n_workers * (int64_t)sizeof(float), "scratch", (void **)&exe->scratch, err));
     TRY(large_alloc(need.shared * (int64_t)sizeof(float), "scratch", (void **)&exe->shared, err));
@@ -182,7 +206,7 @@ static enum status alloc_step_memory(struct executable *exe, struct error *err) 
 static void cpu_free_executable(struct executable *exe) {
     if (!exe)
         return;
-    for (int i = 0; exe->sample_scratch && i < pool_size(exe->backend->pool); i++)
+    for (int i = 0; exe->sample_scratch && i < pool_size(exe->loaded->device->pool); i++)
         sample_scratch_release(&exe->sample_scratch[i]);
     for (int i = 0; exe->cos_sin && i < exe->program->n_ropes; i++)
         free(exe->cos_sin[i]);
@@ -203,17 +227,17 @@ static void cpu_free_executable(struct executable *exe) {
     free(exe);
 }
 
-static enum status cpu_compile(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out,
-                               struct error *err) {
+static enum status cpu_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
+    const struct program *p = l->program;
     BUG_IF(bucket.max_tokens < 1 || bucket.max_seqs < 1 || bucket.max_rows < 0);
     struct executable *exe = xcalloc(1, sizeof *exe);
-    *exe = (struct executable){.backend = b, .program = p, .bucket = bucket};
+    *exe = (struct executable){.loaded = l, .program = p, .bucket = bucket};
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
     for (int i = 0; i < p->n_ops; i++) {
         struct need need;
-        exe->ops[i] = (struct compiled_op){.op = &p->ops[i], .run = choose(b, &p->ops[i], bucket, &need)};
+        exe->ops[i] = (struct compiled_op){.op = &p->ops[i], .run = choose(l->device, &p->ops[i], bucket, &need)};
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
-            exe->ops[i].weight[k] = placed_find(&b->placed, p->ops[i].weights[k]);
+            exe->ops[i].weight[k] = placed_find(&l->placed, p->ops[i].weights[k]);
     }
     enum status status = alloc_step_memory(exe, err);
     if (status != OK) {
@@ -270,18 +294,18 @@ static void deal_rows(const struct op *op, int64_t n_x, int n_workers, struct po
 
 /* Of all copies each worker moves the same part of the bytes, so that a block may be copied on within the list. */
 static void copy_cache(const struct executable *exe, int worker, int n_workers) {
-    const struct backend *b = exe->backend;
+    const struct loaded *l = exe->loaded;
     for (int i = 0; i < exe->plan.n_copies; i++) {
         const struct cache_copy *copy = &exe->plan.copies[i];
-        for (int g = 0; g < b->n_caches; g++) {
+        for (int g = 0; g < l->n_caches; g++) {
             bool state = exe->program->groups[g].kind == CACHE_STATE;
             if (copy->group == STATE_SLOTS ? !state : copy->group != g)
                 continue;
-            const struct cache *cache = &b->caches[g];
+            const struct cache *cache = &l->caches[g];
             int64_t begin, end;
             pool_share(cache->block_floats, 16, worker, n_workers, &begin, &end);
-            for (int l = 0; l < exe->program->groups[g].n_layers; l++) {
-                float *layer = cache->at + l * cache->layer_floats;
+            for (int i_layer = 0; i_layer < exe->program->groups[g].n_layers; i_layer++) {
+                float *layer = cache->at + i_layer * cache->layer_floats;
                 memcpy(layer + copy->to * cache->block_floats + begin, layer + copy->from * cache->block_floats + begin,
                        (size_t)(end - begin) * sizeof *layer);
             }
@@ -293,7 +317,7 @@ static void run_worker(void *arg, int worker, int n_workers) {
     const struct executable *exe = arg;
     struct call c = {
         .program = exe->program,
-        .backend = exe->backend,
+        .loaded = exe->loaded,
         .plan = &exe->plan,
         .seq_of_row = exe->seq_of_row,
         .cos_sin = exe->cos_sin,
@@ -339,7 +363,7 @@ static enum status cpu_run(struct executable *exe, const struct batch_plan *plan
     for (int s = 0; s < plan->n_seqs; s++)
         for (int32_t t = plan->query_start[s]; t < plan->query_start[s + 1]; t++)
             exe->seq_of_row[t] = s;
-    pool_run(exe->backend->pool, run_worker, exe);
+    pool_run(exe->loaded->device->pool, run_worker, exe);
     const struct op *last = &exe->program->ops[exe->program->n_ops - 1];
     exe->logits = last->code == OP_SAMPLE ? value_of(exe, last->in[0]) : (struct mat){0};
     exe->n_rows[exe->n_run++ & 1] = plan->n_rows;
@@ -368,25 +392,25 @@ static enum status cpu_hidden(struct executable *exe, int t, const float **out, 
     return OK;
 }
 
-static void cpu_memory(const struct backend *b, struct device_memory *out) {
+static void cpu_memory(const struct device *d, struct device_memory *out) {
     int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
-    (void)b;
+    (void)d;
     *out = (struct device_memory){.total = pages > 0 && page > 0 ? pages * page : 0};
 }
 
 static int cpu_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
     const struct device_report all[] = {
-        {"weight_copies_bytes", "weights, copies of the device's own", "bytes", NULL, exe->backend->placed.n_bytes},
+        {"weight_copies_bytes", "weights, copies of the device's own", "bytes", NULL, exe->loaded->placed.n_bytes},
         {"step_bytes", "a step: values, scratch, results", "bytes", NULL, exe->n_bytes},
     };
     memcpy(out, all, sizeof all);
     return (int)ARRAY_LEN(all);
 }
 
-static enum status cpu_measure(struct backend *b, struct device_limits *out, struct error *err) {
+static enum status cpu_measure(struct loaded *l, struct device_limits *out, struct error *err) {
     enum { READ_BYTES = 512 << 20 };
     struct machine_limits m;
-    TRY(measure_machine(pool_size(b->pool), READ_BYTES, &m, err));
+    TRY(measure_machine(pool_size(l->device->pool), READ_BYTES, &m, err));
     *out = (struct device_limits){.read_bytes_per_s = m.read_bytes_per_s,
                                   .flops_per_s = 2 * m.multiply_adds_per_s,
                                   .wide_flops_per_s = 2 * m.multiply_adds_per_s,
@@ -400,26 +424,33 @@ static bool cpu_short_keys(int head_dim, int turned) {
     return true;
 }
 
+static const struct backend_option cpu_options[] = {
+    {"kernels", "portable|avx2|avx512|reference", "the instructions of fast kernels, otherwise the best there are; or the plain functions"},
+    {0},
+};
+
 static const struct backend_probes cpu_probes = {.measure = cpu_measure};
 
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
-    .short_keys = cpu_short_keys,
-    .max_in_flight = 1,
     .in_place = true,
+    .max_in_flight = 1,
+    .options = cpu_options,
+    .probes = &cpu_probes,
+    .short_keys = cpu_short_keys,
     .open = cpu_open,
-    .place_weights = cpu_place_weights,
+    .memory = cpu_memory,
+    .close = cpu_close,
+    .load = cpu_load,
+    .unload = cpu_unload,
     .alloc_cache = cpu_alloc_cache,
     .cache_block_bytes = cpu_cache_block_bytes,
     .compile = cpu_compile,
+    .free_executable = cpu_free_executable,
+    .report = cpu_report,
     .run = cpu_run,
     .collect = cpu_collect,
     .logits = cpu_logits,
     .hidden = cpu_hidden,
-    .memory = cpu_memory,
-    .report = cpu_report,
-    .probes = &cpu_probes,
-    .free_executable = cpu_free_executable,
-    .free = cpu_free,
 };

@@ -58,9 +58,14 @@ struct cache {
     int64_t layer_floats, block_floats;
 };
 
-struct backend {
+struct device {
     struct pool *pool;
     const struct kernels *kernels; // NULL: reference functions only
+};
+
+struct loaded {
+    struct device *device;
+    const struct program *program;
     struct placed_table placed;
     struct cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, block_shift;
@@ -72,7 +77,7 @@ struct call {
     struct mat in[OP_MAX_IN], out[OP_MAX_OUT]; // at == NULL: absent
     const struct placed *weight[OP_MAX_WEIGHTS];
     const struct program *program;
-    const struct backend *backend;
+    const struct loaded *loaded;
     const struct batch_plan *plan;
     const int32_t *seq_of_row; // [T]
     float *const *cos_sin;     // [n_ropes][T][dim]: cos [dim/2], then sin [dim/2]
@@ -96,7 +101,7 @@ typedef void op_function(const struct call *c);
 #undef OP
 struct need cpu_need(const struct op *op);
 
-static inline void call_barrier(const struct call *c) { pool_barrier(c->backend->pool); }
+static inline void call_barrier(const struct call *c) { pool_barrier(c->loaded->device->pool); }
 
 /* This worker's part of n items. */
 static inline void call_share(const struct call *c, int64_t n, int64_t grain, int64_t *begin, int64_t *end) {

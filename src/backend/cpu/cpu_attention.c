@@ -47,7 +47,7 @@ static void store_key(const struct call *c, int64_t t, int head, struct kv_block
     for (int i = 0; i < a->head_dim; i++) {
         int at = a->k_turned > 0 ? turned_channel(i, a->head_dim, a->k_turned) : i;
         if (at >= 0)
-            block.k[at * (int64_t)c->backend->block_size + slot] = k[i];
+            block.k[at * (int64_t)c->loaded->block_size + slot] = k[i];
     }
 }
 
@@ -73,7 +73,7 @@ void cpu_qkv_prep(const struct call *c) {
             prepare_query(c, t, head);
             continue;
         }
-        int64_t position = c->plan->position[t], slot = position & (c->backend->block_size - 1);
+        int64_t position = c->plan->position[t], slot = position & (c->loaded->block_size - 1);
         struct kv_block block = kv_block(c, a->cache, c->seq_of_row[t], position, kv_head);
         store_key(c, t, kv_head, block, slot);
         store_value(c, t, kv_head, block, slot);
@@ -85,7 +85,7 @@ static float score(const struct call *c, const float *q, struct kv_block block, 
     float s = 0;
     for (int i = 0; i < a->head_dim; i++) {
         int at = a->k_turned > 0 ? turned_channel(i, a->head_dim, a->k_turned) : i;
-        s += q[i] * (at >= 0 ? block.k[at * (int64_t)c->backend->block_size + slot] : block.v[slot * a->v_head_dim + i]);
+        s += q[i] * (at >= 0 ? block.k[at * (int64_t)c->loaded->block_size + slot] : block.v[slot * a->v_head_dim + i]);
     }
     s *= a->scale;
     return a->softcap > 0 ? a->softcap * tanhf(s / a->softcap) : s;
@@ -114,7 +114,7 @@ static void attend(const struct call *c, int64_t t, int head) {
     }
     const float *q = mat_row(c->in[0], t) + (int64_t)head * a->head_dim;
     float *out = mat_row(c->out[0], t) + (int64_t)head * n_values * a->v_head_dim;
-    int64_t position = c->plan->position[t], mask = c->backend->block_size - 1, width = (int64_t)n_values * a->v_head_dim;
+    int64_t position = c->plan->position[t], mask = c->loaded->block_size - 1, width = (int64_t)n_values * a->v_head_dim;
     float max = -INFINITY, sum = 0;
     if (call_floats(c, 0)) { // the sink: a score without a value
         max = call_floats(c, 0)[head];

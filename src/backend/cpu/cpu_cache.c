@@ -11,13 +11,13 @@ int64_t cache_block_floats(const struct cache_group *g, int block_size) {
 }
 
 static float *block_at(const struct call *c, const struct cache_layer *layer, int64_t block) {
-    const struct cache *cache = &c->backend->caches[layer->group];
+    const struct cache *cache = &c->loaded->caches[layer->group];
     return cache->at + layer->index * cache->layer_floats + block * cache->block_floats;
 }
 
 static int64_t block_of(const struct call *c, const struct cache_layer *layer, int seq, int64_t position) {
     const struct batch_plan *plan = c->plan;
-    int64_t entry = position >> c->backend->block_shift;
+    int64_t entry = position >> c->loaded->block_shift;
     BUG_IF(entry >= plan->table_width[layer->group]);
     int64_t block = plan->block_table[layer->group][(int64_t)seq * plan->table_width[layer->group] + entry];
     BUG_IF(block < 0); // a visible position must have a block
@@ -27,7 +27,7 @@ static int64_t block_of(const struct call *c, const struct cache_layer *layer, i
 struct kv_block kv_block(const struct call *c, int cache, int seq, int64_t position, int head) {
     const struct cache_layer *layer = &c->program->caches[cache];
     const struct cache_group *g = &c->program->groups[layer->group];
-    int64_t slots = c->backend->block_size;
+    int64_t slots = c->loaded->block_size;
     float *block = block_at(c, layer, block_of(c, layer, seq, position));
     float *k = block, *v = block + g->n_heads * g->k_dim * slots;
     return (struct kv_block){k + head * g->k_dim * slots, v + head * g->v_dim * slots};
@@ -35,7 +35,7 @@ struct kv_block kv_block(const struct call *c, int cache, int seq, int64_t posit
 
 float *latent_row(const struct call *c, int cache, int seq, int64_t position) {
     const struct cache_layer *layer = &c->program->caches[cache];
-    int64_t slot = position & (c->backend->block_size - 1);
+    int64_t slot = position & (c->loaded->block_size - 1);
     return block_at(c, layer, block_of(c, layer, seq, position)) + slot * c->program->groups[layer->group].k_dim;
 }
 

@@ -6,8 +6,8 @@ static void fast_gated_act(const struct call *c) {
     int64_t begin, end;
     call_share(c, y.width, 16, &begin, &end);
     for (int64_t t = 0; t < y.rows; t++)
-        c->backend->kernels->activate(c->op->args.gated_act, mat_row(gate, t) + begin, mat_row(up, t) + begin, end - begin,
-                                      mat_row(y, t) + begin);
+        c->loaded->device->kernels->activate(c->op->args.gated_act, mat_row(gate, t) + begin, mat_row(up, t) + begin, end - begin,
+                                             mat_row(y, t) + begin);
 }
 
 op_function *fast_function(const struct op *op) {

@@ -63,13 +63,13 @@ static void begin_item(const struct call *c, const struct item *it, const struct
         w->max[r] = sinks ? sinks[head] : -INFINITY;
         w->sum[r] = sinks ? 1.0f : 0.0f;
     }
-    c->backend->kernels->scale(w->q, a->scale, it->n * it->n_heads * a->head_dim);
+    c->loaded->device->kernels->scale(w->q, a->scale, it->n * it->n_heads * a->head_dim);
     memset(w->sum_v, 0, (size_t)(it->n * it->n_heads * out_width(a)) * sizeof(float));
 }
 
 /* The end of the run of positions from j, below `end`, that lie in one block. */
 static int64_t run_end(const struct call *c, int64_t j, int64_t end) {
-    int64_t size = c->backend->block_size;
+    int64_t size = c->loaded->block_size;
     return MIN((j / size + 1) * size, end);
 }
 
@@ -78,8 +78,8 @@ static int64_t run_end(const struct call *c, int64_t j, int64_t end) {
 static void score_short_keys(const struct call *c, int64_t rows, const struct workspace *w, struct kv_block block, int64_t slot, int64_t n,
                              float *scores) {
     const struct attention_args *a = &c->op->args.attention;
-    const struct kernels *k = c->backend->kernels;
-    int64_t size = c->backend->block_size, dim = a->head_dim, half = dim / 2, turned = a->k_turned / 2;
+    const struct kernels *k = c->loaded->device->kernels;
+    int64_t size = c->loaded->block_size, dim = a->head_dim, half = dim / 2, turned = a->k_turned / 2;
     for (int64_t i = 0; i < 2; i++)
         k->multiply(rows, n, turned, w->q + i * half, dim, block.k + i * turned * size + slot, size, scores, KEYS, i > 0);
     for (int64_t j = 0; j < n; j += PANEL_ROWS) {
@@ -92,8 +92,8 @@ static void score_short_keys(const struct call *c, int64_t rows, const struct wo
 
 static void score_keys(const struct call *c, const struct item *it, const struct workspace *w, int64_t from, int64_t to) {
     const struct attention_args *a = &c->op->args.attention;
-    const struct kernels *k = c->backend->kernels;
-    int64_t rows = it->n * it->n_heads, size = c->backend->block_size;
+    const struct kernels *k = c->loaded->device->kernels;
+    int64_t rows = it->n * it->n_heads, size = c->loaded->block_size;
     for (int64_t j = from, next; j < to; j = next) {
         next = run_end(c, j, to);
         struct kv_block block = kv_block(c, a->cache, it->seq, j, it->kv_head);
@@ -110,7 +110,7 @@ static void score_keys(const struct call *c, const struct item *it, const struct
 /* Scores become probabilities relative to the row's maximum so far; hidden keys become 0. */
 static void absorb_scores(const struct call *c, const struct item *it, const struct workspace *w, int64_t from, int64_t to) {
     const struct attention_args *a = &c->op->args.attention;
-    const struct kernels *k = c->backend->kernels;
+    const struct kernels *k = c->loaded->device->kernels;
     for (int64_t r = 0; r < it->n * it->n_heads; r++) {
         int64_t position = c->plan->position[it->first + r / it->n_heads];
         int64_t first = MAX(first_visible(position, a->window, a->chunk), from), end = MIN(position + 1, to);
@@ -135,14 +135,14 @@ static void absorb_scores(const struct call *c, const struct item *it, const str
 static void add_values(const struct call *c, const struct item *it, const struct workspace *w, int64_t from, int64_t to) {
     const struct attention_args *a = &c->op->args.attention;
     int group = a->n_heads / a->n_kv_heads, half = a->n_heads / 2, n_values = a->paired_values ? 2 : 1;
-    int64_t size = c->backend->block_size;
+    int64_t size = c->loaded->block_size;
     for (int i = 0; i < n_values; i++) {
         int head = a->paired_values ? (it->first_head % half + i * half) / group : it->kv_head;
         for (int64_t j = from, next; j < to; j = next) {
             next = run_end(c, j, to);
             const float *v = kv_block(c, a->cache, it->seq, j, head).v + (j & (size - 1)) * a->v_head_dim;
-            c->backend->kernels->multiply(it->n * it->n_heads, a->v_head_dim, next - j, w->scores + (j - from), KEYS, v, a->v_head_dim,
-                                          w->sum_v + i * a->v_head_dim, out_width(a), true);
+            c->loaded->device->kernels->multiply(it->n * it->n_heads, a->v_head_dim, next - j, w->scores + (j - from), KEYS, v,
+                                                 a->v_head_dim, w->sum_v + i * a->v_head_dim, out_width(a), true);
         }
     }
 }
@@ -153,7 +153,7 @@ static void end_item(const struct call *c, const struct item *it, const struct w
     for (int64_t r = 0; r < it->n * it->n_heads; r++) {
         float *out = mat_row(c->out[0], it->first + r / it->n_heads) + (it->first_head + r % it->n_heads) * width;
         memcpy(out, w->sum_v + r * width, (size_t)width * sizeof *out);
-        c->backend->kernels->scale(out, 1.0f / w->sum[r], width);
+        c->loaded->device->kernels->scale(out, 1.0f / w->sum[r], width);
     }
 }
 

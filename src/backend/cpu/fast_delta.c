@@ -57,8 +57,8 @@ static void convolve(const struct call *c, int seq, const struct channels *ch) {
         float *y = mat_row(c->out[0], t) + ch->begin;
         memset(y, 0, (size_t)ch->n * sizeof *y);
         for (int j = 0; j <= past; j++)
-            c->backend->kernels->multiply_add(y, ch->taps + j * ch->n, input_row(c, seq, t - past + j, state) + ch->begin, ch->n);
-        c->backend->kernels->activate((struct act_args){.act = ACT_SILU}, y, ch->ones, ch->n, y);
+            c->loaded->device->kernels->multiply_add(y, ch->taps + j * ch->n, input_row(c, seq, t - past + j, state) + ch->begin, ch->n);
+        c->loaded->device->kernels->activate((struct act_args){.act = ACT_SILU}, y, ch->ones, ch->n, y);
     }
     for (int j = 0; j < past; j++) // rows only move towards older places, so none is overwritten before it is read
         memmove(state + j * width + ch->begin, input_row(c, seq, end - past + j, state) + ch->begin, (size_t)ch->n * sizeof *state);
@@ -100,7 +100,7 @@ static void unit_row(const struct kernels *k, const float *x, int64_t n, float f
 /* q^, k^, beta and g of the chunk's tokens, and v as the first form of r. */
 static void load_chunk(const struct call *c, int64_t first, int head, struct chunk *h) {
     const struct delta_args *a = &c->op->args.delta_rule;
-    const struct kernels *k = c->backend->kernels;
+    const struct kernels *k = c->loaded->device->kernels;
     int64_t key_head = head / (a->n_value_heads / a->n_key_heads), n_keys = (int64_t)a->n_key_heads * a->key_dim;
     float rate = -expf(call_floats(c, 0)[head]), bias = call_floats(c, 1)[head];
     for (int64_t i = 0; i < h->n; i++) {
@@ -119,7 +119,7 @@ static float *out_row(const struct call *c, int64_t first, int64_t i, int head) 
 
 static void recurrent_steps(const struct call *c, int64_t first, int head, struct chunk *h) {
     const struct delta_args *a = &c->op->args.delta_rule;
-    const struct kernels *k = c->backend->kernels;
+    const struct kernels *k = c->loaded->device->kernels;
     int64_t dk = a->key_dim, dv = a->value_dim;
     for (int64_t i = 0; i < h->n; i++) {
         float decay = expf(h->decay[i]), *error = h->r + i * dv, *out = out_row(c, first, i, head);

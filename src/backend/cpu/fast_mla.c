@@ -20,7 +20,7 @@ int64_t fast_mla_prep_scratch(const struct mla_args *a) { return (int64_t)a->nop
 /* Rows of all tokens for one head: [T, nope] x Wuk_h [nope, rank]; scratch holds Wuk_h as floats. */
 static void absorb_head(const struct call *c, int head) {
     const struct mla_args *a = &c->op->args.mla;
-    const struct kernels *k = c->backend->kernels;
+    const struct kernels *k = c->loaded->device->kernels;
     struct mat q = c->in[0], out = c->out[0];
     for (int64_t i = 0; i < a->nope_dim; i++) {
         const struct weight_part *part;
@@ -82,14 +82,14 @@ static void begin_tile(const struct call *c, const struct tile *t) {
         t->max[r] = -INFINITY;
         t->sum[r] = 0;
     }
-    c->backend->kernels->scale(t->q, a->scale, rows * width);
+    c->loaded->device->kernels->scale(t->q, a->scale, rows * width);
     memset(t->latent, 0, (size_t)(rows * a->rank) * sizeof(float));
 }
 
 /* Positions [from, to) of one block. */
 static void attend_run(const struct call *c, const struct tile *t, int64_t from, int64_t to) {
     const struct mla_args *a = &c->op->args.mla;
-    const struct kernels *k = c->backend->kernels;
+    const struct kernels *k = c->loaded->device->kernels;
     int64_t width = latent_width(a), rows = t->n_heads * t->n_tokens;
     const float *latents = latent_row(c, a->cache, t->seq, from);
     k->pack(latents, width, to - from, width, t->panel);
@@ -114,18 +114,18 @@ static void attend_run(const struct call *c, const struct tile *t, int64_t from,
 static void end_tile(const struct call *c, const struct tile *t) {
     const struct mla_args *a = &c->op->args.mla;
     for (int64_t r = 0; r < t->n_heads * t->n_tokens; r++)
-        c->backend->kernels->scale(t->latent + r * a->rank, 1.0f / t->sum[r], a->rank);
+        c->loaded->device->kernels->scale(t->latent + r * a->rank, 1.0f / t->sum[r], a->rank);
     for (int h = 0; h < t->n_heads; h++) {
         int64_t row = (int64_t)(t->first_head + h) * a->v_dim;
         struct mat x = {t->latent + h * t->n_tokens * a->rank, a->rank, t->n_tokens, a->rank};
         struct mat y = {mat_row(c->out[0], t->first) + row, c->out[0].stride, t->n_tokens, a->v_dim};
-        struct product product = {.kernels = c->backend->kernels, .weight = c->weight[0], .x = x, .scratch = t->rest};
+        struct product product = {.kernels = c->loaded->device->kernels, .weight = c->weight[0], .x = x, .scratch = t->rest};
         product_rows(&product, row, row + a->v_dim, y, NULL);
     }
 }
 
 static void attend_tile(const struct call *c, struct tile *t) {
-    int64_t end = c->plan->position[t->first + t->n_tokens - 1] + 1, size = c->backend->block_size;
+    int64_t end = c->plan->position[t->first + t->n_tokens - 1] + 1, size = c->loaded->block_size;
     lay_out(c, t);
     begin_tile(c, t);
     for (int64_t from = 0, to; from < end; from = to) {

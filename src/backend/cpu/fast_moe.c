@@ -69,7 +69,7 @@ static void gather_inputs(const struct call *c, int64_t first_token, int64_t n_p
 /* hidden columns [begin, end) of an expert's pairs, made of the gate rows and up rows of those numbers. */
 static void hidden_columns(const struct call *c, int expert, const struct groups *g, int64_t begin, int64_t end) {
     const struct moe_args *a = &c->op->args.moe_ffn;
-    const struct kernels *k = c->backend->kernels;
+    const struct kernels *k = c->loaded->device->kernels;
     int64_t width = c->in[0].width, ffn = a->ffn_size, p = g->first[expert], n = g->first[expert + 1] - p;
     const float *b13 = call_floats(c, 2);
     struct mat x = {g->x + p * width, width, n, width};
@@ -95,7 +95,7 @@ static void down_columns(const struct call *c, int expert, const struct groups *
     const float *b2 = call_floats(c, 3);
     struct mat hidden = {g->hidden + p * 2 * a->ffn_size, 2 * (int64_t)a->ffn_size, n, a->ffn_size};
     struct mat y = {g->y + p * width + begin, width, n, end - begin};
-    struct product product = {.kernels = c->backend->kernels, .weight = c->weight[1], .x = hidden, .scratch = c->scratch};
+    struct product product = {.kernels = c->loaded->device->kernels, .weight = c->weight[1], .x = hidden, .scratch = c->scratch};
     product_rows(&product, row, row + end - begin, y, b2 ? b2 + row : NULL);
 }
 
@@ -105,8 +105,8 @@ static void sum_choices(const struct call *c, int64_t first_token, int64_t n_tok
         float *y = mat_row(c->out[0], first_token + t) + begin;
         memset(y, 0, (size_t)(end - begin) * sizeof *y);
         for (int k = 0; k < top_k; k++)
-            c->backend->kernels->add_scaled(y, mat_row(c->in[2], first_token + t)[k],
-                                            g->y + g->place[t * top_k + k] * c->in[0].width + begin, end - begin);
+            c->loaded->device->kernels->add_scaled(y, mat_row(c->in[2], first_token + t)[k],
+                                                   g->y + g->place[t * top_k + k] * c->in[0].width + begin, end - begin);
     }
 }
 

@@ -14,7 +14,7 @@ static void norm_row(const struct kernels *k, const float *x, const float *weigh
 
 void fast_add_norm(const struct call *c) {
     const struct norm_args *a = &c->op->args.norm;
-    const struct kernels *k = c->backend->kernels;
+    const struct kernels *k = c->loaded->device->kernels;
     float r_scale = call_floats(c, 1) ? call_floats(c, 1)[0] : 1.0f;
     struct mat x = c->in[0], d = c->in[1], r = c->out[0], y = c->out[1];
     int64_t begin, end;
@@ -28,7 +28,7 @@ void fast_add_norm(const struct call *c) {
 /* y = the head at x, normed if there is a weight, and rotated. */
 static void prepare_head(const struct call *c, int64_t t, const float *x, const float *weight, float *y) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
-    const struct kernels *k = c->backend->kernels;
+    const struct kernels *k = c->loaded->device->kernels;
     if (weight)
         norm_row(k, x, weight, a->head_dim, a->eps, a->plus_one, y);
     else
@@ -47,13 +47,13 @@ static void weigh_unturned(const struct call *c, float *q) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     int half = a->head_dim / 2, turned = a->k_turned / 2;
     for (int i = turned; i < a->head_dim; i += half)
-        c->backend->kernels->weigh(q + i, 1, call_floats(c, 1) + i, a->plus_one, half - turned, q + i);
+        c->loaded->device->kernels->weigh(q + i, 1, call_floats(c, 1) + i, a->plus_one, half - turned, q + i);
 }
 
 /* The key's column of the cache is strided, so the key is finished in scratch before it is stored. */
 static void store_key_value(const struct call *c, int64_t t, int head) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
-    int64_t size = c->backend->block_size, position = c->plan->position[t], slot = position & (size - 1);
+    int64_t size = c->loaded->block_size, position = c->plan->position[t], slot = position & (size - 1);
     struct kv_block block = kv_block(c, a->cache, c->seq_of_row[t], position, head);
     const float *keys = mat_row(c->in[0], t) + (int64_t)a->n_heads * a->head_dim, *x = keys + (int64_t)head * a->head_dim;
     prepare_head(c, t, x, call_floats(c, 1), c->scratch);
@@ -64,7 +64,7 @@ static void store_key_value(const struct call *c, int64_t t, int head) {
     float *v = block.v + slot * a->v_head_dim;
     x = values + (int64_t)head * a->v_head_dim;
     if (a->v_norm)
-        norm_row(c->backend->kernels, x, NULL, a->v_head_dim, a->eps, false, v);
+        norm_row(c->loaded->device->kernels, x, NULL, a->v_head_dim, a->eps, false, v);
     else
         memcpy(v, x, (size_t)a->v_head_dim * sizeof *v);
 }

@@ -5,107 +5,28 @@
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/value.h"
 
-#include "backend/cuda/device/manifest.h"
 #include "backend/cuda/linear/plan_cache.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MOST_TOKENS = 65535 }; // of a step: rows of a grid
 
-// ---- open -------------------------------------------------------------------------------------------------------
+// ---- load -------------------------------------------------------------------------------------------------------
 
-static enum status no_device(struct error *err, cudaError_t code, const char *what) {
-    cudaGetLastError();                    // is told
-    if (code == cudaErrorMemoryAllocation) // there is no context yet to ask how much is free
-        return fail(
-            err, ERR_MEMORY,
-            "--device cuda: %s: the GPU's memory is taken by others, and some 600 MiB are needed to begin with; nvidia-smi tells by whom",
-            what);
-    return fail(err, ERR_UNSUPPORTED, "--device cuda: %s: %s", what, cudaGetErrorString(code));
-}
-
-/* Plans of products are good for this card, driver and library, and choices between paths for these kernels. */
-static enum status open_plans(struct backend *b, struct error *err) {
-    char machine[400], path[4096];
-    struct cudaDeviceProp card = {0};
-    int driver = 0;
-    cudaError_t code = cudaGetDeviceProperties(&card, b->device);
-    if (code != cudaSuccess)
-        return no_device(err, code, "the GPU does not say what it is");
-    cudaDriverGetVersion(&driver);
-    snprintf(machine, sizeof machine, "%.200s, %d multiprocessors, driver %d, cuBLASLt %zu, kernels %016llx", card.name,
-             card.multiProcessorCount, driver, cublasLtGetVersion(), (unsigned long long)manifest_hash(&kernel_list));
-    b->plans = plan_cache_open(plan_cache_path(path, sizeof path, machine) ? path : NULL, machine);
-    return OK;
-}
-
-static enum status open_parts(struct backend *b, struct error *err) {
-    struct machine_found machine = {.device = b->device, .runtime = CUDART_VERSION};
-    int n = 0;
-    TRY(manifest_check_code(&kernel_list, err));
-    cudaDriverGetVersion(&machine.driver);
-    TRY(manifest_check_driver(&machine, err));
-    cudaError_t code = cudaGetDeviceCount(&n);
-    if (code != cudaSuccess || n == 0)
-        return no_device(err, code == cudaSuccess ? cudaErrorNoDevice : code, "no GPU can be used");
-    code = cudaDeviceGetAttribute(&machine.major, cudaDevAttrComputeCapabilityMajor, b->device);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&machine.minor, cudaDevAttrComputeCapabilityMinor, b->device);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&b->most_pitch, cudaDevAttrMaxPitch, b->device);
-    if (code != cudaSuccess)
-        return no_device(err, code, "the GPU does not answer");
-    TRY(manifest_check_card(&kernel_list, &machine, err));
-    if ((code = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking)) != cudaSuccess)
-        return no_device(err, code, "no stream");
-    TRY(memory_take(b, &b->workspace, WORKSPACE_BYTES, "workspace", err));
-    if ((code = cudaMallocHost((void **)&b->counts, sizeof *b->counts)) == cudaErrorMemoryAllocation)
-        return cudaGetLastError(), fail(err, ERR_MEMORY, "--device cuda: no pinned memory of the host's can be had (ulimit -l, cgroup)");
-    if (code != cudaSuccess)
-        return no_device(err, code, "no pinned memory of the host's");
-    *b->counts = (struct dcounts){0};
-    if (cublasLtCreate(&b->blas) != CUBLAS_STATUS_SUCCESS)
-        return fail(err, ERR_UNSUPPORTED, "--device cuda: cuBLASLt does not start");
-    if ((code = cudaEventCreate(&b->begun)) != cudaSuccess || (code = cudaEventCreate(&b->ended)) != cudaSuccess)
-        return no_device(err, code, "no event");
-    return open_plans(b, err);
-}
-
-/* The backend whose products settle rows (requant.cuh). Their blocks wait for one another, as there is room for all of a product at once; for those of
- * two that run side by side there may not be, and they would wait for ever. */
-static _Atomic(struct backend *) requantiser;
-
-static bool requant_alone(struct backend *b) {
-    struct backend *nobody = NULL;
-    return atomic_compare_exchange_strong(&requantiser, &nobody, b);
-}
-
-static void cuda_free(struct backend *b) {
-    if (!b)
+static void cuda_unload(struct loaded *loaded) {
+    if (!loaded)
         return;
-    if (b->requantises)
-        atomic_store(&requantiser, NULL);
-    weights_release(b);
-    caches_release(b);
-    cudaFree(b->workspace);
-    cudaFreeHost(b->counts);
-    plan_cache_free(b->plans);
-    if (b->begun)
-        cudaEventDestroy(b->begun);
-    if (b->ended)
-        cudaEventDestroy(b->ended);
-    if (b->blas)
-        cublasLtDestroy(b->blas);
-    if (b->stream)
-        cudaStreamDestroy(b->stream);
-    cudaGetLastError(); // whatever could not be given back: the next backend of this process has nothing to do with it
-    free(b);
+    cudaSetDevice(loaded->device->index);
+    weights_release(loaded);
+    caches_release(loaded);
+    cudaFreeHost(loaded->counts);
+    cudaGetLastError(); // whatever could not be given back: what is loaded next has nothing to do with it
+    free(loaded);
 }
 
-static enum status choose_product(struct backend *b, const char *name, struct error *err) {
+static enum status choose_product(struct loaded *loaded, const char *name, struct error *err) {
     if (!name)
         return OK;
     static const struct {
@@ -114,14 +35,14 @@ static enum status choose_product(struct backend *b, const char *name, struct er
     } known[] = {{"float32", ELEMENT_F32}, {"float16", ELEMENT_F16}, {"bfloat16", ELEMENT_BF16}};
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (strcmp(name, known[i].name) == 0) {
-            b->product_is_set = true;
-            b->product = known[i].element;
+            loaded->product_is_set = true;
+            loaded->product = known[i].element;
             return OK;
         }
     return fail(err, ERR_ARG, "--device cuda: products are made in float32, float16 or bfloat16, not in %s", name);
 }
 
-static enum status choose_kv(struct backend *b, const char *name, struct error *err) {
+static enum status choose_kv(struct loaded *loaded, const char *name, struct error *err) {
     if (!name)
         return OK;
     static const struct {
@@ -131,36 +52,38 @@ static enum status choose_kv(struct backend *b, const char *name, struct error *
         {"float32", ELEMENT_F32}, {"float16", ELEMENT_F16}, {"bfloat16", ELEMENT_BF16}, {"fp8", ELEMENT_E4M3}, {"int8", ELEMENT_I8}};
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (strcmp(name, known[i].name) == 0) {
-            b->kv_is_set = true;
-            b->kv = known[i].element;
+            loaded->kv_is_set = true;
+            loaded->kv = known[i].element;
             return OK;
         }
     return fail(err, ERR_ARG, "kv_cache_dtype: the CUDA backend has caches of float32, float16, bfloat16, fp8 and int8, not of %s", name);
 }
 
-static enum status cuda_open(const struct backend_options *options, struct backend **out, struct error *err) {
+static enum status load_parts(struct loaded *loaded, const struct load_options *options, struct error *err) {
     if (options->quantization && strcmp(options->quantization, "fp8") != 0)
         return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s", options->quantization);
-    TRY(paths_check(err));
-    TRY(filter_check(err));
-    TRY(l2_copy_check(err));
-    struct backend *b = xcalloc(1, sizeof *b);
-    b->requantises = requant_alone(b);
-    b->eager = options->eager;
-    b->quantise = options->quantization != NULL;
-    b->dummies = options->dummy_weights;
-    b->memory_share = options->memory_share;
-    b->progress = options->progress;
-    enum status st = choose_product(b, options->dtype, err);
-    if (st == OK)
-        st = choose_kv(b, options->kv_dtype, err);
-    if (st == OK)
-        st = open_parts(b, err);
+    TRY(choose_product(loaded, options->dtype, err));
+    TRY(choose_kv(loaded, options->kv_dtype, err));
+    TRY(device_enter(loaded->device, err));
+    TRY(pinned_take(loaded->device, &loaded->counts, sizeof *loaded->counts, "counters", err));
+    *loaded->counts = (struct dcounts){0};
+    return weights_place(loaded, err);
+}
+
+static enum status cuda_load(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
+                             struct error *err) {
+    struct loaded *loaded = xcalloc(1, sizeof *loaded);
+    loaded->device = d;
+    loaded->program = p;
+    loaded->quantise = options->quantization != NULL;
+    loaded->dummies = options->dummy_weights;
+    loaded->progress = options->progress;
+    enum status st = load_parts(loaded, options, err);
     if (st != OK) {
-        cuda_free(b);
-        b = NULL;
+        cuda_unload(loaded);
+        loaded = NULL;
     }
-    *out = b;
+    *out = loaded;
     return st;
 }
 
@@ -177,10 +100,10 @@ static bool is_residual(const struct program *p, val v) {
 }
 
 /* Whether the value is what a gate_up projection with weights in e4m3 makes: columns that nobody but a GATED_ACT reads. */
-static bool is_gate_up(const struct backend *b, const struct program *p, int id) {
+static bool is_gate_up(const struct loaded *loaded, const struct program *p, int id) {
     const struct op *maker = &p->ops[p->values[id].first_use];
     bool read = false;
-    if (maker->code != OP_LINEAR || weight_on_device(b, maker->weights[0])->matrix.element != ELEMENT_E4M3)
+    if (maker->code != OP_LINEAR || weight_on_device(loaded, maker->weights[0])->matrix.element != ELEMENT_E4M3)
         return false;
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_IN; k++)
@@ -196,19 +119,19 @@ static bool is_gate_up(const struct backend *b, const struct program *p, int id)
  * right: a step of many rows is bound by their bytes. All else is float32: sums of products go to the norm, the rotation, the
  * softmax and the activation as they were made, and are rounded once, on the way into the next product. Queries are where ATTENTION
  * rounds them anyway. */
-static void choose_elements(const struct backend *b, const struct program *p, enum element *element) {
-    enum element product = b->product;
+static void choose_elements(const struct loaded *loaded, const struct program *p, enum element *element) {
+    enum element product = loaded->product;
     for (int i = 0; i < p->n_values; i++)
         element[i] = p->values[i].dtype == DT_I32 ? ELEMENT_I32 : ELEMENT_F32;
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].code == OP_LINEAR && !is_residual(p, p->ops[i].in[0]))
             element[p->ops[i].in[0].id] = product;
     for (int i = 0; i < p->n_values; i++)
-        if (is_gate_up(b, p, i))
+        if (is_gate_up(loaded, p, i))
             element[i] = product;
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].code == OP_ATTENTION)
-            element[p->ops[i].in[0].id] = attention_query_element(b, &p->ops[i]);
+            element[p->ops[i].in[0].id] = attention_query_element(loaded, &p->ops[i]);
     for (int i = 0; i < p->n_ops; i++)
         if (fold_of(p, &p->ops[i]) == FOLD_IN_ORDER) { // either can be read
             enum element *rows = &element[p->ops[i].in[0].id], *taken = &element[p->ops[i].out[0].id];
@@ -231,8 +154,8 @@ static enum status place_values(struct executable *exe, enum element *element, i
     free(sized.values);
     TRY(device_alloc(exe, &exe->memory, n_bytes, "values", err));
     if (!exe->only_sized)
-        DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->memory, 0, (size_t)MAX(n_bytes, 1), exe->backend->stream), "clearing %lld bytes",
-                   (long long)n_bytes);
+        DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->memory, 0, (size_t)MAX(n_bytes, 1), exe->loaded->device->stream),
+                   "clearing %lld bytes", (long long)n_bytes);
     for (int i = 0; i < exe->n_qacts; i++)
         qact_place(exe, &exe->qacts[i], (char *)exe->memory + offset[exe->program->n_values + i]);
     return OK;
@@ -303,10 +226,11 @@ static int rope_of(const struct op *op) {
 
 static struct dcache layer_cache(const struct executable *exe, int cache) {
     const struct cache_layer *layer = &exe->program->caches[cache];
-    const struct backend *b = exe->backend;
-    enum element e = b->caches[layer->group].element;
-    return (struct dcache){(char *)b->caches[layer->group].at + layer->index * b->caches[layer->group].layer_elements * element_bytes(e),
-                           b->caches[layer->group].block_elements, layer->group, e};
+    const struct loaded *loaded = exe->loaded;
+    enum element e = loaded->caches[layer->group].element;
+    return (struct dcache){(char *)loaded->caches[layer->group].at +
+                               layer->index * loaded->caches[layer->group].layer_elements * element_bytes(e),
+                           loaded->caches[layer->group].block_elements, layer->group, e};
 }
 
 static void compile_folds(const struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset) {
@@ -317,7 +241,7 @@ static void compile_folds(const struct executable *exe, struct compiled_op *c, c
         return;
     c->in[1] = value_of(exe, norm->in[0], element, offset);
     c->d_norm = &norm->args.norm;
-    c->d_weight = weight_on_device(exe->backend, norm->weights[0])->floats;
+    c->d_weight = weight_on_device(exe->loaded, norm->weights[0])->floats;
 }
 
 int linear_most_rows(const struct executable *exe, const struct op *linear) {
@@ -341,7 +265,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
     for (int k = 0; k < OP_MAX_OUT; k++)
         c->out_qact[k] = qact_of(exe, op->out[k]);
     for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
-        const struct placed *w = weight_on_device(exe->backend, op->weights[k]);
+        const struct placed *w = weight_on_device(exe->loaded, op->weights[k]);
         if (!w)
             continue;
         c->matrix[k] = w->matrix;
@@ -355,8 +279,8 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         return OK;
     int max_rows = linear_most_rows(exe, op);
     struct dmat x = c->in[0], y = c->out[0];
-    if (x.element != exe->backend->product) {
-        c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->backend->product};
+    if (x.element != exe->loaded->product) {
+        c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->loaded->product};
         x = c->convert;
     }
     c->gemv_rows = gemv_rows(c, x, max_rows);
@@ -374,7 +298,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         x = c->in_qact->q;
         y = c->unscaled;
     }
-    TRY(gemm_open(exe->backend, op, c->pair ? c->pair->op : NULL, x, y, linear_made(c), max_rows, &c->gemm, err));
+    TRY(gemm_open(exe->loaded, op, c->pair ? c->pair->op : NULL, x, y, linear_made(c), max_rows, &c->gemm, err));
     gemm_count_at(c->gemm, exe->counters + (op - exe->program->ops) * COUNTER_BYTES);
     return OK;
 }
@@ -382,9 +306,9 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
 /* Bytes that a LINEAR wants for rows that it has to convert, or for unscaled products that have no room of their own (compile_op). */
 static int64_t linear_scratch(const struct executable *exe, const struct op *op, const enum element *element) {
     int64_t rows = padded_rows(linear_most_rows(exe, op)), n_bytes = 0;
-    if (element[op->in[0].id] != exe->backend->product)
-        n_bytes = rows * op->in[0].width * element_bytes(exe->backend->product);
-    if (weight_on_device(exe->backend, op->weights[0])->matrix.element == ELEMENT_E4M3 &&
+    if (element[op->in[0].id] != exe->loaded->product)
+        n_bytes = rows * op->in[0].width * element_bytes(exe->loaded->product);
+    if (weight_on_device(exe->loaded, op->weights[0])->matrix.element == ELEMENT_E4M3 &&
         !unscaled_has_room(exe, op, element[op->out[0].id]))
         n_bytes = MAX(n_bytes, rows * exe->program->values[op->out[0].id].width * element_bytes(ELEMENT_F16));
     return n_bytes;
@@ -403,16 +327,16 @@ static enum status alloc_scratch(struct executable *exe, const enum element *ele
     TRY(device_alloc(exe, &exe->counters, exe->program->n_ops * (int64_t)COUNTER_BYTES, "counters", err));
     TRY(device_alloc(exe, &exe->scratch, most, "scratch", err));
     if (!exe->only_sized) // rows of padding are read, whatever comes of them
-        DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->scratch, 0, (size_t)most, exe->backend->stream), "clearing %lld bytes",
-                   (long long)most);
+        DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->scratch, 0, (size_t)most, exe->loaded->device->stream),
+                   "clearing %lld bytes", (long long)most);
     return OK;
 }
 
 /* From memory that the program keeps. */
 static enum status send_frequencies(const struct executable *exe, const struct rope *r, const float *from, float *to, struct error *err) {
     size_t n_bytes = (size_t)(r->dim / 2) * sizeof *to;
-    DEVICE_TRY(exe->backend, err, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, exe->backend->stream), "%d frequencies",
-               r->dim / 2);
+    DEVICE_TRY(exe->loaded->device, err, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, exe->loaded->device->stream),
+               "%d frequencies", r->dim / 2);
     return OK;
 }
 
@@ -447,7 +371,7 @@ static enum status alloc_results(struct executable *exe, struct error *err) {
     size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width, states = (size_t)MAX(exe->hidden.width, 1);
     if (exe->only_sized)
         return OK;
-    TRY(pinned_take(exe->backend, &exe->hidden_host, (int64_t)(states * sizeof(float)), "a row of states", err));
+    TRY(pinned_take(exe->loaded->device, &exe->hidden_host, (int64_t)(states * sizeof(float)), "a row of states", err));
     exe->logits_host = calloc(rows * width, sizeof(float));
     return exe->logits_host ? OK : fail(err, ERR_MEMORY, "no memory for %zu rows of %zu logits", rows, width);
 }
@@ -460,7 +384,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     if (exe->bucket.max_tokens > MOST_TOKENS)
         return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does steps of up to %d tokens, --max-num-batched-tokens asks for %d",
                     p->name, MOST_TOKENS, exe->bucket.max_tokens);
-    choose_elements(exe->backend, p, element);
+    choose_elements(exe->loaded, p, element);
     qacts_plan(exe);
     TRY(qacts_alloc(exe, err));
     TRY(place_values(exe, element, offset, err));
@@ -488,14 +412,15 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     TRY(static_scales_find(exe, err));
     TRY(paths_choose(exe, err));
     struct error unwritten; // then what was timed is timed again the next time: a start takes longer, and nothing else
-    plan_cache_save(exe->backend->plans, &unwritten);
+    plan_cache_save(exe->loaded->device->plans, &unwritten);
     return graphs_capture(exe, err);
 }
 
 static void cuda_free_executable(struct executable *exe) {
     if (!exe)
         return;
-    cudaStreamSynchronize(exe->backend->stream);
+    cudaSetDevice(exe->loaded->device->index);
+    cudaStreamSynchronize(exe->loaded->device->stream);
     for (int i = 0; exe->ops && i < exe->program->n_ops; i++)
         gemm_free(exe->ops[i].gemm);
     graphs_free(exe);
@@ -521,32 +446,32 @@ static void cuda_free_executable(struct executable *exe) {
 
 /* What makes steps slower that somebody may want to know of; the one that costs most. */
 static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
-    const struct backend *b = exe->backend;
+    const struct loaded *loaded = exe->loaded;
     const struct op *plain = NULL;
     int n_plain = attention_n_plain(exe, &plain);
     if (n_plain > 0)
         snprintf(out, n,
                  "attention of %d layers is slow, by a plain kernel: fast ones are for heads of 64, 128, 256 or 512 channels (here %d), "
                  "blocks of 16 tokens and more (here %d), caches of 8 or 16 bits (here %d)",
-                 n_plain, plain->args.attention.head_dim, b->block_size, 8 * (int)element_bytes(kv_element(b)));
+                 n_plain, plain->args.attention.head_dim, loaded->block_size, 8 * (int)element_bytes(kv_element(loaded)));
     else if (exe->n_untimed > 0)
         snprintf(
             out, n,
             "%d sizes of steps compute with the usual kernels, not with those that are fastest here: the time for timing them was over; "
             "the next start goes on",
             exe->n_untimed);
-    else if (b->filter.left_out)
+    else if (loaded->filter.left_out)
         snprintf(out, n, "greedy steps read all of the head: its copy in 8 bits, %lld MiB, is a large part of what the weights leave free",
-                 (long long)(b->filter.n_bytes >> 20));
-    else if (b->filter.not_finite)
+                 (long long)(loaded->filter.n_bytes >> 20));
+    else if (loaded->filter.not_finite)
         snprintf(out, n, "greedy steps read all of the head: it holds what is not finite");
-    else if (b->l2_copy.n_left_out > 0)
+    else if (loaded->l2_copy.n_left_out > 0)
         snprintf(
             out, n,
             "large steps read %d weights from both sides of the L2: copies for either side are a large part of what the weights leave free",
-            b->l2_copy.n_left_out);
-    else if (b->l2_copy.none)
-        snprintf(out, n, "large steps read weights from both sides of the L2, which are not known: %s", b->l2_copy.none);
+            loaded->l2_copy.n_left_out);
+    else if (loaded->l2_copy.none)
+        snprintf(out, n, "large steps read weights from both sides of the L2, which are not known: %s", loaded->l2_copy.none);
     else
         return false;
     return true;
@@ -562,23 +487,23 @@ static enum status compile(struct executable *exe, struct error *err) {
     return st;
 }
 
-enum status step_sized(struct backend *b, const struct program *p, struct bucket bucket, int64_t *n_bytes, struct error *err) {
+enum status step_sized(struct loaded *loaded, struct bucket bucket, int64_t *n_bytes, struct error *err) {
     struct executable *exe = xcalloc(1, sizeof *exe);
-    *exe = (struct executable){.backend = b, .program = p, .bucket = bucket, .only_sized = true};
+    *exe = (struct executable){.loaded = loaded, .program = loaded->program, .bucket = bucket, .only_sized = true};
     enum status st = compile(exe, err);
     *n_bytes = exe->step_bytes;
     cuda_free_executable(exe);
     return st;
 }
 
-static enum status cuda_compile(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out,
-                                struct error *err) {
+static enum status cuda_compile(struct loaded *loaded, struct bucket bucket, struct executable **out, struct error *err) {
+    TRY(device_enter(loaded->device, err));
     struct executable *exe = xcalloc(1, sizeof *exe);
-    *exe = (struct executable){.backend = b, .program = p, .bucket = bucket};
+    *exe = (struct executable){.loaded = loaded, .program = loaded->program, .bucket = bucket};
     enum status st = compile(exe, err);
     if (st != OK) {
         cuda_free_executable(exe);
-        return fail_within(err, st, "%s", p->name);
+        return fail_within(err, st, "%s", loaded->program->name);
     }
     *out = exe;
     return OK;
@@ -593,7 +518,7 @@ static enum status fetch_logits(struct executable *exe, const struct batch_plan 
         end++;
     size_t row_bytes = (size_t)exe->logits.width * sizeof(float);
     const float *from = (const float *)exe->logits.at + (int64_t)row * exe->logits.stride;
-    DEVICE_TRY(exe->backend, err,
+    DEVICE_TRY(exe->loaded->device, err,
                cudaMemcpy2D(exe->logits_host + (int64_t)row * exe->logits.width, row_bytes, from,
                             (size_t)exe->logits.stride * sizeof(float), row_bytes, (size_t)(end - row), cudaMemcpyDeviceToHost),
                "%s: fetching the logits of rows %d to %d", exe->program->name, row, end - 1);
@@ -604,6 +529,7 @@ static enum status fetch_logits(struct executable *exe, const struct batch_plan 
 }
 
 static enum status cuda_logits(struct executable *exe, int row, const float **out, struct error *err) {
+    TRY(device_enter(exe->loaded->device, err));
     const struct batch_plan *plan = step_collected(exe)->plan;
     BUG_IF(row < 0 || row >= plan->n_rows || exe->n_started != exe->n_collected);
     if (exe->logits_there.step != exe->n_collected || row < exe->logits_there.first || row >= exe->logits_there.end)
@@ -613,10 +539,11 @@ static enum status cuda_logits(struct executable *exe, int row, const float **ou
 }
 
 static enum status cuda_hidden(struct executable *exe, int t, const float **out, struct error *err) {
+    TRY(device_enter(exe->loaded->device, err));
     BUG_IF(t < 0 || t >= step_collected(exe)->plan->n_tokens || exe->n_started != exe->n_collected);
     int64_t size = element_bytes(exe->hidden.element);
     char *at = (char *)exe->hidden.at + t * exe->hidden.stride * size;
-    DEVICE_TRY(exe->backend, err, cudaMemcpy(exe->hidden_host, at, (size_t)(exe->hidden.width * size), cudaMemcpyDeviceToHost),
+    DEVICE_TRY(exe->loaded->device, err, cudaMemcpy(exe->hidden_host, at, (size_t)(exe->hidden.width * size), cudaMemcpyDeviceToHost),
                "%s: fetching the state of token row %d", exe->program->name, t);
     enum element e = exe->hidden.element;
     const uint16_t *halves = (const uint16_t *)(const void *)exe->hidden_host;
@@ -636,29 +563,36 @@ static const struct backend_probes cuda_probes = {
     .weight_bytes = cuda_weight_bytes,
 };
 
+static const struct backend_option cuda_options[] = {
+    {"eager", "0|1", "start every op of a step by itself, never a captured graph"},
+    {0},
+};
+
 const struct backend_ops backend_cuda = {
     .name = "cuda",
     .ragged = true,
     .makes_dummies = true,
-    .short_keys = cuda_short_keys,
-    .max_in_flight = STEPS_IN_FLIGHT,
     .default_tokens = 8192,
     .default_seqs = 512,
+    .max_in_flight = STEPS_IN_FLIGHT,
+    .options = cuda_options,
+    .probes = &cuda_probes,
+    .short_keys = cuda_short_keys,
     .open = cuda_open,
-    .place_weights = cuda_place_weights,
+    .memory = cuda_memory,
+    .close = cuda_close,
+    .load = cuda_load,
+    .unload = cuda_unload,
     .alloc_cache = cuda_alloc_cache,
     .commit_cache = cuda_commit_cache,
     .cache_block_bytes = cuda_cache_block_bytes,
     .cache_room = cuda_cache_room,
     .compile = cuda_compile,
+    .free_executable = cuda_free_executable,
     .remark = cuda_remark,
+    .report = cuda_report,
     .run = step_run,
     .collect = step_collect,
     .logits = cuda_logits,
     .hidden = cuda_hidden,
-    .memory = cuda_memory,
-    .report = cuda_report,
-    .probes = &cuda_probes,
-    .free_executable = cuda_free_executable,
-    .free = cuda_free,
 };

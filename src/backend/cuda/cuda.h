@@ -2,7 +2,8 @@
  *
  *     faults.c    what is said when the device fails
  *     manifest.c  whether the kernels that were loaded are those of the build, and for this card
- *     backend.c   the vtable: open, cache, compile (values get elements and places, ops their launchers), free
+ *     open.c      a physical device
+ *     backend.c   the vtable: load, cache, compile (values get elements and places, ops their launchers), free
  *     weights.c   weights on the device: which element and place each gets, and what rounding did
  *     upload.c    how they come there
  *     gemm.c      LINEAR by cuBLASLt, gemm_fp8_small_m.cu, gemm_fp8_gated.cu, gemm_fp8_split_k.cu or gemm_fp8_prefill.cu
@@ -31,7 +32,7 @@
  * Products run in float16 where the checkpoint stores most of its matrices in 16 bits or fewer (eight times finer than bfloat16;
  * what its range does not hold is refused when weights are placed), else in float32; matrices of LINEAR may be e4m3; sums are
  * float32, or half precision where a kernel of ours multiplies e4m3. The residual stream, logits, router scores and gates of recurrences stay float32; what a product reads
- * has the product's element. A device fault is kept in backend.fault and given again for ever. */
+ * has the product's element. A device fault is kept in device.fault and given again for ever. */
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
@@ -75,21 +76,29 @@ static inline int32_t cache_place(const struct group_cache *c, int32_t b) {
     return b < c->piece_blocks ? b : b / c->piece_blocks * c->piece_places + b % c->piece_blocks;
 }
 
-struct backend {
-    int device;
+struct device {
+    int index;
     int most_pitch;      // bytes from row to row of a copy of rows
     cudaStream_t stream; // of all that a step reads or writes; nothing else is ordered with it, the runtime's own stream neither
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
     struct plan_cache *plans;
     cudaEvent_t begun, ended; // of what is timed
+    double memory_share;      // device_options
+    bool requantises;         // products of what is loaded may (gemm_requantises): of one object for each physical device
+    bool eager;               // no graphs
+    struct error fault;       // sticky
+};
+
+struct loaded {
+    struct device *device;
+    const struct program *program;
     enum element product;
-    bool product_is_set; // by backend_options.dtype
+    bool product_is_set; // by load_options.dtype
     bool quantise;       // matrices of LINEAR to e4m3 when they are loaded
     bool dummies;        // weights without data are made here
-    double memory_share; // backend_options
     struct load_progress progress;
-    enum element kv; // of KV caches, if kv_is_set: by backend_options.kv_dtype; else that of the products
+    enum element kv; // of KV caches, if kv_is_set: by load_options.kv_dtype; else that of the products
     bool kv_is_set;
     struct placed *placed; // [n_slots], open addressing by the weight's address
     int n_slots, n_placed;
@@ -119,56 +128,53 @@ struct backend {
     int64_t n_watched;      // ... and those of them that were looked at
     struct group_cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
-    bool requantises;   // its products may (gemm_settles): those of one backend of the process
-    bool eager;         // no graphs
-    struct error fault; // of the device; sticky
 };
 
 enum { WORKSPACE_BYTES = 32 << 20, COUNTER_BYTES = 256 }; // the library wants either aligned to so many bytes
 
 /* The first fault stays, and is told again by whatever comes later; but memory that is short is none (ERR_MEMORY). The sentence says what was done, with
  * which sizes. */
-enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...)
+enum status device_fault(struct device *d, struct error *err, cudaError_t code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 struct executable;
 struct compiled_op;
 void op_described(const struct executable *exe, const struct compiled_op *c, int n_rows, char *out, size_t n); // for such a sentence
 
-#define DEVICE_TRY(b, err, call, ...)                                   \
+#define DEVICE_TRY(d, err, call, ...)                                   \
     do {                                                                \
         cudaError_t device_code_ = (call);                              \
         if (device_code_ != cudaSuccess)                                \
-            return device_fault((b), (err), device_code_, __VA_ARGS__); \
+            return device_fault((d), (err), device_code_, __VA_ARGS__); \
     } while (0)
 
 int64_t element_bytes(enum element e);
 
 /* ---- cache.c ---- */
-enum element kv_element(const struct backend *b); // once the weights are placed
-int64_t cuda_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size);
+enum element kv_element(const struct loaded *loaded); // once the weights are placed
+int64_t cuda_cache_block_bytes(const struct loaded *loaded, int group, int block_size);
 /* Of `bytes` for blocks of all groups, what pieces that are not full waste at most. */
-int64_t cache_waste(const struct backend *b, const struct program *p, int block_size, int64_t bytes);
-enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err);
-enum status cuda_commit_cache(struct backend *b, int group, int *n, struct error *err);
-void caches_release(struct backend *b);
+int64_t cache_waste(const struct loaded *loaded, const struct program *p, int block_size, int64_t bytes);
+enum status cuda_alloc_cache(struct loaded *loaded, const struct cache_config *config, struct error *err);
+enum status cuda_commit_cache(struct loaded *loaded, int group, int *n, struct error *err);
+void caches_release(struct loaded *loaded);
 
 /* ---- weights.c ---- */
-enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err);
-const struct placed *weight_on_device(const struct backend *b, const struct weight *w); // NULL for NULL
-struct placed *placed_on_device(const struct backend *b, const struct weight *w);
-void weights_release(struct backend *b);
+enum status weights_place(struct loaded *loaded, struct error *err);
+const struct placed *weight_on_device(const struct loaded *loaded, const struct weight *w); // NULL for NULL
+struct placed *placed_on_device(const struct loaded *loaded, const struct weight *w);
+void weights_release(struct loaded *loaded);
 bool part_is_plain(const struct weight_part *part);
 
 /* ---- upload.c ---- */
 /* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */
-enum status upload_weights(struct backend *b, struct dplaced *counts, struct error *err);
+enum status upload_weights(struct loaded *loaded, struct dplaced *counts, struct error *err);
 enum element upload_element(enum dtype dtype); // ELEMENT_I32: not one that is sent as it is stored
 
 /* ---- gemm.c ---- */
 /* x and y are where they lie in a step. With a weight of e4m3, x is a qact and y gets unscaled products (value.h). */
 struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucket
 /* act: the GATED_ACT that some paths do too, or NULL; made: where they write, which get no unscaled products. */
-enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,
+enum status gemm_open(struct loaded *loaded, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,
                       int max_rows, struct gemm **out, struct error *err);
 void gemm_free(struct gemm *g);
 /* COUNTER_BYTES that no other LINEAR of the program has: a kernel of the library whose blocks draw tiles from a counter has it there, zeroed by a
@@ -230,7 +236,7 @@ struct qact {
 };
 
 /* ---- watch.c ---- */
-bool watch_begins(struct backend *b); // whether the step that is about to be launched, no graph, is looked at
+bool watch_begins(struct loaded *loaded); // whether the step that is about to be launched, no graph, is looked at
 /* The rows of x, which the op reads; t: its qact, read in its place, or NULL. */
 void watch_input(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x,
                  const struct qact *t);
@@ -292,7 +298,7 @@ struct step_slot {
 };
 
 struct executable {
-    struct backend *backend;
+    struct loaded *loaded;
     const struct program *program;
     struct bucket bucket;
     struct compiled_op *ops; // [program.n_ops]
@@ -367,31 +373,39 @@ enum status static_scales_find(struct executable *exe, struct error *err); // on
 
 /* ---- backend.c ---- */
 int linear_most_rows(const struct executable *exe, const struct op *linear); // in a step
-enum status step_sized(struct backend *b, const struct program *p, struct bucket bucket, int64_t *n_bytes, struct error *err);
+enum status step_sized(struct loaded *loaded, struct bucket bucket, int64_t *n_bytes, struct error *err);
+
+/* ---- open.c ---- */
+enum status cuda_open(const struct device_options *options, struct device **out, struct error *err);
+void cuda_close(struct device *d);
+
+/* ---- faults.c ---- */
+/* Makes it the thread's; before anything else that is asked of a device. */
+enum status device_enter(struct device *d, struct error *err);
 
 /* ---- memory.c ---- */
 /* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much there is. */
-enum status memory_take(struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err);
+enum status memory_take(struct device *d, void *out, int64_t n_bytes, const char *what, struct error *err);
 /* Likewise of the host's, for copies and for kernels that read or write it. */
-enum status pinned_take(struct backend *b, void *out, int64_t n_bytes, const char *what, struct error *err);
+enum status pinned_take(struct device *d, void *out, int64_t n_bytes, const char *what, struct error *err);
 /* *(void **)out becomes memory of the device, unless the executable is only sized; either way it is counted. Whatever a step needs is
  * asked for here, before graphs are captured. */
 enum status device_alloc(struct executable *exe, void *out, int64_t n_bytes, const char *what, struct error *err);
-enum status cuda_cache_room(struct backend *b, const struct program *p, struct bucket bucket, int block_size, const int *table_width,
-                            double share, int64_t *out, struct error *err);
-int64_t memory_left(const struct backend *b); // that may still be taken, of what is free; 0: none, or the device does not say
-void cuda_memory(const struct backend *b, struct device_memory *out);
+enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int block_size, const int *table_width, double share, int64_t *out,
+                            struct error *err);
+int64_t memory_left(const struct device *d); // that may still be taken, of what is free; 0: none, or the device does not say
+void cuda_memory(const struct device *d, struct device_memory *out);
 int cuda_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]);
 
 /* ---- measure.c ---- */
-enum status cuda_measure(struct backend *b, struct device_limits *out, struct error *err);
-int64_t cuda_weight_bytes(const struct backend *b, const struct weight *w);
+enum status cuda_measure(struct loaded *loaded, struct device_limits *out, struct error *err);
+int64_t cuda_weight_bytes(const struct loaded *loaded, const struct weight *w);
 
 /* ---- library_floor.c ---- */
 enum status cuda_library_floor(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
 
 /* ---- attention.c ---- */
-enum element attention_query_element(const struct backend *b, const struct op *op); // what an ATTENTION rounds its queries to
+enum element attention_query_element(const struct loaded *loaded, const struct op *op); // what an ATTENTION rounds its queries to
 enum status attention_plan(struct executable *exe, struct error *err);
 void attention_free(struct executable *exe);
 enum status attention_lists_launch(const struct executable *exe, const struct launch *l, struct error *err); // once a step, before its ops
@@ -440,9 +454,9 @@ struct dbests head_bests(const struct executable *exe, int n_rows);
 
 /* ---- argmax_filter.c ---- */
 /* Bytes for a copy of the program's head, once all weights have been counted; 0: it gets none. */
-int64_t filter_room(struct backend *b, const struct program *p);
-enum status filter_check(struct error *err);                   // whether GYRE_ARGMAX_FILTER, if it is set, is a number
-enum status filter_copy(struct backend *b, struct error *err); // once they are there
+int64_t filter_room(struct loaded *loaded, const struct program *p);
+enum status filter_check(struct error *err);                       // whether GYRE_ARGMAX_FILTER, if it is set, is a number
+enum status filter_copy(struct loaded *loaded, struct error *err); // once they are there
 enum status filter_alloc(struct executable *exe, struct error *err);
 const int32_t *filter_done(const struct executable *exe, int n_rows); // what says that a step needs nothing more; NULL: it is not tried
 enum status filter_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err);
@@ -451,11 +465,11 @@ enum status filter_again(const struct executable *exe, struct error *err); // be
 /* ---- l2_copy.c ---- */
 enum status l2_copy_check(struct error *err); // whether GYRE_L2_COPIES, if it is set, is 0 or force
 /* Bytes for all copies, once all weights have been counted; 0: there are none. */
-enum status l2_copy_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err);
-enum status l2_copy_make(struct backend *b, struct error *err); // once they are there
+enum status l2_copy_room(struct loaded *loaded, const struct program *p, int64_t *n_bytes, struct error *err);
+enum status l2_copy_make(struct loaded *loaded, struct error *err); // once they are there
 bool l2_copy_wanted(void);
-enum status l2_copy_sides(struct backend *b, struct error *err); // finds b->l2_copy.sides, once
-void l2_copy_release(struct backend *b);
+enum status l2_copy_sides(struct loaded *loaded, struct error *err); // finds b->l2_copy.sides, once
+void l2_copy_release(struct loaded *loaded);
 
 /* ---- step.c ---- */
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);
@@ -478,7 +492,7 @@ enum status cuda_trace(struct executable *exe, double *op_us, int *op_nodes, str
 cudaError_t graph_gather_fills(cudaGraph_t graph, void *at, size_t n_bytes);
 /* Ends the capture of the backend's stream, whatever came of recording: *out is the caller's where that was OK, else nothing is left and the status given
  * on. `what` of so many rows, for the sentence of a capture that fails. */
-enum status graph_captured(struct backend *b, enum status recorded, const char *what, int rows, cudaGraph_t *out, struct error *err);
+enum status graph_captured(struct loaded *loaded, enum status recorded, const char *what, int rows, cudaGraph_t *out, struct error *err);
 struct launch launch_of(const struct executable *exe, int rows); // a step that decodes in so many rows
 struct launch launch_for(const struct executable *exe, const struct batch_plan *plan);
 enum status graphs_capture(struct executable *exe, struct error *err);

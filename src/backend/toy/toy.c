@@ -20,17 +20,21 @@ struct toy_state {
     int32_t n_seen;
 };
 
-struct backend {
+struct device {
+    double step_us, token_us; // simulated
+};
+
+struct loaded {
+    struct device *device;
     const struct program *program;
     struct cache_config config;
     int block_shift;
     toy_slot *slots[MAX_CACHE_GROUPS]; // [n_blocks * block_size]
     struct toy_state *states;          // [n_states]
-    double step_us, token_us;          // simulated
 };
 
 struct executable {
-    struct backend *backend;
+    struct loaded *loaded;
     struct bucket bucket;
     struct toy_step {
         const struct batch_plan *plan;
@@ -72,7 +76,7 @@ static double microseconds_of(const char *variable) {
     return us > 0 && us < 1e7 ? us : 0;
 }
 
-static enum status toy_open(const struct backend_options *options, struct backend **out, struct error *err) {
+static enum status toy_open(const struct device_options *options, struct device **out, struct error *err) {
     (void)options, (void)err;
     *out = xcalloc(1, sizeof **out);
     (*out)->step_us = microseconds_of("GYRE_TOY_STEP_US");
@@ -80,40 +84,44 @@ static enum status toy_open(const struct backend_options *options, struct backen
     return OK;
 }
 
-static enum status toy_place_weights(struct backend *b, const struct program *p, struct error *err) {
-    (void)err;
-    b->program = p;
+static void toy_close(struct device *d) { free(d); }
+
+static enum status toy_load(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
+                            struct error *err) {
+    (void)options, (void)err;
+    *out = xcalloc(1, sizeof **out);
+    **out = (struct loaded){.device = d, .program = p};
     return OK;
 }
 
-static enum status toy_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
-    b->config = *config;
-    b->block_shift = __builtin_ctz((unsigned)config->block_size);
+static enum status toy_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
+    const struct program *p = l->program;
+    l->config = *config;
+    l->block_shift = __builtin_ctz((unsigned)config->block_size);
     for (int g = 0; g < p->n_groups; g++) {
         size_t n = (size_t)(config->n_blocks[g] + config->n_host_blocks[g]) * (size_t)config->block_size;
-        b->slots[g] = calloc(n + 1, sizeof *b->slots[g]); // pages of zeros, until a sequence uses them
-        if (!b->slots[g])
+        l->slots[g] = calloc(n + 1, sizeof *l->slots[g]); // pages of zeros, until a sequence uses them
+        if (!l->slots[g])
             return fail(err, ERR_MEMORY, "%s: no memory for a cache of %d blocks", p->name, config->n_blocks[g]);
     }
-    b->states = xcalloc((size_t)(config->n_states + config->n_host_states), sizeof *b->states);
+    l->states = xcalloc((size_t)(config->n_states + config->n_host_states), sizeof *l->states);
     return OK;
 }
 
 /* 8 bytes a token, whatever the group. */
-static int64_t toy_block_bytes(const struct backend *b, const struct program *p, int group, int block_size) {
-    (void)b;
-    return p->groups[group].kind == CACHE_STATE ? 64 : (int64_t)sizeof(toy_slot) * block_size;
+static int64_t toy_block_bytes(const struct loaded *l, int group, int block_size) {
+    return l->program->groups[group].kind == CACHE_STATE ? 64 : (int64_t)sizeof(toy_slot) * block_size;
 }
 
-static enum status toy_compile(struct backend *b, const struct program *p, struct bucket bucket, struct executable **out,
-                               struct error *err) {
+static enum status toy_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
     (void)err;
+    size_t n_vocab = (size_t)l->program->vocab_size;
     struct executable *exe = xcalloc(1, sizeof *exe);
-    *exe = (struct executable){.backend = b, .bucket = bucket};
-    sample_scratch_init(&exe->scratch, p->vocab_size);
+    *exe = (struct executable){.loaded = l, .bucket = bucket};
+    sample_scratch_init(&exe->scratch, l->program->vocab_size);
     exe->row_token = xcalloc((size_t)bucket.max_rows, sizeof *exe->row_token);
     exe->next_row_token = xcalloc((size_t)bucket.max_rows, sizeof *exe->next_row_token);
-    exe->logits = xcalloc((size_t)bucket.max_rows * (size_t)p->vocab_size, sizeof *exe->logits);
+    exe->logits = xcalloc((size_t)bucket.max_rows * n_vocab, sizeof *exe->logits);
     *out = exe;
     return OK;
 }
@@ -122,12 +130,12 @@ static enum status toy_compile(struct backend *b, const struct program *p, struc
 
 /* Of sequence s of the step; whatever stands there. */
 static toy_slot *slot_at(const struct executable *exe, int group, int s, int32_t position) {
-    const struct backend *b = exe->backend;
-    int32_t at = position >> b->block_shift, width = exe->plan->table_width[group];
+    const struct loaded *l = exe->loaded;
+    int32_t at = position >> l->block_shift, width = exe->plan->table_width[group];
     BUG_IF(position < 0 || at >= width);
     int32_t block = exe->plan->block_table[group][(size_t)s * (size_t)width + (size_t)at];
-    BUG_IF(block < 0 || block >= b->config.n_blocks[group]);
-    return &b->slots[group][((size_t)block << b->block_shift) + (size_t)(position & (b->config.block_size - 1))];
+    BUG_IF(block < 0 || block >= l->config.n_blocks[group]);
+    return &l->slots[group][((size_t)block << l->block_shift) + (size_t)(position & (l->config.block_size - 1))];
 }
 
 /* What was written for this position. */
@@ -137,11 +145,11 @@ static toy_slot read_slot(const struct executable *exe, int group, int s, int32_
     return slot;
 }
 
-static bool is_paged(const struct executable *exe, int group) { return exe->backend->program->groups[group].kind != CACHE_STATE; }
+static bool is_paged(const struct executable *exe, int group) { return exe->loaded->program->groups[group].kind != CACHE_STATE; }
 
 /* The first position that a token at `position` can see. */
 static int32_t first_visible(const struct executable *exe, int group, int32_t position) {
-    int window = exe->backend->program->groups[group].window;
+    int window = exe->loaded->program->groups[group].window;
     return window ? MAX(0, position - window + 1) : 0;
 }
 
@@ -153,8 +161,8 @@ static void store_in_group(const struct executable *exe, int group, int s, int32
 /* Returns the hash of all that the recurrent state has seen. */
 static uint64_t store_in_state(const struct executable *exe, int s, int32_t position, int32_t token) {
     int32_t slot = exe->plan->state_slot[s];
-    BUG_IF(slot < 0 || slot >= exe->backend->config.n_states);
-    struct toy_state *state = &exe->backend->states[slot];
+    BUG_IF(slot < 0 || slot >= exe->loaded->config.n_states);
+    struct toy_state *state = &exe->loaded->states[slot];
     if (position == 0)
         *state = (struct toy_state){0};
     BUG_IF(state->n_seen++ != position);
@@ -164,7 +172,7 @@ static uint64_t store_in_state(const struct executable *exe, int s, int32_t posi
 
 static uint64_t store_token(const struct executable *exe, int s, int32_t position, int32_t token) {
     uint64_t h = 0;
-    for (int g = 0; g < exe->backend->program->n_groups; g++)
+    for (int g = 0; g < exe->loaded->program->n_groups; g++)
         if (is_paged(exe, g))
             store_in_group(exe, g, s, position, token);
         else
@@ -189,13 +197,13 @@ static uint64_t look_at_group(const struct executable *exe, int group, int s, in
 static enum status toy_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
     if (toy_faults.run_fails_in > 0 && --toy_faults.run_fails_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke when it was started");
-    const struct backend *b = exe->backend;
+    const struct device *d = exe->loaded->device;
     BUG_IF(exe->n_started - exe->n_collected == backend_toy.max_in_flight);
     const struct toy_step *before = &exe->in_flight[(exe->n_started - 1) & 1];
     struct toy_step *step = &exe->in_flight[exe->n_started++ & 1];
     *step = (struct toy_step){.plan = plan};
-    if (b->step_us > 0 || b->token_us > 0)
-        step->ready_us = MAX(clock_us(), before->ready_us) + (int64_t)(b->step_us + b->token_us * plan->n_tokens);
+    if (d->step_us > 0 || d->token_us > 0)
+        step->ready_us = MAX(clock_us(), before->ready_us) + (int64_t)(d->step_us + d->token_us * plan->n_tokens);
     return OK;
 }
 
@@ -213,7 +221,7 @@ static void fill_logits(float *logits, int32_t n, uint64_t h, int32_t winner) {
 }
 
 static void sample(struct executable *exe, int out, uint64_t h, int32_t token, struct sample_result *result) {
-    int32_t n = exe->backend->program->vocab_size, winner = (int32_t)((h >> 20) % (uint64_t)n);
+    int32_t n = exe->loaded->program->vocab_size, winner = (int32_t)((h >> 20) % (uint64_t)n);
     struct sample_params params = exe->plan->sample[out];
     if (sample_is_plain(&params)) {
         result->token = result->argmax = winner;
@@ -235,11 +243,11 @@ static void run_row(struct executable *exe, int s, int row, int *out, struct sam
     const struct batch_plan *plan = exe->plan;
     int32_t position = plan->position[row], from_row = plan->from_row[row];
     int32_t token = from_row < 0 ? plan->token_id[row] : token_of_row(exe, from_row);
-    BUG_IF(token < 0 || token >= exe->backend->program->vocab_size);
+    BUG_IF(token < 0 || token >= exe->loaded->program->vocab_size);
     uint64_t h = store_token(exe, s, position, token);
     if (*out == plan->n_rows || plan->out_row[*out] != row)
         return;
-    for (int g = 0; g < exe->backend->program->n_groups; g++)
+    for (int g = 0; g < exe->loaded->program->n_groups; g++)
         if (is_paged(exe, g))
             h = mix(h, look_at_group(exe, g, s, position));
     sample(exe, *out, h, token, &results[*out]);
@@ -264,18 +272,18 @@ static void sleep_until(int64_t us) {
 }
 
 static void copy_cache(const struct executable *exe) {
-    struct backend *b = exe->backend;
+    struct loaded *l = exe->loaded;
     for (int i = 0; i < exe->plan->n_copies; i++) {
         struct cache_copy c = exe->plan->copies[i];
-        int n = c.group == STATE_SLOTS ? b->config.n_states + b->config.n_host_states
-                                       : b->config.n_blocks[c.group] + b->config.n_host_blocks[c.group];
+        int n = c.group == STATE_SLOTS ? l->config.n_states + l->config.n_host_states
+                                       : l->config.n_blocks[c.group] + l->config.n_host_blocks[c.group];
         BUG_IF(c.from < 0 || c.from >= n || c.to < 0 || c.to >= n || c.from == c.to);
         if (c.group == STATE_SLOTS) {
-            b->states[c.to] = b->states[c.from];
+            l->states[c.to] = l->states[c.from];
             continue;
         }
-        size_t size = (size_t)b->config.block_size;
-        memcpy(b->slots[c.group] + (size_t)c.to * size, b->slots[c.group] + (size_t)c.from * size, size * sizeof(toy_slot));
+        size_t size = (size_t)l->config.block_size;
+        memcpy(l->slots[c.group] + (size_t)c.to * size, l->slots[c.group] + (size_t)c.from * size, size * sizeof(toy_slot));
     }
 }
 
@@ -304,7 +312,7 @@ static enum status toy_collect(struct executable *exe, struct sample_result *res
 static enum status toy_logits(struct executable *exe, int row, const float **out, struct error *err) {
     if (toy_faults.logits_fail_in > 0 && --toy_faults.logits_fail_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke when its logits were fetched");
-    *out = exe->logits + (size_t)row * (size_t)exe->backend->program->vocab_size;
+    *out = exe->logits + (size_t)row * (size_t)exe->loaded->program->vocab_size;
     return OK;
 }
 
@@ -316,20 +324,20 @@ static void toy_free_executable(struct executable *exe) {
     free(exe);
 }
 
-static void toy_free(struct backend *b) {
+static void toy_unload(struct loaded *l) {
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
-        free(b->slots[g]);
-    free(b->states);
-    free(b);
+        free(l->slots[g]);
+    free(l->states);
+    free(l);
 }
 
-static void toy_memory(const struct backend *b, struct device_memory *out) {
-    (void)b;
+static void toy_memory(const struct device *d, struct device_memory *out) {
+    (void)d;
     *out = (struct device_memory){0};
 }
 
 static int toy_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
-    int64_t rows = exe->bucket.max_rows, vocab = exe->backend->program->vocab_size;
+    int64_t rows = exe->bucket.max_rows, vocab = exe->loaded->program->vocab_size;
     int64_t step = rows * (2 * (int64_t)sizeof(int32_t) + vocab * (int64_t)sizeof(float)) + sample_scratch_bytes(vocab);
     out[0] = (struct device_report){"step_bytes", "a step: values, scratch, results", "bytes", NULL, step};
     return 1;
@@ -341,15 +349,16 @@ const struct backend_ops backend_toy = {
     .no_weights = true,
     .max_in_flight = 2,
     .open = toy_open,
-    .place_weights = toy_place_weights,
+    .memory = toy_memory,
+    .close = toy_close,
+    .load = toy_load,
+    .unload = toy_unload,
     .alloc_cache = toy_alloc_cache,
     .cache_block_bytes = toy_block_bytes,
     .compile = toy_compile,
+    .free_executable = toy_free_executable,
+    .report = toy_report,
     .run = toy_run,
     .collect = toy_collect,
     .logits = toy_logits,
-    .memory = toy_memory,
-    .report = toy_report,
-    .free_executable = toy_free_executable,
-    .free = toy_free,
 };

@@ -50,7 +50,7 @@ static void measure(struct gyre *g, struct outcome *o) {
     struct error err = {0};
     double *op_us = xcalloc((size_t)g->program->n_ops, sizeof *op_us), seconds;
     int *op_nodes = xcalloc((size_t)g->program->n_ops, sizeof *op_nodes);
-    enum status st = g->ops->probes->measure(g->backend, &limits, &err);
+    enum status st = g->ops->probes->measure(g->loaded, &limits, &err);
     if (st == OK) // no figure is made of what did not run
         EXPECT(limits.read_bytes_per_s < 5e14 && limits.flops_per_s < 5e17 && limits.flops_per_s > 5e16);
     if (st == OK)
@@ -209,7 +209,7 @@ static void a_step_takes_what_its_ops_want(void **state) {
             struct gyre *g = open_dry(&options);
             if (g->exe->step_bytes > 100 << 20)
                 fail_msg("a step of 8,192 tokens takes %lld MiB", (long long)g->exe->step_bytes >> 20);
-            EXPECT_EQ(g->backend->filter.left_out, is_short);
+            EXPECT_EQ(g->loaded->filter.left_out, is_short);
             gyre_close(g);
             expect_clean(path);
         }
@@ -228,7 +228,7 @@ static void a_step_is_as_large_as_it_was_sized(void **state) {
             struct gyre_options options = options_for(folder);
             options.quantization = fp8 ? "fp8" : NULL;
             struct gyre *g = open_dry(&options);
-            EXPECT_OK(step_sized(g->backend, g->program, g->exe->bucket, &n_bytes, &err), err);
+            EXPECT_OK(step_sized(g->loaded, g->exe->bucket, &n_bytes, &err), err);
             if (n_bytes != g->exe->step_bytes)
                 fail_msg("%s: a step takes %lld bytes, sized as %lld", folder, (long long)g->exe->step_bytes, (long long)n_bytes);
             gyre_close(g);
@@ -245,11 +245,11 @@ static void a_step_is_sized_for_the_blocks_that_it_will_have(void **state) {
     options.block_size = 8;
     struct gyre *g = open_dry(&options);
     int table_width[MAX_CACHE_GROUPS];
-    memcpy(table_width, g->backend->table_width, sizeof table_width);
+    memcpy(table_width, g->loaded->table_width, sizeof table_width);
     for (int i = 0; i < 2; i++) {
-        g->backend->block_size = 0; // as before the cache is there
-        EXPECT_OK(g->ops->cache_room(g->backend, g->program, g->exe->bucket, i ? 8 : 64, table_width, 0, &room, &err), err);
-        EXPECT_OK(step_sized(g->backend, g->program, g->exe->bucket, &n_bytes[i], &err), err);
+        g->loaded->block_size = 0; // as before the cache is there
+        EXPECT_OK(g->ops->cache_room(g->loaded, g->exe->bucket, i ? 8 : 64, table_width, 0, &room, &err), err);
+        EXPECT_OK(step_sized(g->loaded, g->exe->bucket, &n_bytes[i], &err), err);
     }
     EXPECT(n_bytes[0] != n_bytes[1]);
     EXPECT_EQ(n_bytes[1], g->exe->step_bytes);
@@ -297,10 +297,10 @@ static void of_two_engines_one_has_products_that_settle(void **state) {
     struct gyre_options options = options_for("tests/models/llama");
     options.quantization = options.kv_cache_dtype = "fp8";
     struct gyre *first = open_dry(&options), *second = open_dry(&options);
-    EXPECT(first->backend->requantises && !second->backend->requantises);
+    EXPECT(first->device->requantises && !second->device->requantises);
     gyre_close(first);
     struct gyre *third = open_dry(&options);
-    EXPECT(third->backend->requantises && !second->backend->requantises);
+    EXPECT(third->device->requantises && !second->device->requantises);
     gyre_close(second);
     gyre_close(third);
     expect_clean("two engines");

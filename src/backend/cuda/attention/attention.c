@@ -24,28 +24,28 @@ static struct dattention shape_of(const struct op *op) {
                                a->softcap, a->window,     a->chunk,    a->paired_values, a->k_turned};
 }
 
-static bool is_fast(const struct backend *b, const struct op *op) {
+static bool is_fast(const struct loaded *loaded, const struct op *op) {
     if (op->code != OP_ATTENTION)
         return false;
     struct dattention a = shape_of(op);
-    return attention_decode_takes(&a, kv_element(b), b->block_size);
+    return attention_decode_takes(&a, kv_element(loaded), loaded->block_size);
 }
 
 int attention_n_plain(const struct executable *exe, const struct op **first) {
     int n = 0;
     for (int i = 0; i < exe->program->n_ops; i++) {
         const struct op *op = &exe->program->ops[i];
-        if (op->code != OP_ATTENTION || is_fast(exe->backend, op))
+        if (op->code != OP_ATTENTION || is_fast(exe->loaded, op))
             continue;
         *first = n++ > 0 ? *first : op;
     }
     return n;
 }
 
-enum element attention_query_element(const struct backend *b, const struct op *op) {
-    if (b->product == ELEMENT_F32 || !is_fast(b, op))
+enum element attention_query_element(const struct loaded *loaded, const struct op *op) {
+    if (loaded->product == ELEMENT_F32 || !is_fast(loaded, op))
         return ELEMENT_F32;
-    return kv_element(b) == ELEMENT_BF16 ? ELEMENT_BF16 : ELEMENT_F16;
+    return kv_element(loaded) == ELEMENT_BF16 ? ELEMENT_BF16 : ELEMENT_F16;
 }
 
 /* Of sequences with few tokens; those with many have the list behind it. */
@@ -67,7 +67,7 @@ static struct dparts *add_lists(struct executable *exe, const struct op *op) {
     int per_kv = a->n_heads / a->n_kv_heads;
     struct dparts *p = &exe->parts[exe->n_parts];
     exe->n_parts += 2;
-    p[0] = p[1] = (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv, .cache = kv_element(exe->backend)};
+    p[0] = p[1] = (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv, .cache = kv_element(exe->loaded)};
     p[0].columns = per_kv > 8 ? 16 : 8;
     p[0].least_tokens = 1;
     p[0].most_tokens = DECODE_TOKENS;
@@ -94,7 +94,7 @@ static enum status place_list(struct executable *exe, struct dparts *p, int64_t 
     TRY(device_alloc(exe, &p->n, sizeof(int32_t), "lists of attention", err));
     TRY(device_alloc(exe, &p->part, n * (int64_t)sizeof(struct dpart), "lists of attention", err));
     if (!exe->only_sized) // kernels load an entry before they know how many there are
-        DEVICE_TRY(exe->backend, err, cudaMemsetAsync(p->part, 0, (size_t)n * sizeof(struct dpart), exe->backend->stream),
+        DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(p->part, 0, (size_t)n * sizeof(struct dpart), exe->loaded->device->stream),
                    "lists of attention");
     return OK;
 }
@@ -104,7 +104,7 @@ enum status attention_plan(struct executable *exe, struct error *err) {
     int64_t most_bytes = 1, most_heads = 1, seqs = MAX(exe->bucket.max_seqs, 1);
     exe->parts = xcalloc(2 * (size_t)p->n_ops + 1, sizeof *exe->parts);
     for (int i = 0; i < p->n_ops; i++) {
-        if (!is_fast(exe->backend, &p->ops[i]))
+        if (!is_fast(exe->loaded, &p->ops[i]))
             continue;
         struct dparts *list = list_of(exe, &p->ops[i]);
         if (!list)
@@ -123,8 +123,8 @@ enum status attention_plan(struct executable *exe, struct error *err) {
     TRY(device_alloc(exe, &exe->partial, seqs * split * most_bytes, "sums of attention", err));
     TRY(device_alloc(exe, &exe->arrived, seqs * split * most_heads * (int64_t)sizeof(int32_t), "counters of attention", err));
     if (!exe->only_sized)
-        DEVICE_TRY(exe->backend, err,
-                   cudaMemsetAsync(exe->arrived, 0, (size_t)(seqs * split * most_heads) * sizeof(int32_t), exe->backend->stream),
+        DEVICE_TRY(exe->loaded->device, err,
+                   cudaMemsetAsync(exe->arrived, 0, (size_t)(seqs * split * most_heads) * sizeof(int32_t), exe->loaded->device->stream),
                    "counters of attention");
     for (int i = 0; i < exe->n_parts; i++)
         TRY(place_list(exe, &exe->parts[i], i % 2 ? 1 : split, err));
@@ -149,7 +149,7 @@ static bool is_one_prompt(const struct launch *l) { return l->n_seqs == 1 && l->
 
 enum status attention_lists_launch(const struct executable *exe, const struct launch *l, struct error *err) {
     launch_attention_parts(l, exe->parts, has_long(l) ? exe->n_parts : exe->n_parts / 2, has_long(l) ? 1 : 2);
-    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "%s: lists of attention for %d tokens of %d sequences", exe->program->name,
+    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "%s: lists of attention for %d tokens of %d sequences", exe->program->name,
                l->n_tokens, l->n_seqs);
     return OK;
 }
@@ -168,7 +168,7 @@ static struct dprep prep_of(const struct executable *exe, const struct compiled_
 /* Where a block has more than one pair of a sequence and a KV head, preparing makes each of them longer by what the node costs once. */
 bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l) {
     const struct op *op = prep->op;
-    if (has_long(l) || !attention_follows(exe->program, (int)(op - exe->program->ops)) || !is_fast(exe->backend, op + 1))
+    if (has_long(l) || !attention_follows(exe->program, (int)(op - exe->program->ops)) || !is_fast(exe->loaded, op + 1))
         return false;
     struct dattention a = shape_of(op + 1);
     struct dprep d = prep_of(exe, prep, l->n_tokens);
@@ -179,7 +179,7 @@ bool attention_prepares(const struct executable *exe, const struct compiled_op *
 
 void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l) {
     struct dattention a = shape_of(c->op);
-    if (!is_fast(exe->backend, c->op)) {
+    if (!is_fast(exe->loaded, c->op)) {
         launch_attention(l, &a, c->in[0], c->floats[0], c->cache, c->out[0]);
         return;
     }

@@ -52,7 +52,7 @@ cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block
 }
 
 /* Goes behind what was being done. */
-static void tell_launch(const struct backend *b, char *out, size_t n) {
+static void tell_launch(const struct device *d, char *out, size_t n) {
     struct cudaFuncAttributes is = {0};
     const char *name = NULL;
     int most = 0;
@@ -61,12 +61,12 @@ static void tell_launch(const struct backend *b, char *out, size_t n) {
         return;
     cudaFuncGetName(&name, refused.kernel);
     cudaFuncGetAttributes(&is, refused.kernel);
-    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, b->device);
+    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index);
     snprintf(out, n,
              ", kernel %.160s refused on the %s: grid %u x %u x %u, %u threads of at most %d, %zu + %zu bytes of shared memory of at most "
              "%d (%d asked "
              "for), %d registers",
-             name ? name : "?", refused.stream == b->stream ? "stream of steps" : "stream of another", refused.grid.x, refused.grid.y,
+             name ? name : "?", refused.stream == d->stream ? "stream of steps" : "stream of another", refused.grid.x, refused.grid.y,
              refused.grid.z, refused.block.x * refused.block.y * refused.block.z, is.maxThreadsPerBlock, is.sharedSizeBytes, refused.shared,
              most, is.maxDynamicSharedSizeBytes, is.numRegs);
     refused.kernel = NULL;
@@ -74,26 +74,31 @@ static void tell_launch(const struct backend *b, char *out, size_t n) {
 
 // ---- faults -----------------------------------------------------------------------------------------------------
 
-enum status device_fault(struct backend *b, struct error *err, cudaError_t code, const char *format, ...) {
+enum status device_fault(struct device *d, struct error *err, cudaError_t code, const char *format, ...) {
     char what[300], launch[420];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    if (b->fault.status == OK && code == cudaErrorMemoryAllocation) {
+    if (d->fault.status == OK && code == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         refused.kernel = NULL;
-        return fail(err, ERR_MEMORY, "CUDA device %d: %s: %s", b->device, what, cudaGetErrorString(code));
+        return fail(err, ERR_MEMORY, "CUDA device %d: %s: %s", d->index, what, cudaGetErrorString(code));
     }
-    if (b->fault.status == OK) {
-        tell_launch(b, launch, sizeof launch);
-        fail(&b->fault, ERR_DEVICE, "CUDA device %d: %s%s: %s%s", b->device, what, launch, cudaGetErrorString(code),
+    if (d->fault.status == OK) {
+        tell_launch(d, launch, sizeof launch);
+        fail(&d->fault, ERR_DEVICE, "CUDA device %d: %s%s: %s%s", d->index, what, launch, cudaGetErrorString(code),
              is_of_a_kernel(code) ? "; CUDA_LAUNCH_BLOCKING=1 and --enforce-eager tell in which op" : "");
     }
     cudaGetLastError(); // is told: the next engine of this process has nothing to do with it
     if (err)
-        *err = b->fault;
+        *err = d->fault;
     return ERR_DEVICE;
+}
+
+enum status device_enter(struct device *d, struct error *err) {
+    DEVICE_TRY(d, err, cudaSetDevice(d->index), "going to it");
+    return OK;
 }
 
 void op_described(const struct executable *exe, const struct compiled_op *c, int n_rows, char *out, size_t n) {

@@ -106,13 +106,13 @@ static bool is_worth_it(struct dweight w, bool gated) {
     return w.element == ELEMENT_E4M3 && w.in <= HALF_SUMS_IN && (w.out * w.in >= (gated ? WORTH_WIDE : WORTH_SPLIT) || is_named("force"));
 }
 
-static void add(struct backend *b, const struct program *p, int op) {
-    struct l2_copy *all = b->l2_copy.all;
+static void add(struct loaded *loaded, const struct program *p, int op) {
+    struct l2_copy *all = loaded->l2_copy.all;
     bool gated = gated_act_follows(p, op);
     int act = gated ? (int)p->ops[op + 1].args.gated_act.act : -1;
     if (p->ops[op].code != OP_LINEAR || act > 1) // gemm_fp8_gated.cu has SiLU and GELU by tanh
         return;
-    struct placed *of = placed_on_device(b, p->ops[op].weights[0]);
+    struct placed *of = placed_on_device(loaded, p->ops[op].weights[0]);
     if (!is_worth_it(of->matrix, gated))
         return;
     for (int i = 0; i < all->n; i++)
@@ -136,23 +136,23 @@ static void make_up(uint32_t *bits, int n) {
 
 bool l2_copy_wanted(void) { return !is_named("0"); }
 
-enum status l2_copy_sides(struct backend *b, struct error *err) {
-    if (b->l2_copy.looked)
+enum status l2_copy_sides(struct loaded *loaded, struct error *err) {
+    if (loaded->l2_copy.looked)
         return OK;
-    DEVICE_TRY(b, err, l2_sides_find(b->stream, &b->l2_copy.sides), "finding the sides of its L2");
-    b->l2_copy.looked = true;
-    if (b->l2_copy.sides.none && is_named("force")) {
-        make_up(b->l2_copy.sides.sm, SIDES_MOST_SMS / 32);
-        make_up(&b->l2_copy.sides.hash, 1);
+    DEVICE_TRY(loaded->device, err, l2_sides_find(loaded->device->stream, &loaded->l2_copy.sides), "finding the sides of its L2");
+    loaded->l2_copy.looked = true;
+    if (loaded->l2_copy.sides.none && is_named("force")) {
+        make_up(loaded->l2_copy.sides.sm, SIDES_MOST_SMS / 32);
+        make_up(&loaded->l2_copy.sides.hash, 1);
     }
     return OK;
 }
 
-static enum status find_sides(struct backend *b, struct error *err) {
-    TRY(l2_copy_sides(b, err));
-    b->l2_copy.none = b->l2_copy.sides.none;
-    if (b->l2_copy.none && !is_named("force"))
-        b->l2_copy.all->n = 0;
+static enum status find_sides(struct loaded *loaded, struct error *err) {
+    TRY(l2_copy_sides(loaded, err));
+    loaded->l2_copy.none = loaded->l2_copy.sides.none;
+    if (loaded->l2_copy.none && !is_named("force"))
+        loaded->l2_copy.all->n = 0;
     return OK;
 }
 
@@ -167,89 +167,93 @@ static struct kind *largest_left(struct l2_copy *all) {
 }
 
 /* Kinds that have room, the largest first. */
-static void choose(struct backend *b, int64_t room) {
-    for (struct kind *k; (k = largest_left(b->l2_copy.all));) {
+static void choose(struct loaded *loaded, int64_t room) {
+    for (struct kind *k; (k = largest_left(loaded->l2_copy.all));) {
         k->is_judged = true;
-        k->is_in = (int64_t)(b->l2_copy.n_pages + k->n_pages) * SIDES_PAGE <= room || is_named("force");
+        k->is_in = (int64_t)(loaded->l2_copy.n_pages + k->n_pages) * SIDES_PAGE <= room || is_named("force");
         if (k->is_in)
-            b->l2_copy.n_pages += k->n_pages;
+            loaded->l2_copy.n_pages += k->n_pages;
         else
-            b->l2_copy.n_left_out += k->n;
+            loaded->l2_copy.n_left_out += k->n;
     }
 }
 
-enum status l2_copy_room(struct backend *b, const struct program *p, int64_t *n_bytes, struct error *err) {
+enum status l2_copy_room(struct loaded *loaded, const struct program *p, int64_t *n_bytes, struct error *err) {
     *n_bytes = 0;
     if (!l2_copy_wanted())
         return OK;
-    b->l2_copy.all = xcalloc(1, sizeof *b->l2_copy.all);
-    b->l2_copy.all->copies = xcalloc((size_t)p->n_ops, sizeof *b->l2_copy.all->copies);
+    loaded->l2_copy.all = xcalloc(1, sizeof *loaded->l2_copy.all);
+    loaded->l2_copy.all->copies = xcalloc((size_t)p->n_ops, sizeof *loaded->l2_copy.all->copies);
     for (int i = 0; i < p->n_ops; i++)
-        add(b, p, i);
-    if (b->l2_copy.all->n > 0)
-        TRY(find_sides(b, err));
-    if (b->l2_copy.all->n == 0)
+        add(loaded, p, i);
+    if (loaded->l2_copy.all->n > 0)
+        TRY(find_sides(loaded, err));
+    if (loaded->l2_copy.all->n == 0)
         return OK;
-    choose(b, (memory_left(b) - b->weight_bytes) / SHARE);
-    b->l2_copy.n_bytes = b->l2_copy.n_pages > 0 ? (b->l2_copy.n_pages + 1) * (int64_t)SIDES_PAGE : 0; // one more: places are whole pages
-    *n_bytes = b->l2_copy.n_bytes;
+    choose(loaded, (memory_left(loaded->device) - loaded->weight_bytes) / SHARE);
+    loaded->l2_copy.n_bytes =
+        loaded->l2_copy.n_pages > 0 ? (loaded->l2_copy.n_pages + 1) * (int64_t)SIDES_PAGE : 0; // one more: places are whole pages
+    *n_bytes = loaded->l2_copy.n_bytes;
     return OK;
 }
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
-static enum status find_flips(struct backend *b, void *at, uint32_t *flips, struct error *err) {
+static enum status find_flips(struct loaded *loaded, void *at, uint32_t *flips, struct error *err) {
     struct dside_pages found;
-    if (b->l2_copy.sides.none) {
-        make_up(flips, (b->l2_copy.n_pages + 31) / 32);
+    if (loaded->l2_copy.sides.none) {
+        make_up(flips, (loaded->l2_copy.n_pages + 31) / 32);
         return OK;
     }
-    DEVICE_TRY(b, err, sides_of_pages(b->stream, &b->l2_copy.sides, at, b->l2_copy.n_pages, flips, &found), "finding the sides of %d pages",
-               b->l2_copy.n_pages);
-    b->l2_copy.none = found.none;
+    DEVICE_TRY(loaded->device, err,
+               sides_of_pages(loaded->device->stream, &loaded->l2_copy.sides, at, loaded->l2_copy.n_pages, flips, &found),
+               "finding the sides of %d pages", loaded->l2_copy.n_pages);
+    loaded->l2_copy.none = found.none;
     return OK;
 }
 
 /* At page *page, which goes on. */
-static void copy_one(struct backend *b, struct l2_copy_make *c, char *at, const uint32_t *flips, int *page) {
+static void copy_one(struct loaded *loaded, struct l2_copy_make *c, char *at, const uint32_t *flips, int *page) {
     for (int k = 0; k < c->kind->n_shapes; k++) {
         struct dl2_copy *n = &c->l2_copy[k];
         *n = c->kind->l2_copy[k];
         n->at = at + (int64_t)*page * SIDES_PAGE;
-        n->hash = b->l2_copy.sides.hash;
-        memcpy(n->sm_sides, b->l2_copy.sides.sm, sizeof n->sm_sides);
+        n->hash = loaded->l2_copy.sides.hash;
+        memcpy(n->sm_sides, loaded->l2_copy.sides.sm, sizeof n->sm_sides);
         for (int i = 0; i < l2_copy_pages(n); i++, ++*page)
             n->flips[i / 32] |= (flips[*page / 32] >> *page % 32 & 1) << i % 32;
-        launch_l2_copy(b->stream, n, c->of->matrix);
+        launch_l2_copy(loaded->device->stream, n, c->of->matrix);
         c->of->l2_copy[k] = n;
     }
 }
 
-static enum status copy_all(struct backend *b, char *at, const uint32_t *flips, struct error *err) {
+static enum status copy_all(struct loaded *loaded, char *at, const uint32_t *flips, struct error *err) {
     int page = 0;
-    for (int i = 0; i < b->l2_copy.all->n; i++)
-        if (b->l2_copy.all->copies[i].kind->is_in)
-            copy_one(b, &b->l2_copy.all->copies[i], at, flips, &page);
-    BUG_IF(page != b->l2_copy.n_pages);
-    DEVICE_TRY(b, err, cudaGetLastError(), "copying weights to %d pages by the sides of its L2", page);
-    DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "copying weights to %d pages by the sides of its L2", page);
+    for (int i = 0; i < loaded->l2_copy.all->n; i++)
+        if (loaded->l2_copy.all->copies[i].kind->is_in)
+            copy_one(loaded, &loaded->l2_copy.all->copies[i], at, flips, &page);
+    BUG_IF(page != loaded->l2_copy.n_pages);
+    DEVICE_TRY(loaded->device, err, cudaGetLastError(), "copying weights to %d pages by the sides of its L2", page);
+    DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "copying weights to %d pages by the sides of its L2",
+               page);
     return OK;
 }
 
-enum status l2_copy_make(struct backend *b, struct error *err) {
-    if (b->l2_copy.n_pages == 0)
+enum status l2_copy_make(struct loaded *loaded, struct error *err) {
+    if (loaded->l2_copy.n_pages == 0)
         return OK;
-    char *at = (char *)b->l2_copy.at + (-(uintptr_t)b->l2_copy.at & (SIDES_PAGE - 1));
-    uint32_t *flips = xcalloc((size_t)(b->l2_copy.n_pages + 31) / 32, sizeof *flips);
-    enum status st = find_flips(b, at, flips, err);
-    if (st == OK && (!b->l2_copy.none || b->l2_copy.sides.none)) // none now: its memory is otherwise than what the sides were found by
-        st = copy_all(b, at, flips, err);
+    char *at = (char *)loaded->l2_copy.at + (-(uintptr_t)loaded->l2_copy.at & (SIDES_PAGE - 1));
+    uint32_t *flips = xcalloc((size_t)(loaded->l2_copy.n_pages + 31) / 32, sizeof *flips);
+    enum status st = find_flips(loaded, at, flips, err);
+    if (st == OK &&
+        (!loaded->l2_copy.none || loaded->l2_copy.sides.none)) // none now: its memory is otherwise than what the sides were found by
+        st = copy_all(loaded, at, flips, err);
     free(flips);
     return st;
 }
 
-void l2_copy_release(struct backend *b) {
-    if (b->l2_copy.all)
-        free(b->l2_copy.all->copies);
-    free(b->l2_copy.all);
+void l2_copy_release(struct loaded *loaded) {
+    if (loaded->l2_copy.all)
+        free(loaded->l2_copy.all->copies);
+    free(loaded->l2_copy.all);
 }

@@ -13,36 +13,36 @@ enum { SIDE = 8192, ALGORITHMS = 8, PASSES = 7 };
 static const size_t READ_BYTES = (size_t)4 << 30; // lasts a millisecond, and is many times the L2
 
 struct probe {
-    struct backend *b;
+    struct loaded *loaded;
     int n_processors;
     void *memory;
     cudaEvent_t begin, end;
 };
 
 /* What most bytes of matrices are multiplied as. */
-static enum element main_element(const struct backend *b) {
+static enum element main_element(const struct loaded *loaded) {
     int64_t e4m3 = 0, other = 0;
-    for (int i = 0; i < b->n_slots; i++) {
-        const struct dweight *m = &b->placed[i].matrix;
+    for (int i = 0; i < loaded->n_slots; i++) {
+        const struct dweight *m = &loaded->placed[i].matrix;
         if (m->at)
             *(m->element == ELEMENT_E4M3 ? &e4m3 : &other) += m->out * m->in;
     }
-    return e4m3 > other ? ELEMENT_E4M3 : b->product;
+    return e4m3 > other ? ELEMENT_E4M3 : loaded->product;
 }
 
 static enum status timed(struct probe *p, float *ms, struct error *err) {
-    DEVICE_TRY(p->b, err, cudaEventRecord(p->end, p->b->stream), "an event");
-    DEVICE_TRY(p->b, err, cudaEventSynchronize(p->end), "measuring");
-    DEVICE_TRY(p->b, err, cudaEventElapsedTime(ms, p->begin, p->end), "an event");
+    DEVICE_TRY(p->loaded->device, err, cudaEventRecord(p->end, p->loaded->device->stream), "an event");
+    DEVICE_TRY(p->loaded->device, err, cudaEventSynchronize(p->end), "measuring");
+    DEVICE_TRY(p->loaded->device, err, cudaEventElapsedTime(ms, p->begin, p->end), "an event");
     return OK;
 }
 
 static enum status measure_read(struct probe *p, double *bytes_per_s, struct error *err) {
     float ms, best = INFINITY;
     for (int i = 0; i < PASSES; i++) {
-        DEVICE_TRY(p->b, err, cudaEventRecord(p->begin, p->b->stream), "an event");
-        launch_read(p->b->stream, p->n_processors, p->memory, READ_BYTES, p->b->workspace);
-        DEVICE_TRY(p->b, err, cudaGetLastError(), "reading %zu MiB", READ_BYTES >> 20);
+        DEVICE_TRY(p->loaded->device, err, cudaEventRecord(p->begin, p->loaded->device->stream), "an event");
+        launch_read(p->loaded->device->stream, p->n_processors, p->memory, READ_BYTES, p->loaded->device->workspace);
+        DEVICE_TRY(p->loaded->device, err, cudaGetLastError(), "reading %zu MiB", READ_BYTES >> 20);
         TRY(timed(p, &ms, err));
         best = MIN(best, ms);
     }
@@ -91,15 +91,16 @@ static enum status measure_product(struct probe *p, enum element e, const struct
     char *a = p->memory, *y = a + 2 * side_bytes;
     float ms, best = INFINITY;
     int n = 0;
-    if (cublasLtMatmulAlgoGetHeuristic(p->b->blas, q->description, q->x, q->x, q->y, q->y, q->wish, ALGORITHMS, found, &n) !=
+    if (cublasLtMatmulAlgoGetHeuristic(p->loaded->device->blas, q->description, q->x, q->x, q->y, q->y, q->wish, ALGORITHMS, found, &n) !=
         CUBLAS_STATUS_SUCCESS)
         n = 0;
-    launch_fill(p->b->stream, p->n_processors, a, 2 * side_bytes, e);
-    DEVICE_TRY(p->b, err, cudaGetLastError(), "filling %zu MiB", 2 * side_bytes >> 20);
+    launch_fill(p->loaded->device->stream, p->n_processors, a, 2 * side_bytes, e);
+    DEVICE_TRY(p->loaded->device, err, cudaGetLastError(), "filling %zu MiB", 2 * side_bytes >> 20);
     for (int i = 0; i < n * PASSES; i++) {
-        DEVICE_TRY(p->b, err, cudaEventRecord(p->begin, p->b->stream), "an event");
-        cublasStatus_t code = cublasLtMatmul(p->b->blas, q->description, &one, a, q->x, a + side_bytes, q->x, &zero, y, q->y, y, q->y,
-                                             &found[i / PASSES].algo, p->b->workspace, WORKSPACE_BYTES, p->b->stream);
+        DEVICE_TRY(p->loaded->device, err, cudaEventRecord(p->begin, p->loaded->device->stream), "an event");
+        cublasStatus_t code =
+            cublasLtMatmul(p->loaded->device->blas, q->description, &one, a, q->x, a + side_bytes, q->x, &zero, y, q->y, y, q->y,
+                           &found[i / PASSES].algo, p->loaded->device->workspace, WORKSPACE_BYTES, p->loaded->device->stream);
         TRY(timed(p, &ms, err));
         if (code == CUBLAS_STATUS_SUCCESS)
             best = MIN(best, ms);
@@ -121,26 +122,27 @@ static enum status measure_element(struct probe *p, enum element e, double *flop
 static enum status measure(struct probe *p, struct device_limits *out, struct error *err) {
     static const char *const names[] = {
         [ELEMENT_F32] = "float32", [ELEMENT_F16] = "float16", [ELEMENT_BF16] = "bfloat16", [ELEMENT_E4M3] = "e4m3"};
-    struct backend *b = p->b;
+    struct loaded *loaded = p->loaded;
     struct cudaDeviceProp prop;
-    enum element e = main_element(b);
-    DEVICE_TRY(b, err, cudaGetDeviceProperties(&prop, b->device), "its properties");
+    enum element e = main_element(loaded);
+    DEVICE_TRY(loaded->device, err, cudaGetDeviceProperties(&prop, loaded->device->index), "its properties");
     p->n_processors = prop.multiProcessorCount;
     snprintf(out->name, sizeof out->name, "%.60s, %d multiprocessors", prop.name, prop.multiProcessorCount);
     out->product = names[e];
-    DEVICE_TRY(b, err, cudaEventCreate(&p->begin), "an event");
-    DEVICE_TRY(b, err, cudaEventCreate(&p->end), "an event");
+    DEVICE_TRY(loaded->device, err, cudaEventCreate(&p->begin), "an event");
+    DEVICE_TRY(loaded->device, err, cudaEventCreate(&p->end), "an event");
     if (cudaMalloc(&p->memory, READ_BYTES) != cudaSuccess) {
         cudaGetLastError();
         return fail(err, ERR_MEMORY, "no %zu MiB of the GPU are free to measure it with", READ_BYTES >> 20);
     }
     TRY(measure_read(p, &out->read_bytes_per_s, err));
     TRY(measure_element(p, e, &out->flops_per_s, err));
-    return measure_element(p, b->product, &out->wide_flops_per_s, err);
+    return measure_element(p, loaded->product, &out->wide_flops_per_s, err);
 }
 
-enum status cuda_measure(struct backend *b, struct device_limits *out, struct error *err) {
-    struct probe p = {.b = b};
+enum status cuda_measure(struct loaded *loaded, struct device_limits *out, struct error *err) {
+    TRY(device_enter(loaded->device, err));
+    struct probe p = {.loaded = loaded};
     enum status st = measure(&p, out, err);
     cudaFree(p.memory);
     if (p.begin)
@@ -150,10 +152,10 @@ enum status cuda_measure(struct backend *b, struct device_limits *out, struct er
     return st;
 }
 
-int64_t cuda_weight_bytes(const struct backend *b, const struct weight *w) {
-    const struct placed *p = weight_on_device(b, w);
+int64_t cuda_weight_bytes(const struct loaded *loaded, const struct weight *w) {
+    const struct placed *p = weight_on_device(loaded, w);
     const struct dweight *d = p->matrix.at ? &p->matrix : &p->floats;
-    if (w == b->filter.head) // by greedy steps
-        return b->filter.n_bytes;
+    if (w == loaded->filter.head) // by greedy steps
+        return loaded->filter.n_bytes;
     return d->out * d->in * element_bytes(d->element) + (d->scale ? d->out * (int64_t)sizeof(float) : 0);
 }

@@ -4,10 +4,9 @@
 
 #include <string.h>
 
-void cuda_memory(const struct backend *b, struct device_memory *out) {
+void cuda_memory(const struct device *d, struct device_memory *out) {
     size_t free_bytes = 0, total = 0;
-    (void)b;
-    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
+    if (cudaSetDevice(d->index) != cudaSuccess || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
         cudaGetLastError();
         total = 0; // not known
     }
@@ -15,28 +14,28 @@ void cuda_memory(const struct backend *b, struct device_memory *out) {
 }
 
 int cuda_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
-    const struct backend *b = exe->backend;
-    const volatile struct dcounts *c = b->counts;
-    int64_t screen = b->filter.head ? b->filter.n_bytes : 0, near = b->l2_copy.at ? b->l2_copy.n_bytes : 0;
+    const struct loaded *loaded = exe->loaded;
+    const volatile struct dcounts *c = loaded->counts;
+    int64_t screen = loaded->filter.head ? loaded->filter.n_bytes : 0, near = loaded->l2_copy.at ? loaded->l2_copy.n_bytes : 0;
     const struct device_report all[] = {
-        {"weights_bytes", "weights", "bytes", NULL, b->weight_bytes - screen - near},
+        {"weights_bytes", "weights", "bytes", NULL, loaded->weight_bytes - screen - near},
         {"head_screen_bytes", "the head in 8 bits, as a screen", "bytes", NULL, screen},
         {"near_copies_bytes", "weights once more, by sides of the L2", "bytes", NULL, near},
         {"step_bytes", "a step: values, scratch, results", "bytes", NULL, exe->step_bytes + WORKSPACE_BYTES},
-        {"screened_steps_total", "Steps of greedy rows alone, which may leave most of the head unread.", "steps", NULL, b->n_filtered},
+        {"screened_steps_total", "Steps of greedy rows alone, which may leave most of the head unread.", "steps", NULL, loaded->n_filtered},
         {"screened_steps_left_total", "Of those, steps that had to read all of the head as well.", "steps", NULL, (int64_t)c->left},
         {"screened_steps_paused_total", "Of those, steps that read all of the head at once, as many were left.", "steps", NULL,
          (int64_t)c->paused},
         {"rescaled_rows_total", "Rows of layers whose foreseen FP8 scale did not fit, quantised anew.", "rows", NULL,
          (int64_t)c->rows_outside},
-        {"watched_steps_total", "Steps in which what products read in float16 was looked at.", "steps", NULL, b->n_watched},
+        {"watched_steps_total", "Steps in which what products read in float16 was looked at.", "steps", NULL, loaded->n_watched},
         {"cut_rows_total", "Of what they read, rows with values beyond 65504, which float16 cut to that: --dtype bfloat16 has the range.",
          "rows",
          "float16 cut values beyond 65504 in what products read, where it was looked at: answers may not be the checkpoint's; --dtype "
          "bfloat16 has the range",
          (int64_t)c->rows_cut},
         {"host_list_steps_total", "Steps that read penalties and biases from the host's memory, as the device's is full.", "steps", NULL,
-         b->n_lists_left},
+         loaded->n_lists_left},
     };
     _Static_assert(ARRAY_LEN(all) <= MAX_DEVICE_REPORTS, "there is room for all");
     memcpy(out, all, sizeof all);

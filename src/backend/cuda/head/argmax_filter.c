@@ -38,72 +38,74 @@ static bool is_wanted(int64_t head_bytes) {
     return !getenv("GYRE_LINEAR") && (named ? atoi(named) != 0 : head_bytes >= WORTH_BYTES);
 }
 
-int64_t filter_room(struct backend *b, const struct program *p) {
+int64_t filter_room(struct loaded *loaded, const struct program *p) {
     const struct op *head = head_of(p);
     if (!head || head->weights[1])
         return 0;
-    struct dweight w = weight_on_device(b, head->weights[0])->matrix;
+    struct dweight w = weight_on_device(loaded, head->weights[0])->matrix;
     bool fits = (w.element == ELEMENT_F16 || w.element == ELEMENT_BF16) && w.in % 8 == 0; // rows are read 16 bytes at a time
     if (!fits || !is_wanted(w.out * w.in * element_bytes(w.element)))
         return 0;
     int64_t n_bytes = filter_copy_bytes(w) + 2 * SIDES_PAGE; // it begins with a page, and its last may be measured
-    b->filter.left_out = n_bytes > (memory_left(b) - b->weight_bytes) / SHARE;
-    b->filter.n_bytes = n_bytes;
-    b->filter.head = b->filter.left_out ? NULL : head->weights[0];
-    return b->filter.left_out ? 0 : n_bytes;
+    loaded->filter.left_out = n_bytes > (memory_left(loaded->device) - loaded->weight_bytes) / SHARE;
+    loaded->filter.n_bytes = n_bytes;
+    loaded->filter.head = loaded->filter.left_out ? NULL : head->weights[0];
+    return loaded->filter.left_out ? 0 : n_bytes;
 }
 
 /* Which side of the L2 the copy's pages are on, so that who reads them may be near (argmax_filter_units.cuh). */
-static enum status find_sides(struct backend *b, struct dweight w, struct error *err) {
+static enum status find_sides(struct loaded *loaded, struct dweight w, struct error *err) {
     int n_pages = (int)((filter_pages_bytes(w) + SIDES_PAGE - 1) / SIDES_PAGE);
     struct dside_pages found;
     if (!l2_copy_wanted())
         return OK;
-    TRY(l2_copy_sides(b, err));
-    if (b->l2_copy.sides.none)
+    TRY(l2_copy_sides(loaded, err));
+    if (loaded->l2_copy.sides.none)
         return OK;
-    b->filter.flips = xcalloc((size_t)n_pages / 32 + 1, sizeof *b->filter.flips);
-    DEVICE_TRY(b, err, sides_of_pages(b->stream, &b->l2_copy.sides, b->filter.copy, n_pages, b->filter.flips, &found),
-               "%s: finding the sides of %d pages", b->filter.head->name, n_pages);
+    loaded->filter.flips = xcalloc((size_t)n_pages / 32 + 1, sizeof *loaded->filter.flips);
+    DEVICE_TRY(loaded->device, err,
+               sides_of_pages(loaded->device->stream, &loaded->l2_copy.sides, loaded->filter.copy, n_pages, loaded->filter.flips, &found),
+               "%s: finding the sides of %d pages", loaded->filter.head->name, n_pages);
     if (found.none) {
-        free(b->filter.flips);
-        b->filter.flips = NULL;
+        free(loaded->filter.flips);
+        loaded->filter.flips = NULL;
     }
     return OK;
 }
 
-static struct dfilter copy_of(const struct backend *b) {
-    return (struct dfilter){.w = weight_on_device(b, b->filter.head)->matrix,
-                            .copy = b->filter.copy,
-                            .sides = b->filter.flips ? &b->l2_copy.sides : NULL,
-                            .flips = b->filter.flips};
+static struct dfilter copy_of(const struct loaded *loaded) {
+    return (struct dfilter){.w = weight_on_device(loaded, loaded->filter.head)->matrix,
+                            .copy = loaded->filter.copy,
+                            .sides = loaded->filter.flips ? &loaded->l2_copy.sides : NULL,
+                            .flips = loaded->filter.flips};
 }
 
 /* Of a head that holds what is not finite there is none. */
-static enum status copy_if_finite(struct backend *b, unsigned long long *n_on_device, struct error *err) {
-    struct dfilter s = copy_of(b);
-    const char *name = b->filter.head->name;
+static enum status copy_if_finite(struct loaded *loaded, unsigned long long *n_on_device, struct error *err) {
+    struct dfilter s = copy_of(loaded);
+    const char *name = loaded->filter.head->name;
     unsigned long long n_not_finite;
-    DEVICE_TRY(b, err, cudaMemsetAsync(n_on_device, 0, sizeof n_not_finite, b->stream), "%s: copying it to 8 bits", name);
-    launch_filter_copy(b->stream, &s, n_on_device);
-    DEVICE_TRY(b, err, cudaGetLastError(), "%s: copying it to 8 bits", name);
-    DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "%s: copying it to 8 bits", name);
-    DEVICE_TRY(b, err, cudaMemcpy(&n_not_finite, n_on_device, sizeof n_not_finite, cudaMemcpyDeviceToHost), "%s: copying it to 8 bits",
-               name);
-    b->filter.not_finite = n_not_finite > 0;
-    if (b->filter.not_finite)
-        b->filter.head = NULL;
+    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(n_on_device, 0, sizeof n_not_finite, loaded->device->stream),
+               "%s: copying it to 8 bits", name);
+    launch_filter_copy(loaded->device->stream, &s, n_on_device);
+    DEVICE_TRY(loaded->device, err, cudaGetLastError(), "%s: copying it to 8 bits", name);
+    DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "%s: copying it to 8 bits", name);
+    DEVICE_TRY(loaded->device, err, cudaMemcpy(&n_not_finite, n_on_device, sizeof n_not_finite, cudaMemcpyDeviceToHost),
+               "%s: copying it to 8 bits", name);
+    loaded->filter.not_finite = n_not_finite > 0;
+    if (loaded->filter.not_finite)
+        loaded->filter.head = NULL;
     return OK;
 }
 
-enum status filter_copy(struct backend *b, struct error *err) {
+enum status filter_copy(struct loaded *loaded, struct error *err) {
     unsigned long long *n_not_finite;
-    if (!b->filter.head)
+    if (!loaded->filter.head)
         return OK;
-    b->filter.copy = (char *)b->filter.copy + (-(uintptr_t)b->filter.copy & (SIDES_PAGE - 1));
-    TRY(find_sides(b, weight_on_device(b, b->filter.head)->matrix, err));
-    TRY(memory_take(b, &n_not_finite, sizeof *n_not_finite, "a count", err));
-    enum status st = copy_if_finite(b, n_not_finite, err);
+    loaded->filter.copy = (char *)loaded->filter.copy + (-(uintptr_t)loaded->filter.copy & (SIDES_PAGE - 1));
+    TRY(find_sides(loaded, weight_on_device(loaded, loaded->filter.head)->matrix, err));
+    TRY(memory_take(loaded->device, &n_not_finite, sizeof *n_not_finite, "a count", err));
+    enum status st = copy_if_finite(loaded, n_not_finite, err);
     cudaFree(n_not_finite);
     return st;
 }
@@ -117,17 +119,17 @@ static int budget(void) {
 
 enum status filter_alloc(struct executable *exe, struct error *err) {
     const struct op *head = head_of(exe->program);
-    if (!head_may_be_ours(exe) || !exe->backend->filter.head || head->weights[0] != exe->backend->filter.head)
+    if (!head_may_be_ours(exe) || !exe->loaded->filter.head || head->weights[0] != exe->loaded->filter.head)
         return OK;
-    struct dweight w = weight_on_device(exe->backend, head->weights[0])->matrix;
+    struct dweight w = weight_on_device(exe->loaded, head->weights[0])->matrix;
     int rows = MIN(padded_rows(MAX(exe->bucket.max_rows, 1)), HEAD_MAX_ROWS);
     TRY(device_alloc(exe, &exe->filter.state, sizeof *exe->filter.state, "what steps tell one another", err));
     TRY(device_alloc(exe, &exe->filter.scratch, filter_scratch_bytes(w, rows), "candidates for the largest logit", err));
     if (exe->only_sized)
         return OK;
-    TRY(pinned_take(exe->backend, &exe->filter.asked, sizeof *exe->filter.asked, "a word", err));
+    TRY(pinned_take(exe->loaded->device, &exe->filter.asked, sizeof *exe->filter.asked, "a word", err));
     *exe->filter.asked = 0;
-    DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->filter.state, 0, sizeof *exe->filter.state, exe->backend->stream),
+    DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->filter.state, 0, sizeof *exe->filter.state, exe->loaded->device->stream),
                "clearing what steps tell one another");
     return OK;
 }
@@ -144,20 +146,20 @@ const int32_t *filter_done(const struct executable *exe, int n_rows) {
 }
 
 static struct dfilter filter_of(const struct executable *exe, const struct compiled_op *head) {
-    struct dfilter s = copy_of(exe->backend);
+    struct dfilter s = copy_of(exe->loaded);
     s.cap = dhead_of(exe, head).cap;
     s.budget = budget();
     s.scratch = exe->filter.scratch;
     s.state = exe->filter.state;
     s.asked = exe->filter.asked;
-    s.counts = exe->backend->counts;
+    s.counts = exe->loaded->counts;
     return s;
 }
 
 enum status filter_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x,
                        struct error *err) {
     struct dfilter s = filter_of(exe, c);
-    DEVICE_TRY(exe->backend, err, launch_filter(l, l->n_rows, &s, x), "%s: screening %d rows did not start", c->op->weights[0]->name,
+    DEVICE_TRY(exe->loaded->device, err, launch_filter(l, l->n_rows, &s, x), "%s: screening %d rows did not start", c->op->weights[0]->name,
                l->n_rows);
     return OK;
 }
@@ -167,7 +169,7 @@ enum status filter_again(const struct executable *exe, struct error *err) {
         return OK;
     struct dfilter s = filter_of(exe, compiled_lm_head(exe));
     *exe->filter.asked = 0;
-    launch_filter_again(exe->backend->stream, &s);
-    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "%s: copying it to 8 bits again", exe->backend->filter.head->name);
+    launch_filter_again(exe->loaded->device->stream, &s);
+    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "%s: copying it to 8 bits again", exe->loaded->filter.head->name);
     return OK;
 }

@@ -44,7 +44,7 @@ struct dlm_head dhead_of(const struct executable *exe, const struct compiled_op 
 
 bool head_may_be_ours(const struct executable *exe) {
     const struct op *head = head_of(exe->program);
-    return head && weight_on_device(exe->backend, head->weights[0])->matrix.element != ELEMENT_E4M3;
+    return head && weight_on_device(exe->loaded, head->weights[0])->matrix.element != ELEMENT_E4M3;
 }
 
 enum status head_alloc(struct executable *exe, struct error *err) {
@@ -76,7 +76,7 @@ enum status head_run(const struct executable *exe, const struct compiled_op *c, 
     const int32_t *done = filter_done(exe, l->n_rows);
     if (done)
         TRY(filter_run(exe, c, l, x, err));
-    DEVICE_TRY(exe->backend, err, launch_lm_head(l, l->n_rows, &h, x, exe->logits, exe->bests, done),
+    DEVICE_TRY(exe->loaded->device, err, launch_lm_head(l, l->n_rows, &h, x, exe->logits, exe->bests, done),
                "%s: the head of %d rows did not start", c->op->weights[0]->name, l->n_rows);
     return OK;
 }

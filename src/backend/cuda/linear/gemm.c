@@ -35,14 +35,15 @@ enum status gemm_refused(const struct op *op, int rows, cublasStatus_t code, str
 
 /* The library adds a bias of the element of y only. */
 static enum status place_bias(struct gemm *g, const struct weight *bias, enum element e, struct error *err) {
-    const struct dweight *floats = &weight_on_device(g->backend, bias)->floats;
+    const struct dweight *floats = &weight_on_device(g->loaded, bias)->floats;
     struct dstored x = {.at = floats->at, .in = bias->out, .element = ELEMENT_F32};
     cudaError_t code = cudaMalloc(&g->bias, (size_t)(bias->out * element_bytes(e)));
     if (code == cudaSuccess) {
-        launch_place_rows(g->backend->stream, &x, 1, (struct dweight){g->bias, 1, bias->out, e, NULL}, 0, NULL);
+        launch_place_rows(g->loaded->device->stream, &x, 1, (struct dweight){g->bias, 1, bias->out, e, NULL}, 0, NULL);
         code = cudaGetLastError();
     }
-    return code == cudaSuccess ? OK : device_fault(g->backend, err, code, "%s: placing a bias of %lld", bias->name, (long long)bias->out);
+    return code == cudaSuccess ? OK
+                               : device_fault(g->loaded->device, err, code, "%s: placing a bias of %lld", bias->name, (long long)bias->out);
 }
 
 /* code stays what went wrong before it. */
@@ -74,7 +75,7 @@ static enum status describe(struct gemm *g, struct error *err) {
 
 static const float *bias_of(const struct gemm *g) {
     const struct weight *bias = g->op->weights[1];
-    return bias ? weight_on_device(g->backend, bias)->floats.at : NULL;
+    return bias ? weight_on_device(g->loaded, bias)->floats.at : NULL;
 }
 
 static struct dsmall_m small_m_of(const struct gemm *g) {
@@ -128,13 +129,13 @@ static cublasStatus_t lay_out(struct gemm *g) {
     return code;
 }
 
-enum status gemm_open(struct backend *b, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,
+enum status gemm_open(struct loaded *loaded, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,
                       int max_rows, struct gemm **out, struct error *err) {
     struct gemm *g = xcalloc(1, sizeof *g);
     *out = g;
     *g = (struct gemm){
-        .backend = b, .op = op, .act = act, .weight = weight_on_device(b, op->weights[0])->matrix, .x = x, .y = y, .made = made};
-    g->l2_copy = weight_on_device(b, op->weights[0])->l2_copy;
+        .loaded = loaded, .op = op, .act = act, .weight = weight_on_device(loaded, op->weights[0])->matrix, .x = x, .y = y, .made = made};
+    g->l2_copy = weight_on_device(loaded, op->weights[0])->l2_copy;
     g->n_plans = padded_index(max_rows) + 1;
     g->plans = xcalloc((size_t)g->n_plans, sizeof *g->plans);
     TRY(describe(g, err));
@@ -174,8 +175,8 @@ void gemm_count_at(struct gemm *g, void *counter) { g->counter = counter; }
 
 cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, struct operands o) {
     const float one = 1, zero = 0;
-    return cublasLtMatmul(g->backend->blas, g->description, &one, o.weight, g->w, o.x, p->x, &zero, o.y, p->y, o.y, p->y, &a->words,
-                          o.workspace, a->workspace_bytes, g->backend->stream);
+    return cublasLtMatmul(g->loaded->device->blas, g->description, &one, o.weight, g->w, o.x, p->x, &zero, o.y, p->y, o.y, p->y, &a->words,
+                          o.workspace, a->workspace_bytes, g->loaded->device->stream);
 }
 
 static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, const struct linear_values *v) {
@@ -184,18 +185,18 @@ static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, 
     tiles.qact = wide.qact = v->qact;
     tiles.requant = v->requant;
     switch (p->path) {
-    case PATH_SMALL_M: return launch_gemm_small_m(g->backend->stream, p->rows, &tiles, v->x, v->y);
+    case PATH_SMALL_M: return launch_gemm_small_m(g->loaded->device->stream, p->rows, &tiles, v->x, v->y);
     case PATH_GATED:
-        return p->rows > GATED_MAX_ROWS ? launch_gemm_prefill_gated(g->backend->stream, p->rows, &wide, v->x, v->y)
-                                        : launch_gemm_gated(g->backend->stream, p->rows, &wide, v->x, v->y);
-    case PATH_PREFILL: return launch_gemm_prefill(g->backend->stream, p->rows, g->weight, v->x, v->y);
-    default: return launch_gemm_split_k(g->backend->stream, p->rows, g->weight, g->l2_copy, v->x, v->y, &v->requant);
+        return p->rows > GATED_MAX_ROWS ? launch_gemm_prefill_gated(g->loaded->device->stream, p->rows, &wide, v->x, v->y)
+                                        : launch_gemm_gated(g->loaded->device->stream, p->rows, &wide, v->x, v->y);
+    case PATH_PREFILL: return launch_gemm_prefill(g->loaded->device->stream, p->rows, g->weight, v->x, v->y);
+    default: return launch_gemm_split_k(g->loaded->device->stream, p->rows, g->weight, g->l2_copy, v->x, v->y, &v->requant);
     }
 }
 
 bool gemm_requantises(const struct gemm *g, int n_rows) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
-    return g->backend->requantises &&
+    return g->loaded->device->requantises &&
            ((p->path == PATH_SMALL_M && !g->act) || (p->path == PATH_SPLIT_K && split_k_requantises(g->weight, p->rows)));
 }
 
@@ -208,7 +209,7 @@ static enum status did_not_start(const struct gemm *g, const struct plan_of_rows
                                             [PATH_SPLIT_K] = "gemm_fp8_split_k.cu",
                                             [PATH_PREFILL] = "gemm_fp8_prefill.cu"};
     bool large = p->path == PATH_GATED && p->rows > GATED_MAX_ROWS;
-    return device_fault(g->backend, err, code, "%s: the product of %d rows with [%lld, %lld] by %s did not start%s%s",
+    return device_fault(g->loaded->device, err, code, "%s: the product of %d rows with [%lld, %lld] by %s did not start%s%s",
                         g->op->weights[0]->name, p->rows, (long long)g->weight.out, (long long)g->weight.in,
                         by[large ? PATH_PREFILL : p->path], why ? ", " : "", why ? why : "");
 }
@@ -220,7 +221,7 @@ enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, 
         return code == cudaSuccess ? OK : did_not_start(g, p, code, NULL, err);
     }
     bool counts = p->algorithm.workspace_bytes <= COUNTER_BYTES && g->counter;
-    struct operands o = {g->weight.at, v->x.at, v->y.at, counts ? g->counter : g->backend->workspace};
+    struct operands o = {g->weight.at, v->x.at, v->y.at, counts ? g->counter : g->loaded->device->workspace};
     cublasStatus_t code = gemm_put(g, p, &p->algorithm, o);
     return code == CUBLAS_STATUS_SUCCESS ? OK : did_not_start(g, p, cudaErrorUnknown, cublasLtGetStatusString(code), err);
 }

@@ -19,7 +19,7 @@ struct plan_of_rows {
 };
 
 struct gemm {
-    struct backend *backend;
+    struct loaded *loaded;
     const struct op *op, *act; // the GATED_ACT behind it, or NULL
     struct dweight weight;
     const struct dl2_copy *const *l2_copy; // [L2_COPY_SHAPES]: the weight once more, each or NULL

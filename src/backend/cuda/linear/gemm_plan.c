@@ -27,7 +27,7 @@ static struct plan_key key_of(const struct gemm *g, int rows) {
 /* Whether the library can compute the product for these rows with an algorithm that was found elsewhere. */
 static bool can_compute(const struct gemm *g, const struct plan_of_rows *p, struct algorithm *a) {
     cublasLtMatmulHeuristicResult_t is;
-    if (cublasLtMatmulAlgoCheck(g->backend->blas, g->description, g->w, p->x, p->y, p->y, &a->words, &is) != CUBLAS_STATUS_SUCCESS ||
+    if (cublasLtMatmulAlgoCheck(g->loaded->device->blas, g->description, g->w, p->x, p->y, p->y, &a->words, &is) != CUBLAS_STATUS_SUCCESS ||
         is.state != CUBLAS_STATUS_SUCCESS || is.workspaceSize > WORKSPACE_BYTES)
         return false;
     a->workspace_bytes = is.workspaceSize;
@@ -39,9 +39,9 @@ static bool can_compute(const struct gemm *g, const struct plan_of_rows *p, stru
 /* The weights of the layers that have this shape. */
 static struct likes likes_of(const struct gemm *g) {
     struct likes l = {.n = 0};
-    const struct backend *b = g->backend;
-    for (int i = 0; i < b->n_slots && l.n < MOST_WEIGHTS; i++) {
-        const struct dweight *m = &b->placed[i].matrix;
+    const struct loaded *loaded = g->loaded;
+    for (int i = 0; i < loaded->n_slots && l.n < MOST_WEIGHTS; i++) {
+        const struct dweight *m = &loaded->placed[i].matrix;
         if (m->at && m->out == g->weight.out && m->in == g->weight.in && m->element == g->weight.element)
             l.at[l.n++] = m->at;
     }
@@ -53,7 +53,7 @@ static void fill_input(const struct gemm *g, int rows) {
     struct ddummy random = {.key = 1, .deviation = 1};
     int64_t n = (int64_t)(rows - 1) * g->x.stride + g->x.width;
     bool e4m3 = g->x.element == ELEMENT_E4M3; // two to a number of 16 bits
-    launch_fill_dummy(g->backend->stream, &random, 0, e4m3 ? n / 2 : n, g->x.at, e4m3 ? ELEMENT_F16 : g->x.element);
+    launch_fill_dummy(g->loaded->device->stream, &random, 0, e4m3 ? n / 2 : n, g->x.at, e4m3 ? ELEMENT_F16 : g->x.element);
 }
 
 /* So often that a graph takes some 200 us: the microseconds that the bytes or the arithmetic need at least. */
@@ -69,7 +69,7 @@ static void keep(const struct gemm *g, struct plan_of_rows *p, const struct algo
         .path = (int32_t)gemm_library(g), .us = us, .is_checked = true, .workspace_bytes = (int64_t)a->workspace_bytes};
     memcpy(choice.algorithm, &a->words, sizeof a->words);
     p->algorithm = *a;
-    plan_cache_add(g->backend->plans, &key, &choice);
+    plan_cache_add(g->loaded->device->plans, &key, &choice);
 }
 
 static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, struct error *err) {
@@ -82,14 +82,14 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
     if (!few)
         gemm_add_proposals(g, p, MANY, &proposals);
     fill_input(g, p->rows);
-    DEVICE_TRY(g->backend, err, cudaGetLastError(), "%s: filling an input of %d rows", g->op->weights[0]->name, p->rows);
+    DEVICE_TRY(g->loaded->device, err, cudaGetLastError(), "%s: filling an input of %d rows", g->op->weights[0]->name, p->rows);
     cudaError_t code = gemm_race(g, p, &proposals, &likes, repetitions(g, p->rows), few ? FEW_ROUNDS : MANY_ROUNDS, us);
-    DEVICE_TRY(g->backend, err, code, "%s: timing products of %d rows", g->op->weights[0]->name, p->rows);
+    DEVICE_TRY(g->loaded->device, err, code, "%s: timing products of %d rows", g->op->weights[0]->name, p->rows);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] >= 0 && (best < 0 || us[i] < us[best]))
             best = i;
-    DEVICE_TRY(g->backend, err, cudaStreamSynchronize(g->backend->stream), "%s: timing products of %d rows", g->op->weights[0]->name,
-               p->rows);
+    DEVICE_TRY(g->loaded->device, err, cudaStreamSynchronize(g->loaded->device->stream), "%s: timing products of %d rows",
+               g->op->weights[0]->name, p->rows);
     if (best < 0)
         return gemm_refused(g->op, p->rows, CUBLAS_STATUS_EXECUTION_FAILED, err);
     keep(g, p, &proposals.at[best], MAX(us[best], 0.01));
@@ -103,7 +103,7 @@ bool gemm_is_worth_timing(const struct gemm *g) { return g->weight.out * g->weig
 /* From what was found before; false if it was not, or the library does not know it. */
 static bool recall(const struct gemm *g, struct plan_of_rows *p) {
     struct plan_key key = key_of(g, p->rows);
-    struct plan_choice *found = plan_cache_find(g->backend->plans, &key);
+    struct plan_choice *found = plan_cache_find(g->loaded->device->plans, &key);
     if (!found || found->path != (int32_t)gemm_library(g))
         return false;
     memcpy(&p->algorithm.words, found->algorithm, sizeof p->algorithm.words);

@@ -43,8 +43,8 @@ static cublasStatus_t ask(const struct gemm *g, const struct plan_of_rows *p, si
         return CUBLAS_STATUS_ALLOC_FAILED;
     cublasStatus_t code = describe(wish, g, workspace_bytes);
     if (code == CUBLAS_STATUS_SUCCESS)
-        code = cublasLtMatmulAlgoGetHeuristic(g->backend->blas, g->description, g->w, p->x, p->y, p->y, wish, MIN(most, MOST_PROPOSALS / 2),
-                                              found, &n);
+        code = cublasLtMatmulAlgoGetHeuristic(g->loaded->device->blas, g->description, g->w, p->x, p->y, p->y, wish,
+                                              MIN(most, MOST_PROPOSALS / 2), found, &n);
     cublasLtMatmulPreferenceDestroy(wish);
     for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < n; i++)
         if (!has(out, &found[i].algo))
@@ -66,8 +66,8 @@ void gemm_add_proposals(const struct gemm *g, const struct plan_of_rows *p, int 
 
 /* A workspace for each node, so that counters can be zeroed in one, which algorithms without them get too. */
 static bool put_nodes(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, const struct likes *likes, int n) {
-    char *workspace = g->backend->workspace;
-    if (cudaMemsetAsync(workspace, 0, (size_t)n * COUNTER_BYTES, g->backend->stream) != cudaSuccess)
+    char *workspace = g->loaded->device->workspace;
+    if (cudaMemsetAsync(workspace, 0, (size_t)n * COUNTER_BYTES, g->loaded->device->stream) != cudaSuccess)
         return false;
     for (int i = 0; i < n; i++) {
         size_t offset = a->workspace_bytes <= COUNTER_BYTES ? (size_t)i * COUNTER_BYTES : 0;
@@ -81,18 +81,18 @@ static bool put_nodes(const struct gemm *g, const struct plan_of_rows *p, const 
 /* *exec stays NULL where the library cannot, which is no fault. */
 static cudaError_t capture(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, const struct likes *likes, int n,
                            cudaGraphExec_t *exec) {
-    struct backend *b = g->backend;
+    struct loaded *loaded = g->loaded;
     cudaGraph_t graph;
     *exec = NULL;
-    cudaError_t code = cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal);
+    cudaError_t code = cudaStreamBeginCapture(loaded->device->stream, cudaStreamCaptureModeThreadLocal);
     if (code != cudaSuccess)
         return code;
     bool works = put_nodes(g, p, a, likes, n);
-    code = cudaStreamEndCapture(b->stream, &graph);
+    code = cudaStreamEndCapture(loaded->device->stream, &graph);
     if (code != cudaSuccess)
         return works ? code : cudaSuccess;
     if (works && a->workspace_bytes <= COUNTER_BYTES)
-        code = graph_gather_fills(graph, b->workspace, (size_t)n * COUNTER_BYTES);
+        code = graph_gather_fills(graph, loaded->device->workspace, (size_t)n * COUNTER_BYTES);
     if (works && code == cudaSuccess)
         code = cudaGraphInstantiate(exec, graph, 0);
     if (code != cudaSuccess)
@@ -107,15 +107,15 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* A graph that did not start must not count as one that took no time. */
-static cudaError_t replay(struct backend *b, cudaGraphExec_t exec, float *ms) {
-    cudaError_t code = cudaEventRecord(b->begun, b->stream);
+static cudaError_t replay(struct loaded *loaded, cudaGraphExec_t exec, float *ms) {
+    cudaError_t code = cudaEventRecord(loaded->device->begun, loaded->device->stream);
     if (code == cudaSuccess)
-        code = cudaGraphLaunch(exec, b->stream);
+        code = cudaGraphLaunch(exec, loaded->device->stream);
     if (code == cudaSuccess)
-        code = cudaEventRecord(b->ended, b->stream);
+        code = cudaEventRecord(loaded->device->ended, loaded->device->stream);
     if (code == cudaSuccess)
-        code = cudaEventSynchronize(b->ended);
-    return code == cudaSuccess ? cudaEventElapsedTime(ms, b->begun, b->ended) : code;
+        code = cudaEventSynchronize(loaded->device->ended);
+    return code == cudaSuccess ? cudaEventElapsedTime(ms, loaded->device->begun, loaded->device->ended) : code;
 }
 
 struct runner {
@@ -124,11 +124,11 @@ struct runner {
 };
 
 /* One replay of each. Those that are slow do not go on, so that the rest meet each other at the clock that they would run at. Returns the last fault. */
-static cudaError_t run_round(struct backend *b, struct runner *runners, int n, int round) {
+static cudaError_t run_round(struct loaded *loaded, struct runner *runners, int n, int round) {
     cudaError_t fault = cudaSuccess;
     float best = 0;
     for (int i = 0; i < n; i++) {
-        cudaError_t code = runners[i].exec ? replay(b, runners[i].exec, &runners[i].ms[round]) : cudaSuccess;
+        cudaError_t code = runners[i].exec ? replay(loaded, runners[i].exec, &runners[i].ms[round]) : cudaSuccess;
         if (code != cudaSuccess) {
             fault = code;
             cudaGraphExecDestroy(runners[i].exec);
@@ -156,7 +156,7 @@ cudaError_t gemm_race(const struct gemm *g, const struct plan_of_rows *p, const 
         fault = code == cudaSuccess ? fault : code;
     }
     for (int round = 0; round < rounds; round++) {
-        cudaError_t code = run_round(g->backend, runners, proposals->n, round);
+        cudaError_t code = run_round(g->loaded, runners, proposals->n, round);
         fault = code == cudaSuccess ? fault : code;
     }
     for (int i = 0; i < proposals->n; i++) {

@@ -29,11 +29,11 @@ static enum status time_rung(struct rung *r, struct error *err) {
     TRY(gemm_proposals(g, p, ALGORITHMS, &proposals, err));
     gemm_add_proposals(g, p, ALGORITHMS, &proposals);
     cudaError_t code = gemm_race(g, p, &proposals, &r->likes, MAX(r->likes.n, LEAST_NODES), ROUNDS, us);
-    DEVICE_TRY(g->backend, err, code, "%s: timing the library's products of %d rows", g->op->weights[0]->name, r->rows);
+    DEVICE_TRY(g->loaded->device, err, code, "%s: timing the library's products of %d rows", g->op->weights[0]->name, r->rows);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] > 0 && (r->us == 0 || us[i] < r->us))
             r->us = us[i];
-    DEVICE_TRY(g->backend, err, cudaStreamSynchronize(g->backend->stream), "%s: timing the library's products of %d rows",
+    DEVICE_TRY(g->loaded->device, err, cudaStreamSynchronize(g->loaded->device->stream), "%s: timing the library's products of %d rows",
                g->op->weights[0]->name, r->rows);
     cudaGetLastError(); // of what it could not do
     return r->us > 0 ? OK : gemm_refused(g->op, p->rows, CUBLAS_STATUS_NOT_SUPPORTED, err);
@@ -48,6 +48,7 @@ static struct rung *rung_of(struct rung *rungs, int *n, const struct gemm *g, in
 }
 
 enum status cuda_library_floor(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err) {
+    TRY(device_enter(exe->loaded->device, err));
     const struct program *p = exe->program;
     struct rung *rungs = xcalloc((size_t)p->n_ops + 1, sizeof *rungs);
     int *count = xcalloc((size_t)p->n_ops + 1, sizeof *count), n = 0;

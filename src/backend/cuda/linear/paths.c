@@ -216,7 +216,7 @@ static struct chain enough_layers(const struct search *s, struct chain all) {
 /* What the chain reads and an op before it made: the residual stream is random, what is added to it zero, as float32 or as unscaled products. */
 static enum status fill_inputs(const struct search *s, int rows, struct error *err) {
     const struct program *p = s->exe->program;
-    struct backend *b = s->exe->backend;
+    struct loaded *loaded = s->exe->loaded;
     struct ddummy random = {.key = 1, .deviation = 1};
     for (int i = s->chain.first; i < s->chain.end; i++)
         for (int k = 0; k < OP_MAX_IN; k++) {
@@ -226,25 +226,25 @@ static enum status fill_inputs(const struct search *s, int rows, struct error *e
                 continue;
             size_t n_bytes = (size_t)(rows * x->stride * element_bytes(x->element));
             if (p->ops[i].code == OP_ADD_NORM && k == 1)
-                DEVICE_TRY(b, err, cudaMemsetAsync(x->at, 0, n_bytes, b->stream), "clearing %zu bytes", n_bytes);
+                DEVICE_TRY(loaded->device, err, cudaMemsetAsync(x->at, 0, n_bytes, loaded->device->stream), "clearing %zu bytes", n_bytes);
             else
-                launch_fill_dummy(b->stream, &random, 0, rows * x->stride, x->at, x->element);
+                launch_fill_dummy(loaded->device->stream, &random, 0, rows * x->stride, x->at, x->element);
         }
-    DEVICE_TRY(b, err, cudaGetLastError(), "filling what layers of %d rows read", rows);
+    DEVICE_TRY(loaded->device, err, cudaGetLastError(), "filling what layers of %d rows read", rows);
     return OK;
 }
 
 // ---- timing -----------------------------------------------------------------------------------------------------
 
 static enum status replay(struct search *s, cudaGraphExec_t graph, double *us, struct error *err) {
-    struct backend *b = s->exe->backend;
+    struct loaded *loaded = s->exe->loaded;
     float ms, best = -1;
     for (int run = 0; run < REPLAYS; run++) { // the first loads the kernels
-        DEVICE_TRY(b, err, cudaEventRecord(b->begun, b->stream), "timing layers");
-        DEVICE_TRY(b, err, cudaGraphLaunch(graph, b->stream), "timing layers");
-        DEVICE_TRY(b, err, cudaEventRecord(b->ended, b->stream), "timing layers");
-        DEVICE_TRY(b, err, cudaEventSynchronize(b->ended), "timing layers");
-        DEVICE_TRY(b, err, cudaEventElapsedTime(&ms, b->begun, b->ended), "timing layers");
+        DEVICE_TRY(loaded->device, err, cudaEventRecord(loaded->device->begun, loaded->device->stream), "timing layers");
+        DEVICE_TRY(loaded->device, err, cudaGraphLaunch(graph, loaded->device->stream), "timing layers");
+        DEVICE_TRY(loaded->device, err, cudaEventRecord(loaded->device->ended, loaded->device->stream), "timing layers");
+        DEVICE_TRY(loaded->device, err, cudaEventSynchronize(loaded->device->ended), "timing layers");
+        DEVICE_TRY(loaded->device, err, cudaEventElapsedTime(&ms, loaded->device->begun, loaded->device->ended), "timing layers");
         s->seconds += (double)ms * 1e-3;
         if (run > 0 && (best < 0 || ms < best))
             best = ms;
@@ -255,16 +255,17 @@ static enum status replay(struct search *s, cudaGraphExec_t graph, double *us, s
 
 /* The chain as it is now, in microseconds. */
 static enum status time_chain(struct search *s, int rows, double *us, struct error *err) {
-    struct backend *b = s->exe->backend;
+    struct loaded *loaded = s->exe->loaded;
     struct launch l = launch_of(s->exe, rows);
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing layers of %d rows", rows);
+    DEVICE_TRY(loaded->device, err, cudaStreamBeginCapture(loaded->device->stream, cudaStreamCaptureModeThreadLocal),
+               "capturing layers of %d rows", rows);
     enum status st = step_launch_ops(s->exe, &l, s->chain.first, s->chain.end, err);
-    TRY(graph_captured(b, st, "capturing layers", rows, &graph, err));
+    TRY(graph_captured(loaded, st, "capturing layers", rows, &graph, err));
     cudaError_t code = cudaGraphInstantiate(&exec, graph, 0);
     cudaGraphDestroy(graph);
-    DEVICE_TRY(b, err, code, "capturing layers of %d rows", rows);
+    DEVICE_TRY(loaded->device, err, code, "capturing layers of %d rows", rows);
     st = replay(s, exec, us, err);
     cudaGraphExecDestroy(exec);
     return st;
@@ -276,7 +277,7 @@ static bool recall(struct search *s, int rows) {
     enum linear_path path[MOST_KINDS];
     for (int i = 0; i < s->n_kinds; i++) {
         struct plan_key key = key_of(s, s->kinds[i].like, rows);
-        const struct plan_choice *found = plan_cache_find(s->exe->backend->plans, &key);
+        const struct plan_choice *found = plan_cache_find(s->exe->loaded->device->plans, &key);
         if (!found || found->path >= N_PATHS || !linear_takes(s->kinds[i].like, (enum linear_path)found->path, rows))
             return false;
         path[i] = (enum linear_path)found->path;
@@ -290,7 +291,7 @@ static void keep(struct search *s, int rows, double us) {
     for (int i = 0; i < s->n_kinds; i++) {
         struct plan_key key = key_of(s, s->kinds[i].like, rows);
         struct plan_choice choice = {.path = (int32_t)linear_path(s->kinds[i].like, rows), .us = MAX(us, 0.01)};
-        plan_cache_add(s->exe->backend->plans, &key, &choice);
+        plan_cache_add(s->exe->loaded->device->plans, &key, &choice);
     }
 }
 
@@ -400,12 +401,12 @@ static enum status choose_of_head(struct search *s, struct error *err) {
 
 enum status paths_choose(struct executable *exe, struct error *err) {
     struct search s = {.exe = exe};
-    struct backend *b = exe->backend;
+    struct loaded *loaded = exe->loaded;
     enum linear_path forced;
     take_usual(exe);
     if (is_forced(&forced))
         return OK;
-    DEVICE_TRY(b, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, b->stream), "an empty plan");
+    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream), "an empty plan");
     struct launch l = launch_of(exe, 1);
     TRY(attention_lists_launch(exe, &l, err)); // empty ones
     TRY(choose_of_layers(&s, err));

@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-static bool may_read_qact(const struct backend *b, const struct op *op) {
-    return op->code == OP_LINEAR && weight_on_device(b, op->weights[0])->matrix.element == ELEMENT_E4M3;
+static bool may_read_qact(const struct loaded *loaded, const struct op *op) {
+    return op->code == OP_LINEAR && weight_on_device(loaded, op->weights[0])->matrix.element == ELEMENT_E4M3;
 }
 
 struct qact *qact_of(const struct executable *exe, val v) {
@@ -26,7 +26,7 @@ void qacts_plan(struct executable *exe) {
     const struct program *p = exe->program;
     exe->qacts = xcalloc((size_t)p->n_ops + 1, sizeof *exe->qacts);
     for (int i = 0; i < p->n_ops; i++)
-        if (may_read_qact(exe->backend, &p->ops[i]) && !qact_of(exe, p->ops[i].in[0]))
+        if (may_read_qact(exe->loaded, &p->ops[i]) && !qact_of(exe, p->ops[i].in[0]))
             exe->qacts[exe->n_qacts++] = (struct qact){.of = p->ops[i].in[0]};
 }
 
@@ -76,7 +76,7 @@ static int last_use_of(const struct executable *exe, const struct value *values,
     const struct program *p = exe->program;
     int last = values[t->of.id].last_use;
     for (int i = 0; i < p->n_ops; i++)
-        if (may_read_qact(exe->backend, &p->ops[i]) && qact_of(exe, p->ops[i].in[0]) == t)
+        if (may_read_qact(exe->loaded, &p->ops[i]) && qact_of(exe, p->ops[i].in[0]) == t)
             last = MAX(last, values[p->ops[i].out[0].id].last_use);
     return last;
 }
@@ -108,10 +108,11 @@ enum status qacts_alloc(struct executable *exe, struct error *err) {
         exe->qacts[i].absmax = exe->row_absmax.at + i * rows;
         exe->qacts[i].of_tokens = exe->barriers + i * REQUANT_MEETINGS;
     }
-    DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->barriers, 0, meeting_bytes, exe->backend->stream), "clearing %zu bytes",
-               meeting_bytes);
+    DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->barriers, 0, meeting_bytes, exe->loaded->device->stream),
+               "clearing %zu bytes", meeting_bytes);
     size_t n_bytes = (size_t)(exe->n_qacts * rows) * sizeof *exe->row_absmax.at;
-    DEVICE_TRY(exe->backend, err, cudaMemsetAsync(exe->row_absmax.at, 0, n_bytes, exe->backend->stream), "clearing %zu bytes", n_bytes);
+    DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->row_absmax.at, 0, n_bytes, exe->loaded->device->stream), "clearing %zu bytes",
+               n_bytes);
     return OK;
 }
 

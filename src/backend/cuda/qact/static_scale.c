@@ -39,12 +39,13 @@ static enum status find(const struct executable *exe, const struct compiled_op *
                         float *squares, float *out, struct error *err) {
     struct dgated_sizes sizes = {linear->matrix[0], norm->floats[0].at, linear->floats[1].at, norm->op->args.norm.plus_one};
     int n = (int)(sizes.w.out / 2);
-    launch_gated_sizes(exe->backend->stream, &sizes, on_device);
-    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "%s: sizes of %d columns", linear->op->weights[0]->name, n);
-    DEVICE_TRY(exe->backend, err,
-               cudaMemcpyAsync(squares, on_device, (size_t)n * sizeof *squares, cudaMemcpyDeviceToHost, exe->backend->stream),
+    launch_gated_sizes(exe->loaded->device->stream, &sizes, on_device);
+    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "%s: sizes of %d columns", linear->op->weights[0]->name, n);
+    DEVICE_TRY(exe->loaded->device, err,
+               cudaMemcpyAsync(squares, on_device, (size_t)n * sizeof *squares, cudaMemcpyDeviceToHost, exe->loaded->device->stream),
                "%s: sizes of %d columns", linear->op->weights[0]->name, n);
-    DEVICE_TRY(exe->backend, err, cudaStreamSynchronize(exe->backend->stream), "%s: sizes of %d columns", linear->op->weights[0]->name, n);
+    DEVICE_TRY(exe->loaded->device, err, cudaStreamSynchronize(exe->loaded->device->stream), "%s: sizes of %d columns",
+               linear->op->weights[0]->name, n);
     *out = scale_for(squares, n);
     return OK;
 }
@@ -62,7 +63,7 @@ enum status static_scales_find(struct executable *exe, struct error *err) {
     if (most == 0)
         return OK;
     float *on_device = NULL, *squares = xcalloc((size_t)most, sizeof *squares);
-    enum status st = memory_take(exe->backend, &on_device, most * (int64_t)sizeof *on_device, "sizes of columns", err);
+    enum status st = memory_take(exe->loaded->device, &on_device, most * (int64_t)sizeof *on_device, "sizes of columns", err);
     for (int i = 0; i < exe->program->n_ops && st == OK; i++) {
         struct compiled_op *c = &exe->ops[i];
         if (is_foreseeable(exe, c))

@@ -20,15 +20,15 @@
 
 enum { LEAST_PIECE = 32 << 20, MOST_PIECE = 256 << 20 };
 
-enum element kv_element(const struct backend *b) { return b->kv_is_set ? b->kv : b->product; }
+enum element kv_element(const struct loaded *loaded) { return loaded->kv_is_set ? loaded->kv : loaded->product; }
 
-static enum element cache_element(const struct backend *b, const struct cache_group *g) {
-    return g->kind == CACHE_STATE ? ELEMENT_F32 : g->kind == CACHE_KV ? kv_element(b) : b->product;
+static enum element cache_element(const struct loaded *loaded, const struct cache_group *g) {
+    return g->kind == CACHE_STATE ? ELEMENT_F32 : g->kind == CACHE_KV ? kv_element(loaded) : loaded->product;
 }
 
 /* Of 8 bits there are a key's and a value's scale to every slot and head, or one of both, 4 elements each; see kv.cuh. */
-static int64_t block_elements(const struct backend *b, const struct cache_group *g, int block_size) {
-    int scales = element_bytes(cache_element(b, g)) == 1 ? (g->short_keys ? 1 : 2) * (int)sizeof(float) : 0;
+static int64_t block_elements(const struct loaded *loaded, const struct cache_group *g, int block_size) {
+    int scales = element_bytes(cache_element(loaded, g)) == 1 ? (g->short_keys ? 1 : 2) * (int)sizeof(float) : 0;
     switch (g->kind) {
     case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim + scales) * block_size;
     case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
@@ -37,16 +37,16 @@ static int64_t block_elements(const struct backend *b, const struct cache_group 
     BUG_IF(true);
 }
 
-int64_t cuda_cache_block_bytes(const struct backend *b, const struct program *p, int group, int block_size) {
-    const struct cache_group *g = &p->groups[group];
-    return block_elements(b, g, block_size) * g->n_layers * element_bytes(cache_element(b, g));
+int64_t cuda_cache_block_bytes(const struct loaded *loaded, int group, int block_size) {
+    const struct cache_group *g = &loaded->program->groups[group];
+    return block_elements(loaded, g, block_size) * g->n_layers * element_bytes(cache_element(loaded, g));
 }
 
-static enum status check_cache(const struct backend *b, const struct program *p, const struct cache_group *g, struct error *err) {
-    if (g->kind == CACHE_LATENT && b->kv_is_set && b->kv != b->product)
+static enum status check_cache(const struct loaded *loaded, const struct program *p, const struct cache_group *g, struct error *err) {
+    if (g->kind == CACHE_LATENT && loaded->kv_is_set && loaded->kv != loaded->product)
         return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: %s has a latent cache (MLA), which has the element of the products on CUDA",
                     p->name);
-    if (g->kind == CACHE_KV && kv_element(b) == ELEMENT_F32 && b->product != ELEMENT_F32)
+    if (g->kind == CACHE_KV && kv_element(loaded) == ELEMENT_F32 && loaded->product != ELEMENT_F32)
         return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: float32 goes with products in float32 (dtype) on CUDA");
     return OK;
 }
@@ -86,17 +86,17 @@ static struct pieces cut_pieces(int64_t block_bytes, int n_layers, int64_t least
 
 static bool is_by_need(const struct cache_group *g) { return g->kind != CACHE_STATE; }
 
-static int64_t layer_block_bytes(const struct backend *b, const struct cache_group *g, int block_size) {
-    return block_elements(b, g, block_size) * element_bytes(cache_element(b, g));
+static int64_t layer_block_bytes(const struct loaded *loaded, const struct cache_group *g, int block_size) {
+    return block_elements(loaded, g, block_size) * element_bytes(cache_element(loaded, g));
 }
 
-int64_t cache_waste(const struct backend *b, const struct program *p, int block_size, int64_t bytes) {
+int64_t cache_waste(const struct loaded *loaded, const struct program *p, int block_size, int64_t bytes) {
     int64_t waste = 0;
     double worst = 0;
     for (int g = 0; g < p->n_groups; g++) {
         if (!is_by_need(&p->groups[g]))
             continue;
-        int64_t one = layer_block_bytes(b, &p->groups[g], block_size);
+        int64_t one = layer_block_bytes(loaded, &p->groups[g], block_size);
         struct pieces cut = cut_pieces(one, p->groups[g].n_layers, LEAST_PIECE);
         double used = (double)(cut.blocks * p->groups[g].n_layers * one) / (double)(cut.places * cut.block_bytes);
         worst = MAX(worst, 1 - used);
@@ -107,17 +107,17 @@ int64_t cache_waste(const struct backend *b, const struct program *p, int block_
 
 // ---- allocating -------------------------------------------------------------------------------------------------
 
-static enum status too_large(const struct backend *b, const struct program *p, int g, struct error *err) {
+static enum status too_large(const struct loaded *loaded, const struct program *p, int g, struct error *err) {
     return fail(err, ERR_MEMORY, "%s: a cache of %lld blocks in group %d is larger than memory can be", p->name,
-                (long long)b->caches[g].n_blocks, g);
+                (long long)loaded->caches[g].n_blocks, g);
 }
 
 /* A range for n_blocks. Small caches have small pieces. */
-static enum status reserve(struct backend *b, const struct program *p, int g, int block_size, struct error *err) {
-    struct group_cache *c = &b->caches[g];
-    int64_t one = layer_block_bytes(b, &p->groups[g], block_size), total, n_bytes;
+static enum status reserve(struct loaded *loaded, const struct program *p, int g, int block_size, struct error *err) {
+    struct group_cache *c = &loaded->caches[g];
+    int64_t one = layer_block_bytes(loaded, &p->groups[g], block_size), total, n_bytes;
     if (__builtin_mul_overflow(one * p->groups[g].n_layers, c->n_blocks, &total))
-        return too_large(b, p, g, err);
+        return too_large(loaded, p, g, err);
     struct pieces cut = cut_pieces(one, p->groups[g].n_layers, MIN(LEAST_PIECE, total / 32));
     int64_t n = (c->n_blocks + cut.blocks - 1) / cut.blocks, piece_bytes = cut.places * cut.block_bytes;
     if (n <= 1) { // one piece, no larger than it must be
@@ -125,98 +125,102 @@ static enum status reserve(struct backend *b, const struct program *p, int g, in
         piece_bytes = (cut.blocks * p->groups[g].n_layers * cut.block_bytes + VIRTUAL_GRAIN - 1) / VIRTUAL_GRAIN * VIRTUAL_GRAIN;
     }
     if (n * cut.places > INT32_MAX || __builtin_mul_overflow(piece_bytes, n, &n_bytes))
-        return too_large(b, p, g, err);
+        return too_large(loaded, p, g, err);
     c->is_mapped = true;
     c->block_elements = cut.block_bytes / element_bytes(c->element);
     c->piece_blocks = (int)cut.blocks;
     c->piece_places = (int)cut.places;
     c->layer_elements = c->block_elements * cut.blocks;
-    TRY(virtual_reserve(b->device, (size_t)n_bytes, (size_t)piece_bytes, &c->map, err));
+    TRY(virtual_reserve(loaded->device->index, (size_t)n_bytes, (size_t)piece_bytes, &c->map, err));
     c->at = (void *)(uintptr_t)c->map.at;
     return OK;
 }
 
-static enum status allocate(struct backend *b, const struct program *p, int g, struct error *err) {
-    struct group_cache *c = &b->caches[g];
+static enum status allocate(struct loaded *loaded, const struct program *p, int g, struct error *err) {
+    struct group_cache *c = &loaded->caches[g];
     char what[60];
     int64_t n_bytes;
-    c->block_elements = block_elements(b, &p->groups[g], b->block_size);
+    c->block_elements = block_elements(loaded, &p->groups[g], loaded->block_size);
     c->layer_elements = c->block_elements * c->n_blocks;
     c->piece_blocks = c->piece_places = (int)MAX(c->n_blocks, 1);
     if (__builtin_mul_overflow(c->block_elements * p->groups[g].n_layers * element_bytes(c->element), c->n_blocks, &n_bytes))
-        return too_large(b, p, g, err);
+        return too_large(loaded, p, g, err);
     snprintf(what, sizeof what, "%lld slots of recurrent state", (long long)c->n_blocks);
-    TRY(memory_take(b, &c->at, n_bytes, what, err));
-    DEVICE_TRY(b, err, cudaMemsetAsync(c->at, 0, (size_t)n_bytes, b->stream), "clearing %lld bytes of recurrent state", (long long)n_bytes);
+    TRY(memory_take(loaded->device, &c->at, n_bytes, what, err));
+    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(c->at, 0, (size_t)n_bytes, loaded->device->stream),
+               "clearing %lld bytes of recurrent state", (long long)n_bytes);
     return OK;
 }
 
-static enum status allocate_host(struct backend *b, const struct program *p, int g, struct error *err) {
-    struct group_cache *c = &b->caches[g];
+static enum status allocate_host(struct loaded *loaded, const struct program *p, int g, struct error *err) {
+    struct group_cache *c = &loaded->caches[g];
     int64_t n_bytes = c->block_elements * p->groups[g].n_layers * element_bytes(c->element) * c->n_host;
-    return n_bytes > 0 ? pinned_take(b, &c->host, n_bytes, "swap space", err) : OK;
+    return n_bytes > 0 ? pinned_take(loaded->device, &c->host, n_bytes, "swap space", err) : OK;
 }
 
 static int usable_blocks(const struct group_cache *c) { return (int)MIN((int64_t)c->map.n_mapped * c->piece_blocks, c->n_blocks); }
 
-enum status cuda_commit_cache(struct backend *b, int group, int *n, struct error *err) {
-    struct group_cache *c = &b->caches[group];
+enum status cuda_commit_cache(struct loaded *loaded, int group, int *n, struct error *err) {
+    struct group_cache *c = &loaded->caches[group];
     BUG_IF(!c->is_mapped || *n < 0 || *n > c->n_blocks);
-    if (b->fault.status != OK) {
+    if (loaded->device->fault.status != OK) {
         *n = usable_blocks(c);
-        *err = b->fault;
+        *err = loaded->device->fault;
         return err->status;
     }
+    TRY(device_enter(loaded->device, err));
     int before = c->map.n_mapped, wanted = (int)(((int64_t)*n + c->piece_blocks - 1) / c->piece_blocks);
-    enum status st = virtual_map(&c->map, b->device, wanted, err);
-    if (st == ERR_DEVICE && b->fault.status == OK)
-        b->fault = *err;
+    enum status st = virtual_map(&c->map, loaded->device->index, wanted, err);
+    if (st == ERR_DEVICE && loaded->device->fault.status == OK)
+        loaded->device->fault = *err;
     if (c->map.n_mapped > before)
-        DEVICE_TRY(b, err,
+        DEVICE_TRY(loaded->device, err,
                    cudaMemsetAsync((char *)c->at + (size_t)before * c->map.piece_bytes, 0,
-                                   (size_t)(c->map.n_mapped - before) * c->map.piece_bytes, b->stream),
+                                   (size_t)(c->map.n_mapped - before) * c->map.piece_bytes, loaded->device->stream),
                    "clearing %d pieces of %zu MiB of cache", c->map.n_mapped - before, c->map.piece_bytes >> 20);
     *n = usable_blocks(c);
     return st;
 }
 
-static enum status commit_all(struct backend *b, const struct program *p, int g, struct error *err) {
-    int n = (int)b->caches[g].n_blocks;
+static enum status commit_all(struct loaded *loaded, const struct program *p, int g, struct error *err) {
+    int n = (int)loaded->caches[g].n_blocks;
     struct error why;
-    enum status st = cuda_commit_cache(b, g, &n, &why);
+    enum status st = cuda_commit_cache(loaded, g, &n, &why);
     if (st == ERR_MEMORY)
         return fail(err, ERR_MEMORY, "%s: the device has no room for a cache of %lld blocks, %lld bytes", p->name,
-                    (long long)b->caches[g].n_blocks, (long long)b->caches[g].map.n_bytes);
+                    (long long)loaded->caches[g].n_blocks, (long long)loaded->caches[g].map.n_bytes);
     if (st != OK)
         *err = why;
     return st;
 }
 
-enum status cuda_alloc_cache(struct backend *b, const struct program *p, const struct cache_config *config, struct error *err) {
-    BUG_IF(b->n_caches > 0);
-    b->block_size = config->block_size;
-    memcpy(b->table_width, config->table_width, sizeof b->table_width);
+enum status cuda_alloc_cache(struct loaded *loaded, const struct cache_config *config, struct error *err) {
+    const struct program *p = loaded->program;
+    BUG_IF(loaded->n_caches > 0);
+    TRY(device_enter(loaded->device, err));
+    loaded->block_size = config->block_size;
+    memcpy(loaded->table_width, config->table_width, sizeof loaded->table_width);
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
-        TRY(check_cache(b, p, &p->groups[g], err));
-        b->caches[g].element = cache_element(b, &p->groups[g]);
-        b->caches[g].n_blocks = state ? config->n_states : config->n_blocks[g];
-        b->caches[g].n_host = state ? config->n_host_states : config->n_host_blocks[g];
-        b->n_caches = g + 1;
-        TRY(state ? allocate(b, p, g, err) : reserve(b, p, g, b->block_size, err));
-        TRY(allocate_host(b, p, g, err));
+        TRY(check_cache(loaded, p, &p->groups[g], err));
+        loaded->caches[g].element = cache_element(loaded, &p->groups[g]);
+        loaded->caches[g].n_blocks = state ? config->n_states : config->n_blocks[g];
+        loaded->caches[g].n_host = state ? config->n_host_states : config->n_host_blocks[g];
+        loaded->n_caches = g + 1;
+        TRY(state ? allocate(loaded, p, g, err) : reserve(loaded, p, g, loaded->block_size, err));
+        TRY(allocate_host(loaded, p, g, err));
         if (!state && !config->by_need)
-            TRY(commit_all(b, p, g, err));
+            TRY(commit_all(loaded, p, g, err));
     }
     return OK;
 }
 
-void caches_release(struct backend *b) {
-    for (int g = 0; g < b->n_caches; g++) {
-        if (b->caches[g].is_mapped)
-            virtual_release(&b->caches[g].map);
+void caches_release(struct loaded *loaded) {
+    for (int g = 0; g < loaded->n_caches; g++) {
+        if (loaded->caches[g].is_mapped)
+            virtual_release(&loaded->caches[g].map);
         else
-            cudaFree(b->caches[g].at);
-        cudaFreeHost(b->caches[g].host);
+            cudaFree(loaded->caches[g].at);
+        cudaFreeHost(loaded->caches[g].host);
     }
 }

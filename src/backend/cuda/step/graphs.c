@@ -13,7 +13,7 @@ enum { MOST_GRAPH_ROWS = 512 };
 _Static_assert((int)MOST_GRAPH_ROWS == (int)MOE_GRAPH_TOKENS, "larger steps have no padding");
 
 struct launch launch_of(const struct executable *exe, int rows) {
-    return (struct launch){exe->backend->stream, rows, rows, rows, exe->plan_view, exe->backend->block_size, true};
+    return (struct launch){exe->loaded->device->stream, rows, rows, rows, exe->plan_view, exe->loaded->block_size, true};
 }
 
 // ---- zeros ------------------------------------------------------------------------------------------------------
@@ -76,10 +76,10 @@ cudaError_t graph_gather_fills(cudaGraph_t graph, void *at, size_t n_bytes) {
 
 // ---- capturing --------------------------------------------------------------------------------------------------
 
-enum status graph_captured(struct backend *b, enum status recorded, const char *what, int rows, cudaGraph_t *out, struct error *err) {
-    cudaError_t code = cudaStreamEndCapture(b->stream, out);
+enum status graph_captured(struct loaded *loaded, enum status recorded, const char *what, int rows, cudaGraph_t *out, struct error *err) {
+    cudaError_t code = cudaStreamEndCapture(loaded->device->stream, out);
     if (recorded == OK)
-        DEVICE_TRY(b, err, code, "%s of %d rows", what, rows);
+        DEVICE_TRY(loaded->device, err, code, "%s of %d rows", what, rows);
     else if (code == cudaSuccess)
         cudaGraphDestroy(*out);
     return recorded;
@@ -88,15 +88,15 @@ enum status graph_captured(struct backend *b, enum status recorded, const char *
 /* The nodes of a step. */
 static enum status record(struct executable *exe, const struct launch *l, enum cudaStreamCaptureMode mode, cudaGraph_t *out,
                           struct error *err) {
-    struct backend *b = exe->backend;
-    DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, mode), "a graph for %d rows", l->n_tokens);
-    return graph_captured(b, step_launch(exe, l, err), "a graph", l->n_tokens, out, err);
+    struct loaded *loaded = exe->loaded;
+    DEVICE_TRY(loaded->device, err, cudaStreamBeginCapture(loaded->device->stream, mode), "a graph for %d rows", l->n_tokens);
+    return graph_captured(loaded, step_launch(exe, l, err), "a graph", l->n_tokens, out, err);
 }
 
 /* Once outside of a graph before: what a kernel's first launch loads must not be loaded while capturing. The plan on the device is
  * that of a step without rows. */
 static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *out, struct error *err) {
-    struct backend *b = exe->backend;
+    struct loaded *loaded = exe->loaded;
     struct launch l = launch_of(exe, rows);
     cudaGraph_t graph;
     TRY(step_launch(exe, &l, err));
@@ -105,7 +105,7 @@ static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *ou
     if (code == cudaSuccess)
         code = cudaGraphInstantiate(out, graph, 0);
     cudaGraphDestroy(graph);
-    DEVICE_TRY(b, err, code, "a graph for %d rows", rows);
+    DEVICE_TRY(loaded->device, err, code, "a graph for %d rows", rows);
     return OK;
 }
 
@@ -115,7 +115,7 @@ static enum status load_prompts(struct executable *exe, struct error *err) {
     int last = padded_index(exe->bucket.max_tokens);
     for (int i = exe->n_graphs; i <= last; i++) {
         int rows = MIN(padded_rows_at(i), exe->bucket.max_tokens);
-        struct launch l = {exe->backend->stream, rows, 1, 1, exe->plan_view, exe->backend->block_size, .watches = true};
+        struct launch l = {exe->loaded->device->stream, rows, 1, 1, exe->plan_view, exe->loaded->block_size, .watches = true};
         cudaGraph_t graph;
         TRY(record(exe, &l, cudaStreamCaptureModeRelaxed, &graph, err));
         cudaGraphDestroy(graph);
@@ -124,19 +124,19 @@ static enum status load_prompts(struct executable *exe, struct error *err) {
 }
 
 enum status graphs_capture(struct executable *exe, struct error *err) {
-    struct backend *b = exe->backend;
-    if (b->eager)
+    struct loaded *loaded = exe->loaded;
+    if (loaded->device->eager)
         return OK;
     int n = padded_index(MIN(padded_rows(exe->bucket.max_seqs), MOST_GRAPH_ROWS)) + 1;
     exe->graphs = xcalloc((size_t)n, sizeof *exe->graphs);
-    DEVICE_TRY(b, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, b->stream), "an empty plan");
+    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream), "an empty plan");
     for (int i = 0; i < n; i++) {
         TRY(capture(exe, padded_rows_at(i), &exe->graphs[i], err));
         exe->n_graphs = i + 1; // to be freed, whatever comes
-        DEVICE_TRY(b, err, cudaGraphUpload(exe->graphs[i], b->stream), "a graph for %d rows", padded_rows_at(i));
+        DEVICE_TRY(loaded->device, err, cudaGraphUpload(exe->graphs[i], loaded->device->stream), "a graph for %d rows", padded_rows_at(i));
     }
     TRY(load_prompts(exe, err));
-    DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "%s: steps without rows", exe->program->name);
+    DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "%s: steps without rows", exe->program->name);
     return OK;
 }
 
@@ -152,7 +152,7 @@ static bool decodes_only(const struct batch_plan *p) {
 struct launch launch_for(const struct executable *exe, const struct batch_plan *p) {
     if (decodes_only(p) && p->n_tokens > 0 && p->n_tokens <= MOST_GRAPH_ROWS)
         return launch_of(exe, padded_rows(p->n_tokens));
-    return (struct launch){exe->backend->stream, p->n_tokens, p->n_seqs, p->n_rows, exe->plan_view, exe->backend->block_size, false};
+    return (struct launch){exe->loaded->device->stream, p->n_tokens, p->n_seqs, p->n_rows, exe->plan_view, exe->loaded->block_size, false};
 }
 
 bool graphs_have(const struct executable *exe, const struct batch_plan *p) {
@@ -160,8 +160,9 @@ bool graphs_have(const struct executable *exe, const struct batch_plan *p) {
 }
 
 enum status graphs_run(struct executable *exe, int n_rows, struct error *err) {
-    struct backend *b = exe->backend;
-    DEVICE_TRY(b, err, cudaGraphLaunch(exe->graphs[padded_index(padded_rows(n_rows))], b->stream), "the graph for %d rows", n_rows);
+    struct loaded *loaded = exe->loaded;
+    DEVICE_TRY(loaded->device, err, cudaGraphLaunch(exe->graphs[padded_index(padded_rows(n_rows))], loaded->device->stream),
+               "the graph for %d rows", n_rows);
     return OK;
 }
 

@@ -42,7 +42,7 @@ static void lay_out(struct executable *exe) {
     at->newest_row = place(&n, rows * 4);
     at->rows = place(&n, rows * sizeof(struct drow));
     for (int g = 0; g < exe->program->n_groups; g++)
-        at->block_table[g] = place(&n, seqs * (size_t)exe->backend->table_width[g]);
+        at->block_table[g] = place(&n, seqs * (size_t)exe->loaded->table_width[g]);
     exe->plan_bytes = n;
 }
 
@@ -65,27 +65,28 @@ static void point_into_plan(struct executable *exe) {
     v->places = (const struct dplaces *)(const void *)on_device(exe, at->places);
     for (int g = 0; g < exe->program->n_groups; g++) {
         v->block_table[g] = on_device(exe, at->block_table[g]);
-        v->table_width[g] = exe->backend->table_width[g];
+        v->table_width[g] = exe->loaded->table_width[g];
     }
 }
 
 enum status plan_alloc(struct executable *exe, struct error *err) {
-    struct backend *b = exe->backend;
+    struct loaded *loaded = exe->loaded;
     size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), tops = rows * MOST_TOP_LOGPROBS;
     lay_out(exe);
     TRY(device_alloc(exe, &exe->plan_device, (int64_t)exe->plan_bytes, "a plan", err));
     TRY(device_alloc(exe, &exe->row_token, (int64_t)(rows * sizeof *exe->row_token), "tokens", err));
     if (exe->only_sized)
         return OK;
-    DEVICE_TRY(b, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, b->stream), "an empty plan");
-    DEVICE_TRY(b, err, cudaMemsetAsync(exe->row_token, 0, rows * sizeof *exe->row_token, b->stream), "%zu tokens", rows);
+    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream), "an empty plan");
+    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->row_token, 0, rows * sizeof *exe->row_token, loaded->device->stream), "%zu tokens",
+               rows);
     for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
         struct step_slot *s = &exe->slots[i];
-        TRY(pinned_take(b, &s->plan_host, (int64_t)exe->plan_bytes, "a plan", err));
-        TRY(pinned_take(b, &s->sampled, (int64_t)(rows * sizeof *s->sampled), "results", err));
-        TRY(pinned_take(b, &s->top_token, (int64_t)(tops * sizeof *s->top_token), "results", err));
-        TRY(pinned_take(b, &s->top_logprob, (int64_t)(tops * sizeof *s->top_logprob), "results", err));
-        DEVICE_TRY(b, err, cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming), "an event");
+        TRY(pinned_take(loaded->device, &s->plan_host, (int64_t)exe->plan_bytes, "a plan", err));
+        TRY(pinned_take(loaded->device, &s->sampled, (int64_t)(rows * sizeof *s->sampled), "results", err));
+        TRY(pinned_take(loaded->device, &s->top_token, (int64_t)(tops * sizeof *s->top_token), "results", err));
+        TRY(pinned_take(loaded->device, &s->top_logprob, (int64_t)(tops * sizeof *s->top_logprob), "results", err));
+        DEVICE_TRY(loaded->device, err, cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming), "an event");
     }
     point_into_plan(exe);
     return OK;
@@ -128,13 +129,13 @@ static size_t n_list_entries(const struct sample_params *p) {
  * may read the old lists on the device, which freeing waits for. Where the device has no more memory, the sampler reads them from the host's
  * (lists_fit): slower, and right; shorter ones are tried again. */
 static enum status make_room(struct executable *exe, struct step_slot *slot, size_t n, struct error *err) {
-    struct backend *b = exe->backend;
+    struct loaded *loaded = exe->loaded;
     size_t capacity = 1u << 14;
     while (capacity < n)
         capacity *= 2;
     if (slot->n_lists < n) {
         int32_t *lists;
-        TRY(pinned_take(b, &lists, (int64_t)(capacity * sizeof *lists), "a step's histories, biases and bans", err));
+        TRY(pinned_take(loaded->device, &lists, (int64_t)(capacity * sizeof *lists), "a step's histories, biases and bans", err));
         cudaFreeHost(slot->lists);
         slot->lists = lists;
         slot->n_lists = capacity;
@@ -148,7 +149,7 @@ static enum status make_room(struct executable *exe, struct step_slot *slot, siz
             cudaGetLastError();
             return OK;
         }
-        DEVICE_TRY(b, err, code, "lists of %zu entries", capacity);
+        DEVICE_TRY(loaded->device, err, code, "lists of %zu entries", capacity);
         exe->n_lists = capacity;
     }
     return OK;
@@ -257,12 +258,12 @@ static void copy_numbers(struct step_slot *slot, size_t at, const int32_t *from,
 
 /* Of a table only the entries that hold tokens of the sequence, as the places of their blocks. */
 static void write_tables(struct executable *exe, struct step_slot *slot, const struct batch_plan *p) {
-    int block_size = exe->backend->block_size;
+    int block_size = exe->loaded->block_size;
     for (int g = 0; g < exe->program->n_groups; g++) {
         size_t width = (size_t)p->table_width[g];
         int32_t *table = (int32_t *)(void *)(slot->plan_host + exe->layout.block_table[g]);
-        const struct group_cache *cache = &exe->backend->caches[g];
-        BUG_IF(p->table_width[g] != exe->backend->table_width[g]);
+        const struct group_cache *cache = &exe->loaded->caches[g];
+        BUG_IF(p->table_width[g] != exe->loaded->table_width[g]);
         for (int s = 0; s < p->n_seqs && width > 0; s++) {
             size_t n = MIN((size_t)((p->seq_len[s] + block_size - 1) / block_size), width);
             const int32_t *from = p->block_table[g] + (size_t)s * width;
@@ -285,7 +286,7 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
         .n_rows = p->n_rows,
         .n_not_plain = slot->n_not_plain,
         .n_groups = exe->program->n_groups,
-        .log_block_size = __builtin_ctz((unsigned)exe->backend->block_size),
+        .log_block_size = __builtin_ctz((unsigned)exe->loaded->block_size),
         .counts = (int)(at->counts / 4),
         .token_id = (int)(at->token_id / 4),
         .from_row = (int)(at->from_row / 4),
@@ -305,7 +306,7 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
         .at = {lists_fit(exe, slot) ? exe->lists : slot->lists, slot->sampled, slot->top_token, slot->top_logprob, exe->row_token}};
     for (int g = 0; g < exe->program->n_groups; g++) {
         t.block_table[g] = (int64_t)(at->block_table[g] / 4);
-        t.table_width[g] = exe->backend->table_width[g];
+        t.table_width[g] = exe->loaded->table_width[g];
     }
     return t;
 }
@@ -322,9 +323,9 @@ enum status plan_send(struct executable *exe, struct step_slot *slot, const stru
     copy_numbers(slot, at->out_row, p->out_row, p->n_rows);
     write_tables(exe, slot, p);
     TRY(write_rows(exe, slot, p, err));
-    exe->backend->n_lists_left += !lists_fit(exe, slot);
+    exe->loaded->n_lists_left += !lists_fit(exe, slot);
     struct dtake take = take_of(exe, slot, p);
-    launch_take_plan(exe->backend->stream, &take);
-    DEVICE_TRY(exe->backend, err, cudaGetLastError(), "sending the plan of %d tokens", p->n_tokens);
+    launch_take_plan(exe->loaded->device->stream, &take);
+    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "sending the plan of %d tokens", p->n_tokens);
     return OK;
 }

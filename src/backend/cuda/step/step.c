@@ -23,25 +23,26 @@ struct block_run {
     size_t pitch;
 };
 
-static struct block_run run_of(const struct backend *b, int group, int64_t bytes, int32_t id) {
-    const struct group_cache *c = &b->caches[group];
+static struct block_run run_of(const struct loaded *loaded, int group, int64_t bytes, int32_t id) {
+    const struct group_cache *c = &loaded->caches[group];
     if (id < c->n_blocks)
         return (struct block_run){(char *)c->at + cache_place(c, id) * bytes, (size_t)(c->piece_blocks * bytes)};
     return (struct block_run){(char *)c->host + (id - c->n_blocks) * bytes, (size_t)(c->n_host * bytes)};
 }
 
 static enum status copy_blocks(struct executable *exe, int group, int32_t from, int32_t to, struct error *err) {
-    struct backend *b = exe->backend;
+    struct loaded *loaded = exe->loaded;
     const struct cache_group *g = &exe->program->groups[group];
-    int64_t bytes = b->caches[group].block_elements * element_bytes(b->caches[group].element);
-    struct block_run source = run_of(b, group, bytes, from), target = run_of(b, group, bytes, to);
-    bool at_once = MAX(source.pitch, target.pitch) <= (size_t)b->most_pitch; // else layers of large caches lie too far apart for it
+    int64_t bytes = loaded->caches[group].block_elements * element_bytes(loaded->caches[group].element);
+    struct block_run source = run_of(loaded, group, bytes, from), target = run_of(loaded, group, bytes, to);
+    bool at_once =
+        MAX(source.pitch, target.pitch) <= (size_t)loaded->device->most_pitch; // else layers of large caches lie too far apart for it
     for (int i = 0, n = at_once ? 1 : g->n_layers; i < n; i++)
-        DEVICE_TRY(b, err,
+        DEVICE_TRY(loaded->device, err,
                    at_once ? cudaMemcpy2DAsync(target.at, target.pitch, source.at, source.pitch, (size_t)bytes, (size_t)g->n_layers,
-                                               cudaMemcpyDefault, b->stream)
+                                               cudaMemcpyDefault, loaded->device->stream)
                            : cudaMemcpyAsync(target.at + (size_t)i * target.pitch, source.at + (size_t)i * source.pitch, (size_t)bytes,
-                                             cudaMemcpyDefault, b->stream),
+                                             cudaMemcpyDefault, loaded->device->stream),
                    "copying block %d of cache group %d to %d", from, group, to);
     return OK;
 }
@@ -74,7 +75,7 @@ static void written_by_ours(const struct executable *exe, const struct compiled_
 static void read_qact(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x,
                       struct linear_values *v) {
     struct qact *t = c->in_qact;
-    struct dcounter others = {&exe->backend->counts->rows_outside, l->plan.counts};
+    struct dcounter others = {&exe->loaded->counts->rows_outside, l->plan.counts};
     x.absmax = t->folded ? t->absmax : NULL;
     v->x = t->q;
     if (!t->written && t->has_static_scale && gemm_requantises(c->gemm, n_rows))
@@ -223,7 +224,7 @@ static bool softcap_is_done(const struct executable *exe, const struct compiled_
 static enum status op_refused(struct executable *exe, const struct compiled_op *c, int n_rows, cudaError_t code, struct error *err) {
     char what[280];
     op_described(exe, c, n_rows, what, sizeof what);
-    return device_fault(exe->backend, err, code, "%s", what);
+    return device_fault(exe->loaded->device, err, code, "%s", what);
 }
 
 static enum status run_op(struct executable *exe, const struct compiled_op *c, const struct launch *l, struct error *err) {
@@ -289,23 +290,24 @@ enum status step_launch(struct executable *exe, const struct launch *l, struct e
 // ---- steps ------------------------------------------------------------------------------------------------------
 
 enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
-    struct backend *b = exe->backend;
+    struct loaded *loaded = exe->loaded;
     struct step_slot *slot = &exe->slots[exe->n_started % STEPS_IN_FLIGHT];
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
     BUG_IF(exe->n_started - exe->n_collected == STEPS_IN_FLIGHT);
-    if (b->fault.status != OK) {
-        *err = b->fault;
+    if (loaded->device->fault.status != OK) {
+        *err = loaded->device->fault;
         return err->status;
     }
     slot->plan = plan;
+    TRY(device_enter(loaded->device, err));
     TRY(copy_cache(exe, plan, err));
     TRY(filter_again(exe, err));
     TRY(plan_send(exe, slot, plan, err));
     struct launch l = launch_for(exe, plan);
-    l.watches = !graphs_have(exe, plan) && watch_begins(b);
+    l.watches = !graphs_have(exe, plan) && watch_begins(loaded);
     TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
-    DEVICE_TRY(b, err, cudaEventRecord(slot->done, b->stream), "a step of %d tokens", plan->n_tokens);
-    b->n_filtered += plan->n_rows > 0 && slot->n_not_plain == 0 && filter_done(exe, l.n_rows);
+    DEVICE_TRY(loaded->device, err, cudaEventRecord(slot->done, loaded->device->stream), "a step of %d tokens", plan->n_tokens);
+    loaded->n_filtered += plan->n_rows > 0 && slot->n_not_plain == 0 && filter_done(exe, l.n_rows);
     exe->n_started++;
     return OK;
 }
@@ -328,11 +330,13 @@ static void take_result(const struct step_slot *slot, int r, struct sample_resul
 _Static_assert((int)MOST_TOP_LOGPROBS == (int)MAX_TOP_LOGPROBS, "the device has room for as many as may be asked for");
 
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err) {
-    struct backend *b = exe->backend;
+    struct loaded *loaded = exe->loaded;
     BUG_IF(exe->n_collected == exe->n_started);
     const struct step_slot *slot = &exe->slots[exe->n_collected % STEPS_IN_FLIGHT];
-    DEVICE_TRY(b, err, cudaEventSynchronize(slot->done), "%s: a step of %d tokens, %d sequences and %d rows, %s", exe->program->name,
-               slot->plan->n_tokens, slot->plan->n_seqs, slot->plan->n_rows, graphs_have(exe, slot->plan) ? "captured" : "op by op");
+    TRY(device_enter(loaded->device, err));
+    DEVICE_TRY(loaded->device, err, cudaEventSynchronize(slot->done), "%s: a step of %d tokens, %d sequences and %d rows, %s",
+               exe->program->name, slot->plan->n_tokens, slot->plan->n_seqs, slot->plan->n_rows,
+               graphs_have(exe, slot->plan) ? "captured" : "op by op");
     for (int r = 0; r < slot->plan->n_rows; r++)
         take_result(slot, r, &results[r]);
     exe->n_collected++;

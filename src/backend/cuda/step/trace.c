@@ -16,7 +16,7 @@ static cudaError_t count_kernels(struct executable *exe, int *n_kernels) {
     enum cudaGraphNodeType type;
     cudaGraph_t graph;
     size_t n = 0;
-    cudaError_t code = cudaStreamGetCaptureInfo(exe->backend->stream, &status, NULL, &graph, NULL, NULL, NULL);
+    cudaError_t code = cudaStreamGetCaptureInfo(exe->loaded->device->stream, &status, NULL, &graph, NULL, NULL, NULL);
     *n_kernels = 0;
     if (code == cudaSuccess)
         code = cudaGraphGetNodes(graph, NULL, &n);
@@ -35,26 +35,28 @@ static cudaError_t count_kernels(struct executable *exe, int *n_kernels) {
 enum status trace_mark(struct executable *exe, int op, struct error *err) {
     if (!exe->marks)
         return OK;
-    DEVICE_TRY(exe->backend, err, count_kernels(exe, &exe->marks[op].n_kernels), "counting nodes before op %d", op);
-    DEVICE_TRY(exe->backend, err, cudaEventRecordWithFlags(exe->marks[op].event, exe->backend->stream, cudaEventRecordExternal),
+    DEVICE_TRY(exe->loaded->device, err, count_kernels(exe, &exe->marks[op].n_kernels), "counting nodes before op %d", op);
+    DEVICE_TRY(exe->loaded->device, err,
+               cudaEventRecordWithFlags(exe->marks[op].event, exe->loaded->device->stream, cudaEventRecordExternal),
                "an event before op %d", op);
     return OK;
 }
 
 static enum status capture(struct executable *exe, cudaGraphExec_t *out, struct error *err) {
-    struct backend *b = exe->backend;
+    struct loaded *loaded = exe->loaded;
     struct launch l = launch_for(exe, step_collected(exe)->plan);
     cudaGraph_t graph;
-    DEVICE_TRY(b, err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "a graph with events");
+    DEVICE_TRY(loaded->device, err, cudaStreamBeginCapture(loaded->device->stream, cudaStreamCaptureModeThreadLocal),
+               "a graph with events");
     enum status st = step_launch(exe, &l, err);
     if (st == OK)
         st = trace_mark(exe, exe->program->n_ops, err);
-    TRY(graph_captured(b, st, "a graph with events", l.n_tokens, &graph, err));
+    TRY(graph_captured(loaded, st, "a graph with events", l.n_tokens, &graph, err));
     cudaError_t code = graph_gather_fills(graph, exe->counters, (size_t)exe->program->n_ops * COUNTER_BYTES);
     if (code == cudaSuccess)
         code = cudaGraphInstantiate(out, graph, 0);
     cudaGraphDestroy(graph);
-    DEVICE_TRY(b, err, code, "a graph with events");
+    DEVICE_TRY(loaded->device, err, code, "a graph with events");
     return OK;
 }
 
@@ -64,13 +66,14 @@ static int by_value(const void *a, const void *b) {
 }
 
 static enum status replay(struct executable *exe, cudaGraphExec_t graph, float *ms, double *op_us, struct error *err) {
-    struct backend *b = exe->backend;
+    struct loaded *loaded = exe->loaded;
     int n = exe->program->n_ops;
     for (int r = 0; r < REPLAYS; r++) {
-        DEVICE_TRY(b, err, cudaGraphLaunch(graph, b->stream), "a graph with events");
-        DEVICE_TRY(b, err, cudaStreamSynchronize(b->stream), "a graph with events");
+        DEVICE_TRY(loaded->device, err, cudaGraphLaunch(graph, loaded->device->stream), "a graph with events");
+        DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "a graph with events");
         for (int i = 0; i < n; i++)
-            DEVICE_TRY(b, err, cudaEventElapsedTime(&ms[i * REPLAYS + r], exe->marks[i].event, exe->marks[i + 1].event), "op %d", i);
+            DEVICE_TRY(loaded->device, err, cudaEventElapsedTime(&ms[i * REPLAYS + r], exe->marks[i].event, exe->marks[i + 1].event),
+                       "op %d", i);
     }
     for (int i = 0; i < n; i++) {
         qsort(ms + i * REPLAYS, REPLAYS, sizeof *ms, by_value);
@@ -82,7 +85,7 @@ static enum status replay(struct executable *exe, cudaGraphExec_t graph, float *
 static enum status trace(struct executable *exe, float *ms, double *op_us, struct error *err) {
     cudaGraphExec_t graph = NULL;
     for (int i = 0; i <= exe->program->n_ops; i++)
-        DEVICE_TRY(exe->backend, err, cudaEventCreate(&exe->marks[i].event), "an event");
+        DEVICE_TRY(exe->loaded->device, err, cudaEventCreate(&exe->marks[i].event), "an event");
     enum status st = capture(exe, &graph, err);
     if (st == OK)
         st = replay(exe, graph, ms, op_us, err);
@@ -92,6 +95,7 @@ static enum status trace(struct executable *exe, float *ms, double *op_us, struc
 }
 
 enum status cuda_trace(struct executable *exe, double *op_us, int *op_nodes, struct error *err) {
+    TRY(device_enter(exe->loaded->device, err));
     int n = exe->program->n_ops;
     float *ms = xcalloc((size_t)n * REPLAYS, sizeof *ms);
     exe->marks = xcalloc((size_t)n + 1, sizeof *exe->marks);

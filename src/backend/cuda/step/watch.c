@@ -16,9 +16,9 @@
 enum { WATCH_EVERY = 16 };
 static const float LARGEST = 65504;
 
-bool watch_begins(struct backend *b) {
-    bool begins = b->product == ELEMENT_F16 && b->n_not_captured++ % WATCH_EVERY == 0;
-    b->n_watched += begins;
+bool watch_begins(struct loaded *loaded) {
+    bool begins = loaded->product == ELEMENT_F16 && loaded->n_not_captured++ % WATCH_EVERY == 0;
+    loaded->n_watched += begins;
     return begins;
 }
 
@@ -27,7 +27,7 @@ void watch_input(const struct executable *exe, const struct compiled_op *c, cons
     if (!l->watches || x.element != ELEMENT_F16)
         return;
     bool of_tokens = exe->program->values[c->op->in[0].id].rows == ROWS_TOKENS;
-    struct dcounter cut = {&exe->backend->counts->rows_cut, l->plan.counts + (of_tokens ? 0 : 2)};
+    struct dcounter cut = {&exe->loaded->counts->rows_cut, l->plan.counts + (of_tokens ? 0 : 2)};
     struct dwatch w = {.x = x};
     if (t && t->written) { // by whom x may have been kept to himself; scales as e4m3_scale has them
         w.sizes = t->q.scale;

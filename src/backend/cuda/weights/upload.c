@@ -29,7 +29,7 @@ struct piece {
 };
 
 struct upload {
-    struct backend *b;
+    struct loaded *loaded;
     struct dplaced *counts; // [n_slots], on the device
     struct piece *pieces;
     size_t n_pieces, capacity, slot_bytes;
@@ -103,8 +103,8 @@ static enum status cut(struct upload *u, const struct placed *placed, const stru
 }
 
 static enum status cut_all(struct upload *u, struct error *err) {
-    for (int i = 0; i < u->b->n_slots; i++) {
-        const struct placed *p = &u->b->placed[i];
+    for (int i = 0; i < u->loaded->n_slots; i++) {
+        const struct placed *p = &u->loaded->placed[i];
         if (p->matrix.at)
             TRY(cut(u, p, &p->matrix, err));
         if (p->floats.at)
@@ -187,7 +187,7 @@ static cudaError_t send_to_kernel(const struct worker *w, const struct slot *s, 
     }
     const float *scale = n_scales > 0 ? (const float *)(const void *)(s->staged + scales_offset(p)) : NULL;
     struct dstored x = {s->staged, p->to->in, e, scale, n_scales, p->part->scale.block_cols};
-    launch_place_rows(w->stream, &x, p->n_rows, *p->to, p->row, &w->u->counts[p->placed - w->u->b->placed]);
+    launch_place_rows(w->stream, &x, p->n_rows, *p->to, p->row, &w->u->counts[p->placed - w->u->loaded->placed]);
     return cudaGetLastError();
 }
 
@@ -213,7 +213,7 @@ static cudaError_t slot_open(struct slot *s, size_t n_bytes, const char **lacks)
 
 static cudaError_t worker_open(struct worker *w, const char **lacks) {
     *lacks = "a stream for weights on their way";
-    cudaError_t code = cudaSetDevice(w->u->b->device);
+    cudaError_t code = cudaSetDevice(w->u->loaded->device->index);
     if (code == cudaSuccess)
         code = cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking);
     for (int i = 0; code == cudaSuccess && i < IN_FLIGHT; i++)
@@ -245,7 +245,7 @@ static const struct piece *next_piece(struct upload *u, const struct piece *done
 static void worker_failed(struct upload *u, cudaError_t code, const char *doing) {
     pthread_mutex_lock(&u->lock);
     if (u->err.status == OK)
-        device_fault(u->b, &u->err, code, "%s", doing);
+        device_fault(u->loaded->device, &u->err, code, "%s", doing);
     pthread_mutex_unlock(&u->lock);
 }
 
@@ -286,7 +286,7 @@ static void watch(struct upload *u) {
         running = u->n_running > 0;
         int64_t done = u->done;
         pthread_mutex_unlock(&u->lock);
-        load_progress_step(&u->b->progress, done, u->total);
+        load_progress_step(&u->loaded->progress, done, u->total);
     }
 }
 
@@ -315,8 +315,8 @@ static void run_workers(struct upload *u) {
         pthread_join(threads[i], NULL);
 }
 
-enum status upload_weights(struct backend *b, struct dplaced *counts, struct error *err) {
-    struct upload u = {.b = b, .counts = counts};
+enum status upload_weights(struct loaded *loaded, struct dplaced *counts, struct error *err) {
+    struct upload u = {.loaded = loaded, .counts = counts};
     enum status st = cut_all(&u, err);
     if (st == OK) {
         pthread_mutex_init(&u.lock, NULL);

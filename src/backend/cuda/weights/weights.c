@@ -38,20 +38,22 @@ int64_t element_bytes(enum element e) {
 
 // ---- the table --------------------------------------------------------------------------------------------------
 
-static size_t slot_of(const struct backend *b, const struct weight *w) {
-    size_t mask = (size_t)b->n_slots - 1, i = ((uintptr_t)w >> 4) * 0x9E3779B97F4A7C15u >> 20 & mask;
-    while (b->placed[i].weight && b->placed[i].weight != w)
+static size_t slot_of(const struct loaded *loaded, const struct weight *w) {
+    size_t mask = (size_t)loaded->n_slots - 1, i = ((uintptr_t)w >> 4) * 0x9E3779B97F4A7C15u >> 20 & mask;
+    while (loaded->placed[i].weight && loaded->placed[i].weight != w)
         i = (i + 1) & mask;
     return i;
 }
 
-struct placed *placed_on_device(const struct backend *b, const struct weight *w) {
-    struct placed *found = &b->placed[slot_of(b, w)];
+struct placed *placed_on_device(const struct loaded *loaded, const struct weight *w) {
+    struct placed *found = &loaded->placed[slot_of(loaded, w)];
     BUG_IF(found->weight != w);
     return found;
 }
 
-const struct placed *weight_on_device(const struct backend *b, const struct weight *w) { return w ? placed_on_device(b, w) : NULL; }
+const struct placed *weight_on_device(const struct loaded *loaded, const struct weight *w) {
+    return w ? placed_on_device(loaded, w) : NULL;
+}
 
 // ---- elements ---------------------------------------------------------------------------------------------------
 
@@ -104,20 +106,20 @@ static bool chooses(const struct program *p, val y) {
     return false;
 }
 
-static enum element matrix_element(const struct backend *b, const struct program *p, const struct op *op) {
+static enum element matrix_element(const struct loaded *loaded, const struct program *p, const struct op *op) {
     const struct weight *w = op->weights[0];
-    if (op->code != OP_LINEAR || w->in % 16 != 0 || w->out % 16 != 0 || b->product == ELEMENT_F32)
-        return b->product;
+    if (op->code != OP_LINEAR || w->in % 16 != 0 || w->out % 16 != 0 || loaded->product == ELEMENT_F32)
+        return loaded->product;
     if (is_e4m3(w))
         return ELEMENT_E4M3;
-    return b->quantise && is_wider(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3 : b->product;
+    return loaded->quantise && is_wider(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3 : loaded->product;
 }
 
 // ---- places -----------------------------------------------------------------------------------------------------
 
 static int64_t rounded(int64_t n_bytes) { return (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-static enum status check_part(const struct backend *b, const struct program *p, const struct op *op, const struct weight *w,
+static enum status check_part(const struct loaded *loaded, const struct program *p, const struct op *op, const struct weight *w,
                               const struct weight_part *part, struct error *err) {
     const char *format = part->format->name; // by name: the plugin has formats of its own, at other addresses than the program's
     bool plain = part_is_plain(part) && dtype_is_float(part->dtype);
@@ -130,7 +132,7 @@ static enum status check_part(const struct backend *b, const struct program *p, 
                     dtype_name(part->dtype), w->name);
     if (part->data)
         return OK;
-    if (!b->dummies)
+    if (!loaded->dummies)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: %s has no data", p->name, op_name(op->code), w->name);
     if (plain && upload_element(part->dtype) == ELEMENT_I32)
         return fail(err, ERR_UNSUPPORTED, "%s: dummy weights are not made in %s", w->name, dtype_name(part->dtype));
@@ -143,43 +145,45 @@ static char *take(int64_t *total, int64_t n_bytes) { // an offset, until the mem
     return at;
 }
 
-static enum status reserve(struct backend *b, const struct program *p, const struct op *op, int slot, struct error *err) {
+static enum status reserve(struct loaded *loaded, const struct program *p, const struct op *op, int slot, struct error *err) {
     const struct weight *w = op->weights[slot];
     int64_t n;
     for (int i = 0; i < w->n_parts; i++)
-        TRY(check_part(b, p, op, w, &w->parts[i], err));
+        TRY(check_part(loaded, p, op, w, &w->parts[i], err));
     if (__builtin_mul_overflow(w->out, w->in, &n) || n > INT64_MAX / 16)
         return fail(err, ERR_MEMORY, "%s: a weight of %lld x %lld does not fit", w->name, (long long)w->out, (long long)w->in);
-    struct placed *placed = &b->placed[slot_of(b, w)];
+    struct placed *placed = &loaded->placed[slot_of(loaded, w)];
     if (!placed->weight)
-        placed->number = b->n_placed++;
+        placed->number = loaded->n_placed++;
     placed->weight = w;
     placed->is_multiplied |= op->code != OP_EMBED;
     bool matrix = op_multiplies_by(op->code, slot);
     struct dweight *d = matrix ? &placed->matrix : &placed->floats;
-    enum element element = matrix ? matrix_element(b, p, op) : ELEMENT_F32;
-    if (d->at && (d->element == element || d->element == b->product))
+    enum element element = matrix ? matrix_element(loaded, p, op) : ELEMENT_F32;
+    if (d->at && (d->element == element || d->element == loaded->product))
         return OK;
     if (d->at) // of two ops that want different elements the finer one counts for both
-        element = b->product;
-    *d = (struct dweight){take(&b->weight_bytes, n * element_bytes(element)), w->out, w->in, element, NULL};
+        element = loaded->product;
+    *d = (struct dweight){take(&loaded->weight_bytes, n * element_bytes(element)), w->out, w->in, element, NULL};
     if (element == ELEMENT_E4M3)
-        d->scale = (const float *)(const void *)take(&b->weight_bytes, w->out * (int64_t)sizeof(float));
+        d->scale = (const float *)(const void *)take(&loaded->weight_bytes, w->out * (int64_t)sizeof(float));
     return OK;
 }
 
-static void *settled(const struct backend *b, const void *offset) { return offset ? (char *)b->weights + ((uintptr_t)offset - 1) : NULL; }
+static void *settled(const struct loaded *loaded, const void *offset) {
+    return offset ? (char *)loaded->weights + ((uintptr_t)offset - 1) : NULL;
+}
 
-static void settle(struct backend *b) {
-    for (int i = 0; i < b->n_slots; i++) {
-        struct dweight *both[] = {&b->placed[i].matrix, &b->placed[i].floats};
+static void settle(struct loaded *loaded) {
+    for (int i = 0; i < loaded->n_slots; i++) {
+        struct dweight *both[] = {&loaded->placed[i].matrix, &loaded->placed[i].floats};
         for (int k = 0; k < 2; k++) {
-            both[k]->at = settled(b, both[k]->at);
-            both[k]->scale = settled(b, both[k]->scale);
+            both[k]->at = settled(loaded, both[k]->at);
+            both[k]->scale = settled(loaded, both[k]->scale);
         }
     }
-    b->filter.copy = settled(b, b->filter.copy);
-    b->l2_copy.at = settled(b, b->l2_copy.at);
+    loaded->filter.copy = settled(loaded, loaded->filter.copy);
+    loaded->l2_copy.at = settled(loaded, loaded->l2_copy.at);
 }
 
 // ---- what rounding did ------------------------------------------------------------------------------------------
@@ -209,58 +213,59 @@ static enum status judge(const struct placed *p, const struct dplaced *c, struct
     return OK;
 }
 
-static enum status judge_all(struct backend *b, const struct dplaced *on_device, struct error *err) {
-    struct dplaced *counts = xcalloc((size_t)b->n_slots, sizeof *counts);
-    cudaError_t code = cudaMemcpy(counts, on_device, (size_t)b->n_slots * sizeof *counts, cudaMemcpyDeviceToHost);
-    enum status st = code == cudaSuccess ? OK : device_fault(b, err, code, "counts of %d weights", b->n_slots);
-    for (int i = 0; st == OK && i < b->n_slots; i++)
-        if (b->placed[i].weight)
-            st = judge(&b->placed[i], &counts[i], err);
+static enum status judge_all(struct loaded *loaded, const struct dplaced *on_device, struct error *err) {
+    struct dplaced *counts = xcalloc((size_t)loaded->n_slots, sizeof *counts);
+    cudaError_t code = cudaMemcpy(counts, on_device, (size_t)loaded->n_slots * sizeof *counts, cudaMemcpyDeviceToHost);
+    enum status st = code == cudaSuccess ? OK : device_fault(loaded->device, err, code, "counts of %d weights", loaded->n_slots);
+    for (int i = 0; st == OK && i < loaded->n_slots; i++)
+        if (loaded->placed[i].weight)
+            st = judge(&loaded->placed[i], &counts[i], err);
     free(counts);
     return st;
 }
 
-static enum status upload_and_judge(struct backend *b, struct error *err) {
+static enum status upload_and_judge(struct loaded *loaded, struct error *err) {
     struct dplaced *counts;
-    size_t n_bytes = (size_t)b->n_slots * sizeof *counts;
-    TRY(memory_take(b, &counts, (int64_t)n_bytes, "counts of weights", err));
-    cudaError_t code = cudaMemsetAsync(counts, 0, n_bytes, b->stream);
+    size_t n_bytes = (size_t)loaded->n_slots * sizeof *counts;
+    TRY(memory_take(loaded->device, &counts, (int64_t)n_bytes, "counts of weights", err));
+    cudaError_t code = cudaMemsetAsync(counts, 0, n_bytes, loaded->device->stream);
     if (code == cudaSuccess)
-        code = cudaStreamSynchronize(b->stream); // others count there
-    enum status st = code == cudaSuccess ? upload_weights(b, counts, err) : device_fault(b, err, code, "counts of weights");
+        code = cudaStreamSynchronize(loaded->device->stream); // others count there
+    enum status st =
+        code == cudaSuccess ? upload_weights(loaded, counts, err) : device_fault(loaded->device, err, code, "counts of weights");
     if (st == OK)
-        st = judge_all(b, counts, err);
+        st = judge_all(loaded, counts, err);
     cudaFree(counts);
     return st;
 }
 
-enum status cuda_place_weights(struct backend *b, const struct program *p, struct error *err) {
-    BUG_IF(b->placed); // placed twice
-    if (!b->product_is_set)
-        b->product = choose_product(p);
-    if (b->quantise && b->product == ELEMENT_F32)
+enum status weights_place(struct loaded *loaded, struct error *err) {
+    const struct program *p = loaded->program;
+    if (!loaded->product_is_set)
+        loaded->product = choose_product(p);
+    if (loaded->quantise && loaded->product == ELEMENT_F32)
         return fail(err, ERR_UNSUPPORTED, "%s: --quantization fp8 needs products of 16 bits: set --dtype float16 or bfloat16", p->name);
-    for (b->n_slots = 64; b->n_slots < p->n_ops * OP_MAX_WEIGHTS * 2;)
-        b->n_slots *= 2;
-    b->placed = xcalloc((size_t)b->n_slots, sizeof *b->placed);
+    for (loaded->n_slots = 64; loaded->n_slots < p->n_ops * OP_MAX_WEIGHTS * 2;)
+        loaded->n_slots *= 2;
+    loaded->placed = xcalloc((size_t)loaded->n_slots, sizeof *loaded->placed);
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
             if (p->ops[i].weights[k])
-                TRY(reserve(b, p, &p->ops[i], k, err));
-    int64_t screen = filter_room(b, p), l2_copy;
-    b->filter.copy = screen ? take(&b->weight_bytes, screen) : NULL;
-    TRY(l2_copy_room(b, p, &l2_copy, err));
-    b->l2_copy.at = l2_copy ? take(&b->weight_bytes, l2_copy) : NULL;
-    TRY(memory_take(b, &b->weights, b->weight_bytes, "weights", err));
-    settle(b);
-    TRY(upload_and_judge(b, err));
-    TRY(filter_copy(b, err));
-    return l2_copy_make(b, err);
+                TRY(reserve(loaded, p, &p->ops[i], k, err));
+    int64_t screen = filter_room(loaded, p), l2_copy;
+    loaded->filter.copy = screen ? take(&loaded->weight_bytes, screen) : NULL;
+    TRY(l2_copy_room(loaded, p, &l2_copy, err));
+    loaded->l2_copy.at = l2_copy ? take(&loaded->weight_bytes, l2_copy) : NULL;
+    TRY(memory_take(loaded->device, &loaded->weights, loaded->weight_bytes, "weights", err));
+    settle(loaded);
+    TRY(upload_and_judge(loaded, err));
+    TRY(filter_copy(loaded, err));
+    return l2_copy_make(loaded, err);
 }
 
-void weights_release(struct backend *b) {
-    cudaFree(b->weights);
-    l2_copy_release(b);
-    free(b->filter.flips);
-    free(b->placed);
+void weights_release(struct loaded *loaded) {
+    cudaFree(loaded->weights);
+    l2_copy_release(loaded);
+    free(loaded->filter.flips);
+    free(loaded->placed);
 }

@@ -1,0 +1,71 @@
+/* backend_types.h - what goes to and from a device besides programs and plans: options, cache sizes, limits, reports. See backend.h. */
+#pragma once
+
+#include "base/load_progress.h"
+#include "base/status.h"
+#include "core/plan.h"
+
+/* Something that one backend alone understands, a "name=value" in device_options.own. */
+struct backend_option {
+    const char *name;
+    const char *value; // what may stand there, for people: "portable|avx2|avx512|reference"
+    const char *help;  // a line
+};
+
+struct device_options {
+    int index;              // of the machine's devices of this kind, from 0
+    int n_threads;          // of the host, for a device that computes there; 0: one a processor
+    double memory_share;    // of the device's memory, that may be taken at most; 0: the backend's choice
+    const char *const *own; // "name=value" ..., NULL: what backend_ops.options tells of. NULL: nothing
+};
+
+struct load_options {
+    const char *dtype;             // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
+    const char *kv_dtype;          // of KV and latent caches: "float32", "float16", "bfloat16", "fp8" or "int8"; NULL: the backend's choice
+    const char *quantization;      // "fp8": matrices that are stored wider are made e4m3 with a scale a row; NULL: as stored
+    bool dummy_weights;            // weights may be without data: random numbers take their place (backend_ops.makes_dummies)
+    struct load_progress progress; // of placing weights
+};
+
+/* The value of an option of this name, the last if there are several; NULL: it is not there. */
+const char *device_option(const char *const *own, const char *name);
+
+struct backend_ops;
+/* ERR_ARG, with what there is, if one is not "name=value" with a name that the backend tells of. */
+enum status device_options_check(const struct backend_ops *ops, const char *const *own, struct error *err);
+
+/* How the cache is laid out: the engine decides on counts, the backend on the memory behind them. */
+struct cache_config {
+    int block_size;                      // tokens a block, a power of two
+    int n_blocks[MAX_CACHE_GROUPS];      // of KV and latent groups; block ids are 0 .. n_blocks-1
+    int n_states;                        // slots of state groups: running sequences and checkpoints
+    int table_width[MAX_CACHE_GROUPS];   // of KV and latent groups in plans: entries a sequence
+    int n_host_blocks[MAX_CACHE_GROUPS]; // in the host's memory, only copied from and to; ids from n_blocks[group] on
+    int n_host_states;                   // likewise, from n_states on
+    bool by_need;                        // no block of a KV or latent group can be used before commit_cache says so
+};
+
+/* A number that a device tells under a name of its own: metrics, `gyre run` and bench print it without knowing it. */
+struct device_report {
+    const char *name;    // "cut_rows_total", as in metrics; one that ends in _total only grows
+    const char *help;    // a line on it; of bytes that the device holds: what they are for
+    const char *unit;    // "steps", "rows", "bytes"
+    const char *warning; // to be told to whoever started the engine, once value is not 0; NULL: nothing is
+    int64_t value;
+};
+enum { MAX_DEVICE_REPORTS = 16 };
+
+/* In bytes; 0: not known. */
+struct device_memory {
+    int64_t total; // that the device has
+    int64_t taken; // of it, now, by whomever
+};
+
+/* What a device can do at best, so that a speed can be given as per cent of a limit. */
+struct device_limits {
+    char name[96];           // "NVIDIA H200, 132 multiprocessors"
+    double read_bytes_per_s; // of its memory
+    double flops_per_s;      // of large products ...
+    const char *product;     // ... of what most of the matrices are multiplied as: "e4m3"
+    double wide_flops_per_s; // ... and of those that take two bytes or more an element
+};

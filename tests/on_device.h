@@ -1,0 +1,59 @@
+/* on_device.h - a program on a device of its own, through core/backend.h alone. */
+#pragma once
+
+#include "check.h"
+#include "core/backend.h"
+
+/* How; zero is the backend's choice. */
+struct how {
+    int n_threads;
+    const char *kernels; // of the CPU
+    bool eager;          // of CUDA
+    struct load_options load;
+};
+
+struct on_device {
+    const struct backend_ops *ops;
+    struct device *device;
+    struct loaded *loaded;
+    struct executable *exe;
+};
+
+static inline enum status on_device_open(const struct backend_ops *ops, struct how how, struct on_device *out, struct error *err) {
+    char kernels[64];
+    const char *own[3] = {NULL};
+    int n = 0;
+    snprintf(kernels, sizeof kernels, "kernels=%s", how.kernels ? how.kernels : "");
+    if (how.kernels)
+        own[n++] = kernels;
+    if (how.eager)
+        own[n++] = "eager=1";
+    *out = (struct on_device){.ops = ops};
+    return ops->open(&(struct device_options){.n_threads = how.n_threads, .own = own}, &out->device, err);
+}
+
+static inline void on_device_close(struct on_device *o) {
+    if (o->exe)
+        o->ops->free_executable(o->exe);
+    if (o->loaded)
+        o->ops->unload(o->loaded);
+    if (o->device)
+        o->ops->close(o->device);
+    *o = (struct on_device){.ops = o->ops};
+}
+
+/* Opens and loads; only a refusal of the program is the caller's. */
+static inline enum status on_device_load(const struct backend_ops *ops, struct how how, const struct program *p, struct on_device *out,
+                                         struct error *err) {
+    EXPECT_OK(on_device_open(ops, how, out, err), *err);
+    return ops->load(out->device, p, &how.load, &out->loaded, err);
+}
+
+/* All that comes before the first step. */
+static inline void on_device_compile(const struct backend_ops *ops, struct how how, const struct program *p,
+                                     const struct cache_config *config, struct bucket bucket, struct on_device *out) {
+    struct error err;
+    EXPECT_OK(on_device_load(ops, how, p, out, &err), err);
+    EXPECT_OK(ops->alloc_cache(out->loaded, config, &err), err);
+    EXPECT_OK(ops->compile(out->loaded, bucket, &out->exe, &err), err);
+}
