@@ -126,7 +126,7 @@ static void give_encoder_back(struct api *api, struct encoder *enc) {
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err) {
     struct encoder *enc = take_encoder(api);
     enum status st = tokenizer_encode(enc, text, flags, out, err);
-    if (text.len > LONG_TEXT) // what it took, some forty bytes for one, is nobody's then
+    if (text.len > LONG_TEXT) // what it took, some sixteen bytes for one, is nobody's then
         encoder_free(enc);
     else
         give_encoder_back(api, enc);

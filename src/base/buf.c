@@ -8,24 +8,29 @@
 #include <stdlib.h>
 
 void buf_release(struct buf *b) {
-    free(b->ptr);
-    *b = (struct buf){0};
+    budget_free(b->budget, b->ptr, b->cap);
+    *b = (struct buf){.budget = b->budget};
 }
 
-void buf_reserve(struct buf *b, size_t extra) {
+bool buf_reserve(struct buf *b, size_t extra) {
     size_t want;
-    BUG_IF(!size_add(b->len, extra, &want) || want > SIZE_MAX / 2);
+    BUG_IF(!size_add(b->len, extra, &want) || want > SIZE_MAX / 4);
     if (want + 1 <= b->cap)
-        return;
+        return true;
     size_t cap = b->cap ? b->cap : 64;
     while (cap < want + 1)
         cap *= 2;
-    b->ptr = xrealloc(b->ptr, cap, 1);
+    void *grown = b->ptr;
+    if (!budget_resize(b->budget, &grown, b->cap, cap))
+        return false;
+    b->ptr = grown;
     b->cap = cap;
+    return true;
 }
 
 void buf_append(struct buf *b, const void *bytes, size_t n) {
-    buf_reserve(b, n);
+    if (!buf_reserve(b, n))
+        return;
     if (n)
         memcpy(b->ptr + b->len, bytes, n);
     b->len += n;
@@ -33,8 +38,8 @@ void buf_append(struct buf *b, const void *bytes, size_t n) {
 }
 
 void buf_push(struct buf *b, char c) {
-    if (b->len + 2 > b->cap)
-        buf_reserve(b, 1);
+    if (b->len + 2 > b->cap && !buf_reserve(b, 1))
+        return;
     b->ptr[b->len++] = c;
     b->ptr[b->len] = '\0';
 }
@@ -53,19 +58,22 @@ void buf_int(struct buf *b, int64_t n) {
 /* Into the room there is; once more if that was too little. */
 void buf_printf(struct buf *b, const char *format, ...) {
     va_list args, again;
-    buf_reserve(b, 0);
+    if (!buf_reserve(b, 0))
+        return;
     size_t room = b->cap - b->len;
     va_start(args, format);
     va_copy(again, args);
     int n = vsnprintf(b->ptr + b->len, room, format, args);
     va_end(args);
     BUG_IF(n < 0);
-    if ((size_t)n >= room) {
-        buf_reserve(b, (size_t)n);
+    bool fits = (size_t)n < room;
+    if (!fits && (fits = buf_reserve(b, (size_t)n)))
         vsnprintf(b->ptr + b->len, (size_t)n + 1, format, again);
-    }
     va_end(again);
-    b->len += (size_t)n;
+    if (fits)
+        b->len += (size_t)n;
+    else
+        b->ptr[b->len] = '\0';
 }
 
 /* How many bytes stand for themselves in a JSON string. */

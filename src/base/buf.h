@@ -1,14 +1,19 @@
 /* buf.h - a growing byte buffer. `(struct buf){0}` is empty and valid; buf_release frees it.
  *
  * After any call ptr[len] == '\0' once something was appended, so a text buffer can be used as a C
- * string; len does not count that byte. */
+ * string; len does not count that byte.
+ *
+ * A buffer without a budget ends the process where there is no memory. One with a budget drops what it has no room for,
+ * and the budget says so. */
 #pragma once
 
+#include "base/budget.h"
 #include "base/str.h"
 
 struct buf {
     char *ptr;
     size_t len, cap;
+    struct budget *budget; // NULL: none; borrowed, and kept by buf_release
 };
 
 void buf_release(struct buf *b);
@@ -17,7 +22,7 @@ static inline void buf_clear(struct buf *b) {
     if (b->ptr)
         b->ptr[0] = '\0';
 }
-void buf_reserve(struct buf *b, size_t extra); // room for `extra` more bytes and the NUL
+bool buf_reserve(struct buf *b, size_t extra); // room for `extra` more bytes and the NUL; false where the budget has none
 void buf_append(struct buf *b, const void *bytes, size_t n);
 void buf_push(struct buf *b, char c);
 void buf_int(struct buf *b, int64_t n); // in decimal; a stream's text is made of so many that printf would cost as much as sending

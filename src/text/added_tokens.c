@@ -18,19 +18,28 @@ void added_tokens_append(struct added_tokens *a, struct added_token token) {
     a->tokens[a->n++] = token;
 }
 
+enum { KEYS_BASE = 4 << 20, KEYS_GROWTH = 128 }; // bytes that the texts of all tokens may take, as in encoder.c
+
+static struct str token_text(const struct added_tokens *a, size_t i, const struct vocab *vocab, const struct vocab *extra) {
+    int32_t id = a->tokens[i].id;
+    return vocab_has(vocab, id) ? vocab_text(vocab, id) : vocab_text(extra, id);
+}
+
 /* The texts of normalized tokens, normalised, one after another in texts; keys[i] gets token i's. */
 static enum status normalise_keys(const struct added_tokens *a, const struct vocab *vocab, const struct vocab *extra,
                                   const struct normalizer *normalizer, struct buf *texts, size_t *ends, struct error *err) {
-    struct normalizer_memory m = {0};
+    struct normalizer_memory m = {.budget = texts->budget};
     struct regex_memory *rm = regex_memory_open();
     enum status st = OK;
     for (size_t i = 0; i < a->n && st == OK; i++) {
-        int32_t id = a->tokens[i].id;
-        struct str text = vocab_has(vocab, id) ? vocab_text(vocab, id) : vocab_text(extra, id);
+        struct str text = token_text(a, i, vocab, extra);
+        regex_memory_begin(rm, text.len);
         if (a->tokens[i].normalized)
             st = normalizer_run(normalizer, &m, rm, text, &text, err);
         if (st == OK)
             buf_str(texts, text);
+        if (st == OK)
+            st = budget_check(texts->budget, "normalising the added tokens", err);
         ends[i] = texts->len;
     }
     regex_memory_free(rm);
@@ -65,7 +74,10 @@ static void put_special_first(struct added_tokens *a) {
 
 enum status added_tokens_build(struct added_tokens *a, const struct vocab *vocab, const struct vocab *extra,
                                const struct normalizer *normalizer, struct error *err) {
-    struct buf texts = {0};
+    struct budget budget = {.limit = KEYS_BASE};
+    for (size_t i = 0; i < a->n; i++)
+        budget.limit += KEYS_GROWTH * token_text(a, i, vocab, extra).len;
+    struct buf texts = {.budget = &budget};
     buf_reserve(&texts, 1);
     put_special_first(a);
     size_t *ends = xcalloc(a->n + 1, sizeof *ends);

@@ -38,9 +38,11 @@ struct bpe {
     struct str suffix;     // of the symbol that ends a word (end_of_word_suffix)
 };
 
-/* What one caller needs to encode words. `(struct bpe_memory){0}` is empty and valid. */
+/* What one caller needs to encode words: up to fourteen bytes a symbol. `(struct bpe_memory){.budget = budget}` is empty and
+ * valid; the budget may be NULL. */
 struct bpe_memory {
-    struct bpe_symbol *symbols;
+    struct budget *budget;
+    int32_t *cells; // see bpe_merge.h
     struct bpe_candidate *heap;
     size_t cap, heap_cap;
     struct buf text;
@@ -62,6 +64,6 @@ void bpe_add_pair(struct bpe *b, int32_t left, int32_t right, int32_t rank, int3
  * SentencePiece's vocabularies: a text may then be cut before the marks without a change to its ids. */
 bool bpe_keeps_marks_apart(const struct bpe *b);
 
-/* Appends the ids of one word. False, with nothing appended, when a character has no token and unk_id says that there
- * should be one for that. */
-bool bpe_encode(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out);
+/* Appends the ids of one word. ERR_FORMAT, with nothing appended, when a character has no token and unk_id says that
+ * there should be one for that; ERR_LIMIT or ERR_MEMORY when the budget has no room. */
+enum status bpe_encode(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out, struct error *err);

@@ -8,7 +8,11 @@
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"
 
+/* No stage, nor the reader, gets more than this of what tokens say: honest decoders make text shorter. */
+enum { DECODE_BASE = 1 << 20, DECODE_GROWTH = 16 };
+
 struct stage_state {
+    size_t n_bytes;     // that came to it
     struct buf token;   // what has come of the token at hand, for stages that want it whole
     struct buf pending; // BYTE_LEVEL, RAW_BYTES, BYTE_FALLBACK: bytes that wait; BPE_SUFFIX, CTC: the token before
     bool has_pending;
@@ -21,8 +25,9 @@ struct stage_state {
 struct detokenizer {
     const struct tokenizer *tok;
     int flags;
-    struct regex_memory *rm;
-    struct stage_state *states; // [tok->decoder.n]
+    struct regex_memory *rm;    // NULL: no pattern in the decoder
+    struct stage_state *states; // [tok->decoder.n + 1]
+    size_t n_bytes;             // of the tokens that were fed
     struct buf *out;            // during a call
     struct error *err;
 };
@@ -35,12 +40,26 @@ static void reset(struct detokenizer *d) {
         buf_clear(&pending);
         *s = (struct stage_state){.token = token, .pending = pending, .first = true};
     }
+    d->states[d->tok->decoder.n].n_bytes = d->n_bytes = 0;
+    if (d->rm) {
+        regex_memory_begin(d->rm, 0);
+        regex_memory_pause(d->rm);
+    }
+}
+
+static bool has_regex(const struct decoder *d) {
+    for (size_t i = 0; i < d->n; i++)
+        if (d->stages[i].pattern.regex)
+            return true;
+    return false;
 }
 
 struct detokenizer *detokenizer_open(const struct tokenizer *tok, int flags) {
     struct detokenizer *d = xcalloc(1, sizeof *d);
-    *d = (struct detokenizer){
-        .tok = tok, .flags = flags, .rm = regex_memory_open(), .states = xcalloc(tok->decoder.n + 1, sizeof *d->states)};
+    *d = (struct detokenizer){.tok = tok,
+                              .flags = flags,
+                              .rm = has_regex(&tok->decoder) ? regex_memory_open() : NULL,
+                              .states = xcalloc(tok->decoder.n + 1, sizeof *d->states)};
     reset(d);
     return d;
 }
@@ -56,6 +75,8 @@ void detokenizer_free(struct detokenizer *d) {
     free(d->states);
     free(d);
 }
+
+static size_t most_bytes(size_t n_fed) { return DECODE_BASE + DECODE_GROWTH * n_fed; }
 
 static enum status stage_text(struct detokenizer *d, size_t i, struct str text);
 static enum status stage_end(struct detokenizer *d, size_t i);
@@ -152,8 +173,11 @@ static enum status fallback_end(struct detokenizer *d, size_t i) {
 
 static enum status rewrite(struct detokenizer *d, size_t i, struct str token, bool last) {
     struct stage_state *s = &d->states[i];
-    struct buf text = {0};
+    struct budget budget = {.limit = 2 * most_bytes(d->n_bytes)};
+    struct buf text = {.budget = &budget};
     enum status st = decoder_rewrite(&d->tok->decoder.stages[i], d->rm, token, s->first, last, &text, d->err);
+    if (st == OK)
+        st = budget_check(&budget, "decoding a token", d->err);
     bool vanishes = d->tok->decoder.stages[i].kind == DECODE_CTC && text.len == 0;
     if (st == OK && !vanishes)
         st = stage_token(d, i + 1, buf_view(&text));
@@ -184,6 +208,10 @@ static enum status ctc_end(struct detokenizer *d, size_t i) {
 }
 
 static enum status stage_text(struct detokenizer *d, size_t i, struct str text) {
+    d->states[i].n_bytes += text.len;
+    if (d->states[i].n_bytes > most_bytes(d->n_bytes))
+        return fail(d->err, ERR_LIMIT, "the decoder of the tokenizer makes more than %zu bytes of tokens of %zu", most_bytes(d->n_bytes),
+                    d->n_bytes);
     if (i == d->tok->decoder.n) {
         buf_str(d->out, text);
         return OK;
@@ -245,13 +273,21 @@ enum status detokenizer_feed(struct detokenizer *d, int32_t id, struct buf *out,
     struct str text = tokenizer_token_text(t, id);
     if (!text.len || ((d->flags & DETOKENIZE_SKIP_SPECIAL) && tokenizer_is_special(t, id)))
         return OK;
-    return stage_token(d, 0, text);
+    d->n_bytes += text.len;
+    if (d->rm)
+        regex_memory_go_on(d->rm, text.len);
+    enum status st = stage_token(d, 0, text);
+    if (d->rm)
+        regex_memory_pause(d->rm);
+    return st;
 }
 
 enum status detokenizer_finish(struct detokenizer *d, struct buf *out, struct error *err) {
     d->out = out;
     d->err = err;
     enum status st = OK;
+    if (d->rm)
+        regex_memory_go_on(d->rm, 0);
     for (size_t i = 0; i < d->tok->decoder.n && st == OK; i++)
         st = stage_finish(d, i);
     reset(d);
@@ -281,7 +317,7 @@ static bool rewrite_inside(const struct decoder_stage *s, struct regex_memory *r
         return true;
     struct error ignored; // a pattern that gives up leaves the token as it is
     size_t mark = out->len;
-    if (decoder_rewrite(s, rm, token, false, false, out, &ignored) != OK) {
+    if (decoder_rewrite(s, rm, token, false, false, out, &ignored) != OK || out->budget->failed) {
         out->len = mark;
         buf_str(out, token);
     }
@@ -289,11 +325,9 @@ static bool rewrite_inside(const struct decoder_stage *s, struct regex_memory *r
 }
 
 void tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out) {
-    bool has_regex = false;
-    for (size_t i = 0; i < tok->decoder.n; i++)
-        has_regex |= tok->decoder.stages[i].pattern.regex != NULL;
-    struct regex_memory *rm = has_regex ? regex_memory_open() : NULL;
-    struct buf text = {0}, next = {0};
+    struct regex_memory *rm = has_regex(&tok->decoder) ? regex_memory_open() : NULL;
+    struct budget budget = {.limit = 4 * most_bytes(tokenizer_token_text(tok, id).len)};
+    struct buf text = {.budget = &budget}, next = {.budget = &budget};
     buf_str(&text, tokenizer_token_text(tok, id));
     for (size_t i = 0; i < tok->decoder.n; i++) {
         buf_clear(&next);

@@ -22,7 +22,8 @@ struct detokenizer *detokenizer_open(const struct tokenizer *tok, int flags);
 void detokenizer_free(struct detokenizer *d); // NULL is fine
 
 /* Appends what has become certain. An id that the vocabulary does not use gives nothing (a model's logits may
- * be padded past its vocabulary). Fails only when a pattern of the file reaches its step limit. */
+ * be padded past its vocabulary). Fails only when a pattern of the file reaches its limits, or its decoder makes more
+ * than 1 MiB and 16 times the bytes of the tokens. */
 enum status detokenizer_feed(struct detokenizer *d, int32_t id, struct buf *out, struct error *err);
 
 /* Appends what was held back; the detokenizer is then as new. */

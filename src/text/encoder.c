@@ -7,10 +7,19 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { TEXT_MAX_BYTES = 1 << 30 }; // positions are 32 bits wide, and some models take four bytes of memory a byte
+enum {
+    TEXT_MAX_BYTES = 1 << 30, // positions are 32 bits wide
+    // What a text may take at most, whatever a file does with it: 14 bytes a byte for a long word, 40 for the worst of
+    // honest texts (one word of spaces, each of which becomes three bytes), some hundred for what NFKC makes of ligatures.
+    GROWTH = 128,
+    GROWTH_BASE = 4 << 20,
+    KEPT_BYTES = 1 << 20, // of working memory, from one text to the next
+};
 
 struct encoder {
     const struct tokenizer *tok;
+    struct budget budget;     // of all that follows but words
+    size_t most_bytes;        // encoder_set_budget
     struct word_entry *words; // [WORD_CACHE_ENTRIES], in words_memory at the start of a cache line
     void *words_memory;
     struct bpe_memory bpe;
@@ -25,25 +34,35 @@ struct encoder {
 struct encoder *encoder_open(const struct tokenizer *tok) {
     struct encoder *e = xcalloc(1, sizeof *e);
     e->tok = tok;
+    e->most_bytes = SIZE_MAX;
+    e->bpe = (struct bpe_memory){.budget = &e->budget, .text.budget = &e->budget};
+    e->unigram.budget = e->normalizer.budget = e->pretokenizer.budget = &e->budget;
+    e->sound.budget = e->body.budget = e->spare.budget = &e->budget;
     e->words_memory = xcalloc(WORD_CACHE_ENTRIES + 1, sizeof *e->words); // untouched pages cost nothing
     e->words = (struct word_entry *)(((uintptr_t)e->words_memory + 63) & ~(uintptr_t)63);
     e->rm = regex_memory_open();
-    token_ids_reserve(&e->body, WORD_CACHE_IDS);
     return e;
+}
+
+void encoder_set_budget(struct encoder *e, size_t n_bytes) { e->most_bytes = n_bytes; }
+
+static void release_memory(struct encoder *e) {
+    bpe_memory_release(&e->bpe);
+    unigram_memory_release(&e->unigram);
+    normalizer_memory_release(&e->normalizer);
+    pretokenizer_memory_release(&e->pretokenizer);
+    buf_release(&e->sound);
+    token_ids_release(&e->body);
+    token_ids_release(&e->spare);
+    BUG_IF(e->budget.used != 0);
 }
 
 void encoder_free(struct encoder *e) {
     if (!e)
         return;
+    release_memory(e);
     free(e->words_memory);
-    bpe_memory_release(&e->bpe);
-    unigram_memory_release(&e->unigram);
-    normalizer_memory_release(&e->normalizer);
-    pretokenizer_memory_release(&e->pretokenizer);
     regex_memory_free(e->rm);
-    buf_release(&e->sound);
-    token_ids_release(&e->body);
-    token_ids_release(&e->spare);
     free(e);
 }
 
@@ -51,13 +70,12 @@ struct word_entry *word_cache_place(struct word_entry *table, struct str word) {
     return &table[XXH3_64bits(word.ptr, word.len) % WORD_CACHE_ENTRIES];
 }
 
+static enum status check(const struct encoder *e, struct error *err) { return budget_check(&e->budget, "tokenizing this text", err); }
+
 static enum status encode_by_model(struct encoder *e, struct str word, struct token_ids *out, struct error *err) {
     const struct tokenizer *t = e->tok;
     switch (t->kind) {
-    case MODEL_BPE:
-        if (bpe_encode(&t->bpe, &e->bpe, word, out))
-            return OK;
-        return fail(err, ERR_FORMAT, "a character of the text is not in the vocabulary, nor is the unknown token");
+    case MODEL_BPE: return bpe_encode(&t->bpe, &e->bpe, word, out, err);
     case MODEL_UNIGRAM: return unigram_encode(&t->unigram, &e->unigram, word, out, err);
     case MODEL_WORDPIECE: return wordpiece_encode(&t->wordpiece, word, out, err);
     case MODEL_WORDLEVEL: break;
@@ -75,13 +93,15 @@ static enum status encode_by_model(struct encoder *e, struct str word, struct to
 static enum status encode_kept_word(struct encoder *e, struct word_entry *entry, struct str word, struct error *err) {
     struct token_ids *out = &e->body;
     if (word_entry_holds(entry, word)) {
-        token_ids_reserve(out, WORD_CACHE_IDS);
+        if (!token_ids_reserve(out, WORD_CACHE_IDS))
+            return check(e, err);
         memcpy(out->ids + out->n, entry->ids, sizeof entry->ids);
         out->n += entry->n_ids;
         return OK;
     }
     size_t before = out->n;
     TRY(encode_by_model(e, word, out, err));
+    TRY(check(e, err)); // nothing that lost its end may be kept
     size_t n = out->n - before;
     if (n > WORD_CACHE_IDS)
         return OK;
@@ -183,20 +203,39 @@ static enum status encode_text(struct encoder *e, struct str text, bool parse_sp
     return OK;
 }
 
-enum status tokenizer_encode(struct encoder *e, struct str text, int flags, struct token_ids *out, struct error *err) {
-    if (text.len > TEXT_MAX_BYTES)
-        return fail(err, ERR_LIMIT, "a text of %zu bytes is longer than %d", text.len, TEXT_MAX_BYTES);
+/* Into e->body. */
+static enum status encode_whole(struct encoder *e, struct str text, int flags, struct error *err) {
     if (!utf8_valid(text)) {
         buf_clear(&e->sound);
         utf8_append_lossy(&e->sound, text, false);
         text = buf_view(&e->sound);
+        TRY(check(e, err));
     }
     e->body.n = 0;
     TRY(encode_text(e, text, flags & ENCODE_PARSE_SPECIAL, err));
     postprocessor_run(&e->tok->post, flags & ENCODE_ADD_SPECIAL, &e->body, &e->spare);
-    token_ids_reserve(out, e->body.n);
+    return check(e, err);
+}
+
+static enum status append_body(const struct encoder *e, struct token_ids *out, struct error *err) {
+    if (!token_ids_reserve(out, e->body.n))
+        return budget_check(out->budget, "the list of tokens", err);
     if (e->body.n)
         memcpy(out->ids + out->n, e->body.ids, e->body.n * sizeof *out->ids);
     out->n += e->body.n;
     return OK;
+}
+
+enum status tokenizer_encode(struct encoder *e, struct str text, int flags, struct token_ids *out, struct error *err) {
+    if (text.len > TEXT_MAX_BYTES)
+        return fail(err, ERR_LIMIT, "a text of %zu bytes is longer than %d", text.len, TEXT_MAX_BYTES);
+    e->budget.limit = MIN(e->most_bytes, GROWTH_BASE + GROWTH * text.len);
+    e->budget.failed = OK;
+    regex_memory_begin(e->rm, text.len);
+    enum status st = encode_whole(e, text, flags, err);
+    if (st == OK)
+        st = append_body(e, out, err);
+    if (e->budget.used > KEPT_BYTES)
+        release_memory(e);
+    return st;
 }

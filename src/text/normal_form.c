@@ -44,12 +44,15 @@ static utf8proc_option_t options_of(enum normal_form form) {
     return UTF8PROC_STABLE | (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0);
 }
 
-static int32_t *reserved(int32_t **cps, size_t *cap, size_t n) {
-    if (n > *cap) {
-        *cap = n * 2;
-        *cps = xrealloc(*cps, *cap, sizeof **cps);
-    }
-    return *cps;
+static bool reserve(struct budget *budget, int32_t **cps, size_t *cap, size_t n) {
+    if (n <= *cap)
+        return true;
+    void *grown = *cps;
+    if (!budget_resize(budget, &grown, *cap * sizeof **cps, n * 2 * sizeof **cps))
+        return false;
+    *cps = grown;
+    *cap = n * 2;
+    return true;
 }
 
 /* What the stretch decomposes to, in its order; returns how many code points. utf8proc_decompose would order marks as well, by exchanging neighbours: a
@@ -61,8 +64,9 @@ static size_t decompose(enum normal_form form, struct normal_memory *m, struct s
         uint32_t cp;
         int ignored = 0;
         at += (size_t)utf8_step(stretch.ptr + at, &cp);
-        int32_t *to = reserved(&m->cps, &m->cap, n + MOST_PARTS) + n;
-        utf8proc_ssize_t parts = utf8proc_decompose_char((utf8proc_int32_t)cp, to, MOST_PARTS, options, &ignored);
+        if (!reserve(m->budget, &m->cps, &m->cap, n + MOST_PARTS))
+            return n;
+        utf8proc_ssize_t parts = utf8proc_decompose_char((utf8proc_int32_t)cp, m->cps + n, MOST_PARTS, options, &ignored);
         BUG_IF(parts < 0 || parts > MOST_PARTS); // the text is valid UTF-8
         n += (size_t)parts;
     }
@@ -74,7 +78,9 @@ static uint8_t class_of(int32_t cp) { return (uint8_t)utf8proc_get_property(cp)-
 /* Marks by their class, those of one class as they were. */
 static void order_marks(struct normal_memory *m, int32_t *marks, size_t n) {
     size_t place[257] = {0};
-    int32_t *spare = reserved(&m->spare, &m->spare_cap, n);
+    if (!reserve(m->budget, &m->spare, &m->spare_cap, n))
+        return;
+    int32_t *spare = m->spare;
     for (size_t i = 0; i < n; i++)
         place[class_of(marks[i]) + 1]++;
     for (size_t c = 1; c < ARRAY_LEN(place); c++)

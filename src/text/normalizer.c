@@ -163,10 +163,13 @@ enum status normalizer_run(const struct normalizer *n, struct normalizer_memory 
                            struct str *out, struct error *err) {
     *out = text;
     m->lost_start = false;
+    m->text[0].budget = m->text[1].budget = m->form.budget = m->budget;
     int next = 0;
     for (size_t i = 0; i < n->n; i++) {
         const char *before = out->ptr;
         TRY(run_step(&n->steps[i], m, rm, &m->text[next], out, err));
+        if (m->budget)
+            TRY(budget_check(m->budget, "normalising this text", err));
         if (out->ptr != before && out->ptr == m->text[next].ptr)
             next ^= 1;
     }

@@ -39,8 +39,9 @@ struct normalizer {
     size_t n;
 };
 
-/* Working memory of one caller. `{0}` is empty and valid. */
+/* Working memory of one caller. `{.budget = budget}` is empty and valid; the budget may be NULL. */
 struct normalizer_memory {
+    struct budget *budget;
     struct buf text[2]; // a step reads one and writes the other
     struct normal_memory form;
     bool lost_start; // after a run: what stood at the start of the text was taken away, nothing put in its place
@@ -54,6 +55,7 @@ void normalizer_memory_release(struct normalizer_memory *m);
 /* Appends a step, which is taken over. */
 void normalizer_take_step(struct normalizer *n, struct normalizer_step step);
 
-/* *out is text itself when nothing changes, else lies in m until its next use. */
+/* *out is text itself when nothing changes, else lies in m until its next use. ERR_LIMIT or ERR_MEMORY when the steps make
+ * more of the text than the budget has room for. */
 enum status normalizer_run(const struct normalizer *n, struct normalizer_memory *m, struct regex_memory *rm, struct str text,
                            struct str *out, struct error *err);

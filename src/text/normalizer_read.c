@@ -3,7 +3,7 @@
 
 #include "text/base64.h"
 
-enum { NEST_MAX = 20 };
+enum { NEST_MAX = 20, STEPS_MAX = 100 };
 
 static enum status read_value(const json_t *v, const char *where, int depth, struct normalizer *out, struct error *err);
 
@@ -112,6 +112,8 @@ static enum status read_value(const json_t *v, const char *where, int depth, str
         return fail(err, ERR_LIMIT, "%s: \"normalizer\" nests more than %d deep", where, NEST_MAX);
     if (!json_is_object(v))
         return fail(err, ERR_FORMAT, "%s: \"normalizer\" is %s, it must be an object", where, jv_type_name(v));
+    if (out->n >= STEPS_MAX)
+        return fail(err, ERR_LIMIT, "%s: \"normalizer\" has more than %d steps", where, STEPS_MAX);
     TRY(jv_string(v, where, "type", &type, err));
     for (size_t i = 0; i < ARRAY_LEN(plain); i++)
         if (strcmp(type, plain[i].type) == 0) {

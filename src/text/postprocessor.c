@@ -39,7 +39,8 @@ static void apply(const struct token_ids *t, bool add_special, const struct toke
                 token_ids_push(out, t->ids[i]);
             continue;
         }
-        token_ids_reserve(out, body->n);
+        if (!token_ids_reserve(out, body->n)) // the budget says so
+            return;
         if (body->n)
             memcpy(out->ids + out->n, body->ids, body->n * sizeof *body->ids);
         out->n += body->n;

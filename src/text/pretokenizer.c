@@ -24,6 +24,7 @@ void pretokenizer_memory_release(struct pretokenizer_memory *m) {
     for (size_t i = 0; i < m->n; i++)
         buf_release(&m->texts[i]);
     free(m->texts);
+    *m = (struct pretokenizer_memory){.budget = m->budget};
 }
 
 struct run {
@@ -44,6 +45,10 @@ struct stage {
 
 static enum status run_step(const struct run *r, size_t step, struct str text, bool at_start, struct error *err);
 
+static enum status check(const struct run *r, struct error *err) {
+    return r->m->budget ? budget_check(r->m->budget, "splitting this text", err) : OK;
+}
+
 static enum status pass_on(void *arg, size_t begin, size_t end, struct error *err) {
     const struct stage *s = arg;
     return run_step(s->run, s->step + 1, (struct str){s->text.ptr + begin, end - begin}, s->at_start && begin == 0, err);
@@ -56,9 +61,11 @@ static enum status pass_on_bytes(void *arg, size_t begin, size_t end, struct err
     struct str word = {s->text.ptr + begin, end - begin};
     if (r->p->raw_bytes && s->step + 1 == r->p->n)
         return r->emit(r->arg, word, err);
-    struct buf visible = {0};
+    struct buf visible = {.budget = r->m->budget};
     byte_level_append(&visible, word);
-    enum status st = run_step(r, s->step + 1, buf_view(&visible), s->at_start && begin == 0, err);
+    enum status st = check(r, err);
+    if (st == OK)
+        st = run_step(r, s->step + 1, buf_view(&visible), s->at_start && begin == 0, err);
     buf_release(&visible);
     return st;
 }
@@ -70,6 +77,7 @@ static enum status byte_level(const struct pretokenizer_step *step, struct stage
         buf_push(text, ' ');
         buf_str(text, s->text);
         s->text = buf_view(text);
+        TRY(check(s->run, err));
     }
     if (!step->cuts)
         return pass_on_bytes(s, 0, s->text.len, err);
@@ -93,6 +101,7 @@ static enum status metaspace(const struct pretokenizer_step *step, struct stage 
         p = space + 1;
     }
     s->text = buf_view(text);
+    TRY(check(s->run, err));
     if (!step->cuts)
         return pass_on(s, 0, s->text.len, err);
     struct pattern literal = {.kind = PATTERN_LITERAL, .literal = mark, .literal_len = mark_len};
@@ -166,6 +175,8 @@ enum status pretokenizer_run(const struct pretokenizer *p, struct pretokenizer_m
     if (m->n < p->n) {
         m->texts = xcalloc(p->n, sizeof *m->texts);
         m->n = p->n;
+        for (size_t i = 0; i < m->n; i++)
+            m->texts[i].budget = m->budget;
     }
     struct run r = {p, m, rm, emit, arg};
     return run_step(&r, 0, text, at_start, err);

@@ -32,8 +32,9 @@ struct pretokenizer {
     bool raw_bytes; // the last step is BYTE_LEVEL and leaves bytes as they are, because the model reads bytes
 };
 
-/* Working memory of one caller: a text a step. `{0}` is empty and valid. */
+/* Working memory of one caller: a text a step. `{.budget = budget}` is empty and valid; the budget may be NULL. */
 struct pretokenizer_memory {
+    struct budget *budget;
     struct buf *texts; // [n]
     size_t n;
 };
@@ -51,6 +52,6 @@ const struct word_rules *pretokenizer_word_rules(const struct pretokenizer *p);
 typedef enum status (*word_emit)(void *arg, struct str word, struct error *err);
 
 /* Cuts text, which is not empty, and calls emit for each word. at_start: the text begins the whole input. A word
- * is valid during the call. */
+ * is valid during the call. ERR_LIMIT or ERR_MEMORY when the steps make more of the text than the budget has room for. */
 enum status pretokenizer_run(const struct pretokenizer *p, struct pretokenizer_memory *m, struct regex_memory *rm, struct str text,
                              bool at_start, word_emit emit, void *arg, struct error *err);

@@ -6,21 +6,31 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <time.h>
 
 enum {
-    STEP_LIMIT = 10000000, // backtracking steps of one match, as PCRE2 counts them
+    STEP_LIMIT = 10000000, // backtracking steps of one match, as PCRE2 counts them for each place where it may begin
+    WINDOW = 4096,         // places that are tried in one call
+    WINDOW_STEPS = STEP_LIMIT / WINDOW,
+    LOOK_EVERY = 64, // calls, at the clock
+    TEXT_US = 2000000,
+    US_A_BYTE = 2,
     JIT_STACK_BYTES = 1 << 20,
     PATTERN_MAX_BYTES = 1 << 16,
 };
 
 struct regex {
     pcre2_code *code;
+    bool sees_start; // it has a \G, which is where the search began
 };
 
 struct regex_memory {
     pcre2_match_context *context;
     pcre2_match_data *match;
     pcre2_jit_stack *stack;
+    int64_t deadline_us; // of the thread's processor time
+    int64_t left_us;     // while it is paused
+    int n_calls;
 };
 
 static enum status compile(struct str pattern, uint32_t options, const char *where, struct str shown, struct regex **out,
@@ -29,7 +39,7 @@ static enum status compile(struct str pattern, uint32_t options, const char *whe
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int code;
     size_t offset;
-    options |= PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
+    options |= PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT;
     pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern.ptr, pattern.len, options, &code, &offset, context);
     pcre2_compile_context_free(context);
     if (!compiled) {
@@ -40,7 +50,7 @@ static enum status compile(struct str pattern, uint32_t options, const char *whe
     }
     pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); // where there is no JIT, PCRE2 interprets
     *out = xmalloc(sizeof **out);
-    (*out)->code = compiled;
+    **out = (struct regex){compiled, memmem(pattern.ptr, pattern.len, "\\G", 2)};
     return OK;
 }
 
@@ -71,10 +81,21 @@ struct regex_memory *regex_memory_open(void) {
     m->context = pcre2_match_context_create(NULL);
     m->match = pcre2_match_data_create(1, NULL);
     m->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL);
-    pcre2_set_match_limit(m->context, STEP_LIMIT);
     if (m->stack)
         pcre2_jit_stack_assign(m->context, NULL, m->stack);
+    regex_memory_begin(m, 0);
     return m;
+}
+
+static int64_t thread_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+void regex_memory_begin(struct regex_memory *m, size_t n_bytes) {
+    m->deadline_us = thread_us() + TEXT_US + US_A_BYTE * (int64_t)n_bytes;
+    m->n_calls = 0;
 }
 
 void regex_memory_free(struct regex_memory *m) {
@@ -92,20 +113,61 @@ static enum status match_failed(int code, struct error *err) {
     return fail(err, ERR_LIMIT, "a pattern of the tokenizer gave up on this text: %s", (const char *)message);
 }
 
+void regex_memory_pause(struct regex_memory *m) { m->left_us = m->deadline_us - thread_us(); }
+
+void regex_memory_go_on(struct regex_memory *m, size_t n_bytes) {
+    m->deadline_us = thread_us() + m->left_us + US_A_BYTE * (int64_t)n_bytes;
+}
+
+/* A match that begins at `at` or one of the `window` places behind it. */
+static int match_from(const struct regex *re, struct regex_memory *m, struct str text, size_t at, size_t window) {
+    pcre2_set_offset_limit(m->context, at + window);
+    pcre2_set_match_limit(m->context, window ? WINDOW_STEPS : STEP_LIMIT);
+    return pcre2_match(re->code, (PCRE2_SPTR)text.ptr, text.len, at, PCRE2_NO_UTF_CHECK, m->match, m->context);
+}
+
+static size_t place_behind(struct str text, size_t at) { return at + (at < text.len ? (size_t)utf8_length(text.ptr[at]) : 1); }
+
+static size_t place_past(struct str text, size_t at, size_t end) {
+    while (at <= end && at <= text.len)
+        at = place_behind(text, at);
+    return at;
+}
+
+/* The first match at or behind `at`. PCRE2 counts steps anew at each place where it tries, so a call tries a window of them,
+ * with few steps each, and where they are not enough one after another: no call takes more steps than one match may. */
+static enum status search(const struct regex *re, struct regex_memory *m, struct str text, size_t at, bool *found, struct error *err) {
+    for (size_t careful_until = 0; at <= text.len;) {
+        size_t window = at < careful_until ? 0 : re->sees_start ? text.len : WINDOW;
+        int code = match_from(re, m, text, at, window);
+        if ((window == 0 || ++m->n_calls % LOOK_EVERY == 0) && thread_us() > m->deadline_us)
+            return fail(err, ERR_LIMIT, "the patterns of the tokenizer take too long for this text");
+        *found = code >= 0;
+        if (*found)
+            return OK;
+        if (code == PCRE2_ERROR_MATCHLIMIT && window > 0 && !re->sees_start)
+            careful_until = at + window + 1;
+        else if (code != PCRE2_ERROR_NOMATCH)
+            return match_failed(code, err);
+        else
+            at = place_past(text, at, at + window);
+    }
+    return OK;
+}
+
 enum status regex_next(const struct regex *re, struct regex_memory *m, struct regex_walk *walk, size_t *begin, size_t *end, bool *found,
                        struct error *err) {
     *found = false;
     while (walk->at <= walk->text.len) {
-        int code = pcre2_match(re->code, (PCRE2_SPTR)walk->text.ptr, walk->text.len, walk->at, PCRE2_NO_UTF_CHECK, m->match, m->context);
-        if (code == PCRE2_ERROR_NOMATCH)
+        bool hit = false;
+        TRY(search(re, m, walk->text, walk->at, &hit, err));
+        if (!hit)
             return OK;
-        if (code < 0)
-            return match_failed(code, err);
         const size_t *range = pcre2_get_ovector_pointer(m->match);
         if (range[0] > range[1] || range[0] < walk->last_end) // \K inside a lookaround
             return fail(err, ERR_UNSUPPORTED, "a pattern of the tokenizer matches backwards");
         if (range[0] == range[1] && walk->matched && range[1] == walk->last_end) {
-            walk->at += walk->at < walk->text.len ? (size_t)utf8_length(walk->text.ptr[walk->at]) : 1;
+            walk->at = place_behind(walk->text, walk->at);
             continue;
         }
         *begin = range[0];

@@ -1,7 +1,8 @@
 /* regex.h - patterns of tokenizer files, compiled and matched by PCRE2 (with its JIT where there is one).
  *
  * A pattern is compiled once and shared by threads; what a match needs to write to is in a regex_memory, one a
- * thread. Matching is bounded: a pattern that backtracks without end is an error, not a hang. */
+ * thread. Matching is bounded, each match by steps and all of a text by time: a pattern that backtracks without end is an
+ * error, not a hang. */
 #pragma once
 
 #include "base/status.h"
@@ -21,6 +22,14 @@ void regex_free(struct regex *re); // NULL is fine
 
 struct regex_memory *regex_memory_open(void);
 void regex_memory_free(struct regex_memory *m); // NULL is fine
+
+/* Before a text of so many bytes: all matches in it together may take 2 s of this thread's processor time, and 2 us a byte. What
+ * else the thread does until the text's end counts with them. */
+void regex_memory_begin(struct regex_memory *m, size_t n_bytes);
+
+/* A text that comes in parts: between them the thread's time does not count, and each brings time of its own. */
+void regex_memory_pause(struct regex_memory *m);
+void regex_memory_go_on(struct regex_memory *m, size_t n_bytes);
 
 /* One walk over a text, as Oniguruma's binding does it: an empty match right behind the last match is passed over.
  * `(struct regex_walk){.text = text}` begins one. */

@@ -113,8 +113,8 @@ static enum status read_folder(struct tokenizer *t, const char *folder, struct e
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err) {
     struct tokenizer *t = xcalloc(1, sizeof *t);
     enum status st = dir_exists(path) ? read_folder(t, path, err) : read_file(t, path, err);
-    if (st == OK)
-        st = added_tokens_build(&t->added, &t->vocab, &t->extra, &t->normalizer, err);
+    if (st == OK && (st = added_tokens_build(&t->added, &t->vocab, &t->extra, &t->normalizer, err)) != OK)
+        fail_within(err, st, "%s", path);
     if (st != OK) {
         tokenizer_free(t);
         return st;

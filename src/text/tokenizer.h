@@ -43,6 +43,11 @@ void tokenizer_free(struct tokenizer *tok); // NULL is fine
 struct encoder *encoder_open(const struct tokenizer *tok);
 void encoder_free(struct encoder *enc); // NULL is fine
 
+/* Bounds what one text may take of working memory, in bytes, 2 MiB at least; what it takes is given back at its end.
+ * Otherwise a text of n bytes may take 4 MiB + 128 n. An honest one of short words takes next to nothing, one long word
+ * 14 bytes a byte, of a unigram model 16. out is not part of it, unless it has a budget of its own (token_ids.h). */
+void encoder_set_budget(struct encoder *enc, size_t n_bytes);
+
 enum encode_flags {
     ENCODE_ADD_SPECIAL = 1,   // run the post-processor: BOS, EOS, [CLS] ... as the vocabulary wants them
     ENCODE_PARSE_SPECIAL = 2, // a special token written in the text becomes its id; otherwise it is plain text.
@@ -50,8 +55,9 @@ enum encode_flags {
 };
 
 /* Appends the ids of text to out. Bytes that are not UTF-8 are read as U+FFFD, one for each maximal ill-formed
- * run (Unicode 3.9, as Rust and Python replace them). Fails only when the vocabulary cannot express the text
- * (no unknown token) or a pattern of the file reaches its step limit; out is then as it was. */
+ * run (Unicode 3.9, as Rust and Python replace them). Fails when the vocabulary cannot express the text
+ * (no unknown token: ERR_FORMAT), when the text would take more memory than it may, or its patterns more time (ERR_LIMIT),
+ * and when the system has no memory for it (ERR_MEMORY). out is then as it was. */
 enum status tokenizer_encode(struct encoder *enc, struct str text, int flags, struct token_ids *out, struct error *err);
 
 /* Ids are below this. Some may be unused. */

@@ -3,17 +3,12 @@
 
 #include "text/unicode.h"
 
-/* The best way to a position: its last piece and where that began. */
+/* The best way to a position: its last piece and where that began. Once all are known, those of the best path are turned
+ * round: the piece that begins at a position, and where that ends. */
 struct unigram_step {
     double score;
     int32_t id;
-    uint32_t begin; // UINT32_MAX: not reached
-};
-
-/* A stretch of the text on the best path. */
-struct unigram_part {
-    uint32_t begin, end;
-    int32_t id;
+    uint32_t other; // UINT32_MAX: not reached
 };
 
 void unigram_release(struct unigram *u) {
@@ -22,21 +17,25 @@ void unigram_release(struct unigram *u) {
 }
 
 void unigram_memory_release(struct unigram_memory *m) {
-    free(m->steps);
-    free(m->parts);
+    budget_free(m->budget, m->steps, m->cap * sizeof *m->steps);
+    *m = (struct unigram_memory){.budget = m->budget};
 }
 
-static void memory_reserve(struct unigram_memory *m, size_t n) {
+static bool memory_reserve(struct unigram_memory *m, size_t n) {
     if (n <= m->cap)
-        return;
-    m->cap = MAX(n, m->cap * 2);
-    m->steps = xrealloc(m->steps, m->cap, sizeof *m->steps);
+        return true;
+    void *steps = m->steps;
+    if (!budget_resize(m->budget, &steps, m->cap * sizeof *m->steps, n * sizeof *m->steps))
+        return false;
+    m->steps = steps;
+    m->cap = n;
+    return true;
 }
 
 static inline void offer(const struct unigram *u, struct unigram_step *to, uint32_t begin, int32_t id, double score) {
     if (u->single_floats)
         score = (double)(float)score;
-    if (to->begin == UINT32_MAX || score > to->score)
+    if (to->other == UINT32_MAX || score > to->score)
         *to = (struct unigram_step){score, id, begin};
 }
 
@@ -67,27 +66,17 @@ static bool walk(const struct unigram *u, struct unigram_step *steps, struct str
     return true;
 }
 
-/* The parts of the best path from left to right, neighbouring unknown ones joined; returns how many. */
-static size_t trace(const struct unigram *u, struct unigram_memory *m, size_t len) {
-    size_t n = 0;
-    for (uint32_t end = (uint32_t)len; end > 0; end = m->steps[end].begin) {
-        struct unigram_step s = m->steps[end];
-        if (n == m->parts_cap) {
-            m->parts_cap = m->parts_cap * 2 + 64;
-            m->parts = xrealloc(m->parts, m->parts_cap, sizeof *m->parts);
-        }
-        bool fused = u->fuse_unk && n > 0 && s.id == u->unk_id && m->parts[n - 1].id == u->unk_id;
-        if (fused)
-            m->parts[n - 1].begin = s.begin;
-        else
-            m->parts[n++] = (struct unigram_part){s.begin, end, s.id};
+/* Turns the best path round; neighbouring unknown pieces become one. */
+static void trace(const struct unigram *u, struct unigram_step *steps, size_t len) {
+    struct unigram_step here = steps[len];
+    for (uint32_t end = (uint32_t)len, begin; end > 0; end = begin) {
+        begin = here.other;
+        struct unigram_step before = steps[begin];
+        bool fused = u->fuse_unk && end < len && here.id == u->unk_id && steps[end].id == u->unk_id;
+        steps[begin].other = fused ? steps[end].other : end;
+        steps[begin].id = here.id;
+        here = before;
     }
-    for (size_t i = 0; i < n / 2; i++) {
-        struct unigram_part swap = m->parts[i];
-        m->parts[i] = m->parts[n - 1 - i];
-        m->parts[n - 1 - i] = swap;
-    }
-    return n;
 }
 
 static bool emit_bytes(const struct unigram *u, struct str text, struct token_ids *out) {
@@ -100,15 +89,15 @@ static bool emit_bytes(const struct unigram *u, struct str text, struct token_id
 }
 
 enum status unigram_encode(const struct unigram *u, struct unigram_memory *m, struct str text, struct token_ids *out, struct error *err) {
-    memory_reserve(m, text.len + 1);
+    if (!memory_reserve(m, text.len + 1))
+        return fail(err, m->budget->failed, "a word of the text takes more memory than there is");
     if (!walk(u, m->steps, text))
         return fail(err, ERR_FORMAT, "the vocabulary has no piece for a character of the text, and no unknown token");
-    size_t n = trace(u, m, text.len);
-    for (size_t i = 0; i < n; i++) {
-        struct unigram_part p = m->parts[i];
-        struct str part = {text.ptr + p.begin, p.end - p.begin};
-        if (p.id != u->unk_id) {
-            token_ids_push(out, p.id);
+    trace(u, m->steps, text.len);
+    for (size_t at = 0; at < text.len; at = m->steps[at].other) {
+        struct str part = {text.ptr + at, m->steps[at].other - at};
+        if (m->steps[at].id != u->unk_id) {
+            token_ids_push(out, m->steps[at].id);
             continue;
         }
         // unknown parts that were fused may be a piece together: in Hugging Face's library the text decides
