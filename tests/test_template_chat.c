@@ -91,8 +91,44 @@ static void the_config_holds_a_list_with_one_for_tools(void **state) {
     expect_prompt("{\"tools\": [1, 2]}", "tools 2");
     put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"plain\"}]}");
     expect_prompt("{\"tools\": [1, 2]}", "plain");
+    put("tokenizer_config.json",
+        "{\"chat_template\": [{\"name\": \"default\", \"template\": \"a\"}, {\"name\": \"default\", \"template\": \"b\"}]}");
+    expect_prompt("{}", "b");
+    put("tokenizer_config.json", "{\"chat_template\": {\"tool_use\": \"of an object\", \"default\": \"plain\"}}");
+    expect_prompt("{\"tools\": [1]}", "of an object");
+    put("tokenizer_config.json", "{\"chat_template\": []}");
+    expect_refused(ERR_FORMAT, "tokenizer_config.json: \"chat_template\" is empty");
+}
+
+static void without_a_default_only_tools_are_rendered(void **state) {
+    (void)state;
+    struct chat_template *t;
+    struct error err;
+    struct buf out = {0};
+    json_t *request = json_object();
     put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"x\"}]}");
-    expect_refused(ERR_FORMAT, "tokenizer_config.json: \"chat_template\" is a list without one named \"default\"");
+    expect_prompt("{\"tools\": [1]}", "x");
+    EXPECT_OK(chat_template_open(folder, &t, &err), err);
+    EXPECT_EQ(chat_template_render(t, request, &(struct template_options){0}, &out, &err), ERR_UNSUPPORTED);
+    EXPECT(strstr(err.text, "no chat template named \"default\""));
+    chat_template_free(t);
+    json_decref(request);
+}
+
+/* What transformers 5.24 does with each of these folders. */
+static void named_files_hide_the_config(void **state) {
+    (void)state;
+    put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"config\"}]}");
+    put("additional_chat_templates/tool_use.jinja", "file");
+    expect_prompt("{\"tools\": [1]}", "file");
+    put("chat_template.jinja", "jinja");
+    expect_prompt("{}", "jinja");
+    put("additional_chat_templates/default.jinja", "named default");
+    expect_prompt("{}", "named default");
+    take_away("additional_chat_templates/default.jinja");
+    put("additional_chat_templates/rag.jinja", "{% broken");
+    expect_prompt("{}", "jinja");
+    take_away("additional_chat_templates/rag.jinja");
 }
 
 static void files_of_their_own_come_before_the_config(void **state) {
@@ -173,6 +209,8 @@ int main(void) {
         IN_A_FOLDER(a_folder_without_a_template_says_so),
         IN_A_FOLDER(the_config_holds_a_text),
         IN_A_FOLDER(the_config_holds_a_list_with_one_for_tools),
+        IN_A_FOLDER(without_a_default_only_tools_are_rendered),
+        IN_A_FOLDER(named_files_hide_the_config),
         IN_A_FOLDER(files_of_their_own_come_before_the_config),
         IN_A_FOLDER(special_tokens_are_texts_or_objects_and_the_request_wins),
         IN_A_FOLDER(what_a_request_does_not_say_has_the_defaults_of_transformers),

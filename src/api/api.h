@@ -34,7 +34,11 @@ struct api_options {
     size_t n_names;
     struct keyring *keyring; // API keys, one of which a request must send; NULL: anybody may ask
     const struct tokenizer *tokenizer;
-    const struct chat_template *chat; // NULL: chat requests are refused
+    const struct chat_template *chat; // NULL: chat requests are refused; it may be one without a template of its own
+    const json_t *template_kwargs;    // an object of what the template reads where a request does not say it; may be NULL
+    bool trust_request_chat_template; // "chat_template" of a request may be a template; such an option needs `chat`
+    bool exclude_tools_when_none;     // tools are not shown to the model where "tool_choice" is "none"
+    const json_t *tokenizer_info;     // the answer of /tokenizer_info
     enum gyre_pooling pooling;        // of embeddings
     bool normalize;                   // embeddings have length 1, unless a request says otherwise
     const char *no_pooling;           // NULL; or why embeddings are refused

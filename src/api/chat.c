@@ -14,7 +14,7 @@ static const struct field fields[] = {
     {"reasoning_effort", FIELD_READ, NULL},
     {"parallel_tool_calls", FIELD_SET_ASIDE, NULL},
     {"verbosity", FIELD_SET_ASIDE, NULL},
-    {"tools", FIELD_UNSUPPORTED, NULL},
+    {"tools", FIELD_READ, NULL}, // with a choice of "none"
     {"tool_choice", FIELD_UNSUPPORTED, "\"none\""},
     {"functions", FIELD_UNSUPPORTED, NULL},
     {"function_call", FIELD_UNSUPPORTED, "\"none\""},
@@ -25,7 +25,7 @@ static const struct field fields[] = {
     {"prompt_cache_options", FIELD_SET_ASIDE, NULL},
     {"web_search_options", FIELD_UNSUPPORTED, NULL},
     EXTENSION_FIELDS,
-    {"chat_template", FIELD_UNSUPPORTED, NULL},
+    {"chat_template", FIELD_READ, NULL},
     {NULL, FIELD_READ, NULL},
 };
 
@@ -201,29 +201,20 @@ static const struct dialect dialect = {"chatcmpl-", write_chunk, write_last, wri
 
 // ---- the prompt -------------------------------------------------------------------------------------------------
 
-/* What the template sees: messages, documents, and chat_template_kwargs, which cannot stand for those. */
-static enum status template_context(json_t *body, json_t **out, struct error *err) {
-    static const char *const own[] = {"messages", "documents", "reasoning_effort"};
-    json_t *kwargs;
-    TRY(jv_object_or_null(body, "request", "chat_template_kwargs", &kwargs, err));
-    *out = kwargs ? json_copy(kwargs) : json_object();
-    for (size_t i = 0; i < ARRAY_LEN(own); i++)
-        if (json_object_get(body, own[i]))
-            json_object_set(*out, own[i], json_object_get(body, own[i]));
+/* Tools are shown to the model that is told not to call any, as vLLM does unless a flag says otherwise. */
+static enum status read_ask(const struct generation *g, const json_t *body, struct chat_ask *ask, struct error *err) {
+    TRY(chat_check_tools(json_object_get(body, "tools"), json_string_value(json_object_get(body, "tool_choice")), err));
+    TRY(chat_ask_read(body, ask, err));
+    chat_put_tools(g->api, json_incref(json_object_get(ask->context, "tools")), ask->context);
     return OK;
 }
 
-static enum status make_prompt(struct generation *g, json_t *body, struct prompt_ids *out, struct error *err) {
-    bool add_prompt, go_on;
-    json_t *context;
-    TRY(jv_bool_or(body, "request", "continue_final_message", false, &go_on, err));
-    TRY(jv_bool_or(body, "request", "add_generation_prompt", true, &add_prompt, err));
-    if (go_on && add_prompt)
-        return fail(err, ERR_ARG, "continue_final_message: it excludes add_generation_prompt, which is true unless given as false");
-    TRY(template_context(body, &context, err));
-    enum chat_end end = go_on ? CHAT_CONTINUES : add_prompt ? CHAT_ASKS : CHAT_ENDS;
-    enum status st = chat_prompt(g, context, end, out, err);
-    json_decref(context);
+static enum status make_prompt(struct generation *g, const json_t *body, struct prompt_ids *out, struct error *err) {
+    struct chat_ask ask = {0};
+    enum status st = read_ask(g, body, &ask, err);
+    if (st == OK)
+        st = chat_prompt(g, &ask, out, err);
+    chat_ask_release(&ask);
     return st;
 }
 

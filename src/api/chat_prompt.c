@@ -77,32 +77,62 @@ static void without_folder(char *sentence) {
         memmove(sentence, slash + 1, strlen(slash + 1) + 1);
 }
 
-static enum status render(struct generation *g, json_t *context, enum chat_end end, struct buf *prompt, struct error *err) {
+/* Which template it is: the model's, one of its others by name, or the request's where the server trusts requests. *own is what
+ * was parsed for it, the caller's. */
+static enum status choose(const struct api *api, const struct chat_ask *ask, struct chat_template **own,
+                          const struct chat_variant **variant, struct error *err) {
+    const struct chat_template *chat = api->options.chat;
+    struct str given = {json_string_value(ask->chat_template), json_string_length(ask->chat_template)};
+    *own = NULL;
+    *variant = chat && given.ptr ? chat_template_named(chat, given.ptr) : chat ? chat_template_for(chat, ask->context) : NULL;
+    if (given.ptr && !*variant) {
+        if (!chat || !api->options.trust_request_chat_template)
+            return fail(err, ERR_UNSUPPORTED,
+                        "chat_template: templates of requests are used where the server was started with --trust-request-chat-template");
+        TRY(chat_template_with(chat, given, "chat_template", own, err));
+        *variant = chat_template_for(*own, ask->context);
+    }
+    if (*variant)
+        return OK;
+    return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template; use /v1/completions");
+}
+
+static enum status render(const struct chat_template *chat, const struct chat_variant *variant, const struct chat_ask *ask,
+                          struct buf *prompt, struct error *err) {
     char mark[64];
-    const struct chat_template *chat = g->api->options.chat;
-    if (!chat)
-        return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template; use /v1/completions");
-    const struct chat_variant *variant = chat_template_for(chat, context);
+    json_t *context = ask->context;
     TRY(chat_messages_fit(json_object_get(context, "messages"), "messages", &variant->form, err));
-    json_object_set_new(context, "add_generation_prompt", json_boolean(end == CHAT_ASKS));
+    json_object_set_new(context, "add_generation_prompt", json_boolean(ask->end == CHAT_ASKS));
     const char *effort = json_string_value(json_object_get(context, "reasoning_effort"));
     if (effort && strcmp(effort, "none") == 0 && !json_object_get(context, "enable_thinking"))
         json_object_set_new(context, "enable_thinking", json_false()); // the name that templates of models that can do both read
     api_new_id("continue", mark);
-    if (end == CHAT_CONTINUES)
+    if (ask->end == CHAT_CONTINUES)
         TRY(mark_last(context, mark, err));
     enum status st = chat_variant_render(chat, variant, context, &(struct template_options){0}, prompt, err);
     if (st != OK) {
         without_folder(err->text);
         return st;
     }
-    return end == CHAT_CONTINUES ? cut_at(mark, prompt, err) : OK;
+    return ask->end == CHAT_CONTINUES ? cut_at(mark, prompt, err) : OK;
 }
 
-enum status chat_prompt(struct generation *g, json_t *context, enum chat_end end, struct prompt_ids *out, struct error *err) {
+enum status chat_render(const struct api *api, const struct chat_ask *ask, struct buf *prompt, struct error *err) {
+    struct chat_template *own;
+    const struct chat_variant *variant;
+    enum status st = choose(api, ask, &own, &variant, err);
+    if (api->options.template_kwargs)
+        json_object_update_missing(ask->context, (json_t *)api->options.template_kwargs); // not const, since it takes references
+    if (st == OK)
+        st = render(own ? own : api->options.chat, variant, ask, prompt, err);
+    chat_template_free(own);
+    return st;
+}
+
+enum status chat_prompt(struct generation *g, const struct chat_ask *ask, struct prompt_ids *out, struct error *err) {
     struct buf text = {0};
     struct token_ids ids = {0};
-    enum status st = render(g, context, end, &text, err);
+    enum status st = chat_render(g->api, ask, &text, err);
     if (st == OK) // the template writes its own special tokens, BOS among them
         st = api_tokenize(g->api, buf_view(&text), ENCODE_PARSE_SPECIAL | (g->add_special ? ENCODE_ADD_SPECIAL : 0), &ids, err);
     if (st == OK) {
@@ -115,4 +145,66 @@ enum status chat_prompt(struct generation *g, json_t *context, enum chat_end end
     token_ids_release(&ids);
     buf_release(&text);
     return st;
+}
+
+// ---- requests ---------------------------------------------------------------------------------------------------
+
+static enum status check_tools(const json_t *tools, struct error *err) {
+    const json_t *tool;
+    size_t i;
+    if (!tools || json_is_null(tools))
+        return OK;
+    if (!json_is_array(tools))
+        return fail(err, ERR_ARG, "tools: it must be an array");
+    json_array_foreach(tools, i, tool) {
+        if (!json_is_object(json_object_get(tool, "function")))
+            return fail(err, ERR_ARG, "tools[%zu].function: it must be an object", i);
+    }
+    return OK;
+}
+
+enum status chat_check_tools(const json_t *tools, const char *choice, struct error *err) {
+    if (json_array_size(tools) == 0 || (choice && strcmp(choice, "none") == 0))
+        return OK;
+    return fail(err, ERR_UNSUPPORTED, "tools: this server does not call them yet; only a tool_choice of \"none\" is supported");
+}
+
+void chat_put_tools(const struct api *api, json_t *take_tools, json_t *context) {
+    bool shown = json_array_size(take_tools) > 0 && !api->options.exclude_tools_when_none;
+    json_object_set_new(context, "tools", shown ? json_incref(take_tools) : json_null());
+    json_decref(take_tools);
+}
+
+static enum status read_end(const json_t *body, enum chat_end *out, struct error *err) {
+    bool add_prompt, go_on;
+    TRY(jv_bool_or(body, "request", "continue_final_message", false, &go_on, err));
+    TRY(jv_bool_or(body, "request", "add_generation_prompt", true, &add_prompt, err));
+    if (go_on && add_prompt)
+        return fail(err, ERR_ARG, "continue_final_message: it excludes add_generation_prompt, which is true unless given as false");
+    *out = go_on ? CHAT_CONTINUES : add_prompt ? CHAT_ASKS : CHAT_ENDS;
+    return OK;
+}
+
+enum status chat_ask_read(const json_t *body, struct chat_ask *out, struct error *err) {
+    static const char *const own[] = {"messages", "documents", "reasoning_effort", "tools"};
+    json_t *kwargs, *template = json_object_get(body, "chat_template");
+    *out = (struct chat_ask){0};
+    TRY(read_end(body, &out->end, err));
+    TRY(check_tools(json_object_get(body, "tools"), err));
+    TRY(jv_object_or_null(body, "request", "chat_template_kwargs", &kwargs, err));
+    if (template && !json_is_null(template) && !json_is_string(template))
+        return fail(err, ERR_ARG, "chat_template: it must be a string");
+    out->chat_template = json_is_string(template) ? template : NULL;
+    out->context = kwargs ? json_copy(kwargs) : json_object();
+    for (size_t i = 0; i < ARRAY_LEN(own); i++) // which kwargs cannot stand for
+        if (json_object_get(body, own[i]))
+            json_object_set(out->context, own[i], json_object_get(body, own[i]));
+    if (json_array_size(json_object_get(out->context, "tools")) == 0) // as if there were none, as vLLM has it
+        json_object_set_new(out->context, "tools", json_null());
+    return OK;
+}
+
+void chat_ask_release(struct chat_ask *ask) {
+    json_decref(ask->context);
+    *ask = (struct chat_ask){0};
 }

@@ -14,6 +14,7 @@ void endpoint_models(struct http_exchange *x);     // models.c
 void endpoint_model(struct http_exchange *x);
 void endpoint_tokenize(struct http_exchange *x); // tokenize.c
 void endpoint_detokenize(struct http_exchange *x);
+void endpoint_tokenizer_info(struct http_exchange *x);
 void endpoint_live(struct http_exchange *x); // health.c
 void endpoint_ready(struct http_exchange *x);
 void endpoint_version(struct http_exchange *x);

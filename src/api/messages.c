@@ -19,7 +19,7 @@ static const struct field fields[] = {
     {"inference_geo", FIELD_SET_ASIDE, NULL},
     {"speed", FIELD_SET_ASIDE, NULL},
     {"user_profile_id", FIELD_SET_ASIDE, NULL},
-    {"tools", FIELD_UNSUPPORTED, NULL},
+    {"tools", FIELD_READ, NULL}, // with a choice of none
     {"tool_choice", FIELD_UNSUPPORTED, "{\"type\":\"none\"}"},
     {"mcp_servers", FIELD_UNSUPPORTED, NULL},
     {"container", FIELD_UNSUPPORTED, NULL},
@@ -239,6 +239,15 @@ static enum status read_output_config(const json_t *body, json_t *context, struc
     return OK;
 }
 
+static enum status read_tools(const struct generation *g, const json_t *body, json_t *context, struct error *err) {
+    json_t *tools;
+    const json_t *choice = json_object_get(body, "tool_choice");
+    TRY(chat_check_tools(json_object_get(body, "tools"), json_string_value(json_object_get(choice, "type")), err));
+    enum status st = messages_read_tools(body, &tools, err);
+    chat_put_tools(g->api, tools, context);
+    return st;
+}
+
 /* What the template sees. */
 static enum status read_context(struct generation *g, const json_t *body, json_t **out, struct error *err) {
     json_t *kwargs, *messages = json_array();
@@ -247,6 +256,8 @@ static enum status read_context(struct generation *g, const json_t *body, json_t
     json_object_set_new(*out, "messages", messages);
     if (st == OK)
         st = messages_read_input(body, messages, err);
+    if (st == OK)
+        st = read_tools(g, body, *out, err);
     if (st == OK)
         st = read_thinking(g, body, *out, err);
     return st == OK ? read_output_config(body, *out, err) : st;
@@ -259,7 +270,7 @@ static enum status make_prompt(struct generation *g, const json_t *body, struct 
         const json_t *messages = json_object_get(context, "messages");
         const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
         bool prefilled = strcmp(json_string_value(json_object_get(last, "role")), "assistant") == 0;
-        st = chat_prompt(g, context, prefilled ? CHAT_CONTINUES : CHAT_ASKS, out, err);
+        st = chat_prompt(g, &(struct chat_ask){context, prefilled ? CHAT_CONTINUES : CHAT_ASKS, NULL}, out, err);
     }
     json_decref(context);
     return st;

@@ -196,3 +196,26 @@ enum status messages_read_input(const json_t *body, json_t *out, struct error *e
     json_decref(all.names);
     return st;
 }
+
+// ---- tools ------------------------------------------------------------------------------------------------------
+
+static enum status read_tool(const json_t *tool, size_t at, json_t *out, struct error *err) {
+    json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
+    if (!json_is_string(name))
+        return fail(err, ERR_ARG, "tools[%zu].name: it must be a string", at);
+    json_t *function = json_pack("{s:O}", "name", name);
+    if (json_is_string(json_object_get(tool, "description")))
+        json_object_set(function, "description", json_object_get(tool, "description"));
+    json_object_set_new(function, "parameters", json_is_object(schema) ? json_incref(schema) : json_object());
+    json_array_append_new(out, json_pack("{s:s, s:o}", "type", "function", "function", function));
+    return OK;
+}
+
+enum status messages_read_tools(const json_t *body, json_t **out, struct error *err) {
+    json_t *tools, *tool;
+    size_t i;
+    *out = json_array();
+    TRY(jv_array_or_null(body, "request", "tools", &tools, err));
+    json_array_foreach(tools, i, tool) TRY(read_tool(tool, i, *out, err));
+    return OK;
+}

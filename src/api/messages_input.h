@@ -6,3 +6,6 @@
 /* Appends the body's system and messages to out, an array. tool_use becomes tool_calls, tool_result a message of the role
  * "tool" before what else its message says, thinking reasoning_content. */
 enum status messages_read_input(const json_t *body, json_t *out, struct error *err);
+
+/* The body's tools as OpenAI's, an array in *out, the caller's. */
+enum status messages_read_tools(const json_t *body, json_t **out, struct error *err);

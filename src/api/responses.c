@@ -23,7 +23,7 @@ static const struct field fields[] = {
     {"previous_response_id", FIELD_UNSUPPORTED, NULL},
     {"conversation", FIELD_UNSUPPORTED, NULL},
     {"background", FIELD_UNSUPPORTED, NULL},
-    {"tools", FIELD_UNSUPPORTED, NULL},
+    {"tools", FIELD_READ, NULL}, // with a choice of "none"
     {"prompt", FIELD_UNSUPPORTED, NULL},
     {"truncation", FIELD_UNSUPPORTED, "\"disabled\""},
     {"context_management", FIELD_UNSUPPORTED, NULL},
@@ -82,6 +82,14 @@ static enum status read_tool_choice(const json_t *body, struct error *err) {
     if (!choice || json_is_null(choice) || (name && (strcmp(name, "none") == 0 || strcmp(name, "auto") == 0)))
         return OK;
     return fail(err, ERR_UNSUPPORTED, "tool_choice: this server does not support it yet");
+}
+
+static enum status read_tools(const struct generation *g, const json_t *body, json_t *context, struct error *err) {
+    json_t *tools;
+    TRY(chat_check_tools(json_object_get(body, "tools"), json_string_value(json_object_get(body, "tool_choice")), err));
+    enum status st = responses_read_tools(body, &tools, err);
+    chat_put_tools(g->api, tools, context);
+    return st;
 }
 
 /* What is not there to be included (results of tools, encrypted reasoning) is left out. */
@@ -163,7 +171,7 @@ static char *make_echo(struct arena *arena, const json_t *body, const struct gyr
     json_object_set_new(echo, "top_logprobs", given_or(body, "top_logprobs", json_integer(0)));
     json_object_set_new(echo, "parallel_tool_calls", given_or(body, "parallel_tool_calls", json_true()));
     json_object_set_new(echo, "tool_choice", given_or(body, "tool_choice", json_string("auto")));
-    json_object_set_new(echo, "tools", json_array());
+    json_object_set_new(echo, "tools", given_or(body, "tools", json_array()));
     json_object_set_new(echo, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
     json_object_set_new(echo, "reasoning", json_pack("{s:o, s:n}", "effort", given_or(reasoning, "effort", json_null()), "summary"));
     json_object_set_new(echo, "truncation", json_string("disabled"));
@@ -189,9 +197,11 @@ static enum status make_prompt(struct generation *g, const json_t *body, struct 
     if (st == OK)
         st = responses_read_input(body, messages, err);
     if (st == OK)
+        st = read_tools(g, body, context, err);
+    if (st == OK)
         st = read_reasoning(g, body, context, err);
     if (st == OK)
-        st = chat_prompt(g, context, CHAT_ASKS, out, err);
+        st = chat_prompt(g, &(struct chat_ask){context, CHAT_ASKS, NULL}, out, err);
     json_decref(context);
     return st;
 }

@@ -23,3 +23,7 @@ extern const struct dialect responses_dialect;
 /* Appends the body's instructions and input to messages, as those of OpenAI's chat completions, which chat_messages_fit then makes
  * fit for the template; responses_input.c. */
 enum status responses_read_input(const json_t *body, json_t *messages, struct error *err);
+
+/* The body's functions among its tools as those of chat completions, an array in *out, the caller's. Tools of other types are
+ * nothing that a template shows. */
+enum status responses_read_tools(const json_t *body, json_t **out, struct error *err);

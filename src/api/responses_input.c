@@ -185,3 +185,33 @@ enum status responses_read_input(const json_t *body, json_t *messages, struct er
         return fail(err, ERR_ARG, "input: it holds no message");
     return OK;
 }
+
+// ---- tools ------------------------------------------------------------------------------------------------------
+
+static enum status read_tool(const json_t *tool, size_t at, json_t *out, struct error *err) {
+    static const char *const members[] = {"name", "description", "parameters"};
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    if (!type)
+        return fail(err, ERR_ARG, "tools[%zu].type: it must be a string", at);
+    if (strcmp(type, "function") != 0)
+        return OK;
+    if (!json_is_string(json_object_get(tool, "name")))
+        return fail(err, ERR_ARG, "tools[%zu].name: it must be a string", at);
+    json_t *function = json_object();
+    for (size_t i = 0; i < ARRAY_LEN(members); i++) {
+        json_t *value = json_object_get(tool, members[i]);
+        if (value && !json_is_null(value))
+            json_object_set(function, members[i], value);
+    }
+    json_array_append_new(out, json_pack("{s:s, s:o}", "type", "function", "function", function));
+    return OK;
+}
+
+enum status responses_read_tools(const json_t *body, json_t **out, struct error *err) {
+    json_t *tools, *tool;
+    size_t i;
+    *out = json_array();
+    TRY(jv_array_or_null(body, "request", "tools", &tools, err));
+    json_array_foreach(tools, i, tool) TRY(read_tool(tool, i, *out, err));
+    return OK;
+}

@@ -26,6 +26,7 @@ const struct http_route api_routes[] = {
     GET("/v1/models/{id*}", endpoint_model),
     JSON_POST("/tokenize", endpoint_tokenize),
     JSON_POST("/detokenize", endpoint_detokenize),
+    GET("/tokenizer_info", endpoint_tokenizer_info),
     SHORT_POST("/abort_requests", endpoint_abort),
     GET("/health", endpoint_ready),
     GET("/health/live", endpoint_live),

@@ -1,32 +1,65 @@
-/* tokenize.c - POST /tokenize and /detokenize. */
+/* tokenize.c - POST /tokenize and /detokenize, GET /tokenizer_info. */
+#include "api/chat_prompt.h"
 #include "api/endpoints.h"
 
-/* {"prompt" or "content": text, "add_special_tokens", "parse_special_tokens", "return_token_strs"} */
-static enum status tokenize(struct api *api, const json_t *body, struct buf *out, struct error *err) {
+#include <stdlib.h>
+
+/* "prompt" or "content": a text. */
+static enum status read_text(const json_t *body, struct buf *out, struct error *err) {
     const json_t *text = json_object_get(body, "prompt");
-    bool add_special, parse_special, strings;
     if (!text)
         text = json_object_get(body, "content");
     if (!json_is_string(text))
-        return fail(err, ERR_ARG, "prompt: it must be a string");
-    TRY(jv_bool_or(body, "request", "add_special_tokens", true, &add_special, err));
-    TRY(jv_bool_or(body, "request", "parse_special_tokens", true, &parse_special, err));
-    TRY(jv_bool_or(body, "request", "return_token_strs", false, &strings, err));
-    struct token_ids ids = {0};
-    int flags = (add_special ? ENCODE_ADD_SPECIAL : 0) | (parse_special ? ENCODE_PARSE_SPECIAL : 0);
-    enum status st = api_tokenize(api, (struct str){json_string_value(text), json_string_length(text)}, flags, &ids, err);
-    buf_printf(out, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", ids.n, (long long)service_info(api->service)->max_model_len);
-    for (size_t i = 0; i < ids.n; i++)
-        buf_printf(out, "%s%d", i ? "," : "", ids.ids[i]);
-    buf_str(out, STR("],\"token_strs\":"));
-    buf_str(out, strings ? STR("[") : STR("null"));
-    for (size_t i = 0; strings && i < ids.n; i++) {
+        return fail(err, ERR_ARG, "prompt: it must be a string, or there must be \"messages\"");
+    buf_append(out, json_string_value(text), json_string_length(text));
+    return OK;
+}
+
+static enum status render(struct api *api, const json_t *body, struct buf *out, struct error *err) {
+    struct chat_ask ask = {0};
+    enum status st = chat_ask_read(body, &ask, err);
+    if (st == OK)
+        st = chat_render(api, &ask, out, err);
+    chat_ask_release(&ask);
+    return st;
+}
+
+static void write_tokens(struct api *api, const struct token_ids *ids, bool strings, struct buf *out) {
+    buf_printf(out, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", ids->n, (long long)service_info(api->service)->max_model_len);
+    for (size_t i = 0; i < ids->n; i++) {
         if (i)
             buf_push(out, ',');
-        buf_json_string(out, tokenizer_token_text(api->options.tokenizer, ids.ids[i]));
+        buf_int(out, ids->ids[i]);
+    }
+    buf_str(out, STR("],\"token_strs\":"));
+    buf_str(out, strings ? STR("[") : STR("null"));
+    for (size_t i = 0; strings && i < ids->n; i++) {
+        if (i)
+            buf_push(out, ',');
+        buf_json_string(out, tokenizer_token_text(api->options.tokenizer, ids->ids[i]));
     }
     buf_str(out, strings ? STR("]}") : STR("}"));
+}
+
+/* {"prompt" or "content": text, "add_special_tokens", "parse_special_tokens", "return_token_strs"}, or, as chat completions have
+ * them, {"messages", "tools", "chat_template", ...}: then no special tokens are added to what the template writes unless
+ * that is asked for. */
+static enum status tokenize(struct api *api, const json_t *body, struct buf *out, struct error *err) {
+    const json_t *messages = json_object_get(body, "messages");
+    bool chat = messages && !json_is_null(messages), add_special, parse_special, strings;
+    struct buf text = {0};
+    struct token_ids ids = {0};
+    TRY(jv_bool_or(body, "request", "add_special_tokens", !chat, &add_special, err));
+    TRY(jv_bool_or(body, "request", "parse_special_tokens", true, &parse_special, err));
+    TRY(jv_bool_or(body, "request", "return_token_strs", false, &strings, err));
+    int flags = (add_special ? ENCODE_ADD_SPECIAL : 0) | (parse_special || chat ? ENCODE_PARSE_SPECIAL : 0);
+    enum status st = chat ? render(api, body, &text, err) : read_text(body, &text, err);
+    if (st == OK)
+        st = api_tokenize(api, buf_view(&text), flags, &ids, err);
+    if (st == OK)
+        write_tokens(api, &ids, strings, out);
     token_ids_release(&ids);
+    buf_release(&text);
     return st;
 }
 
@@ -73,3 +106,12 @@ static void run(struct http_exchange *x, enum status (*fn)(struct api *, const j
 
 void endpoint_tokenize(struct http_exchange *x) { run(x, tokenize); }
 void endpoint_detokenize(struct http_exchange *x) { run(x, detokenize); }
+
+void endpoint_tokenizer_info(struct http_exchange *x) {
+    char *text = json_dumps(api_of(x)->options.tokenizer_info, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    if (text)
+        api_reply_json(x, 200, str_of(text));
+    else
+        api_reply_error(x, 503, NULL, "there is no memory for the answer");
+    free(text);
+}

@@ -188,14 +188,12 @@ int gyre_token_bytes(const struct gyre_text *t, int32_t id, struct gyre_string *
 
 // ---- chats ------------------------------------------------------------------------------------------------------
 
-static enum status render(const struct gyre_text *t, const json_t *request, struct buf *text, struct error *err) {
+static enum status render(const struct gyre_text *t, json_t *request, struct buf *text, struct error *err) {
     if (!t->chat) {
         *err = t->chat_fault;
         return err->status;
     }
-    if (!json_is_array(json_object_get(request, "messages")))
-        return fail(err, ERR_ARG, "messages: it must be an array of messages");
-    return chat_template_render(t->chat, request, &(struct template_options){0}, text, err);
+    return chat_template_prompt(t->chat, request, &(struct template_options){0}, text, err);
 }
 
 static enum status append_message(json_t *messages, const struct gyre_message *m, size_t at, struct error *err) {

@@ -1,8 +1,6 @@
 /* model_text.c - see model_text.h. */
 #include "main/model_text.h"
 
-#include "text/chat_messages.h"
-
 enum status model_text_open(struct model_text *t, const char *folder, struct error *err) {
     TRY(tokenizer_open(folder, &t->tok, err));
     t->encoder = encoder_open(t->tok);
@@ -33,9 +31,7 @@ enum status model_text_encode_chat(struct model_text *t, json_t *messages, struc
     struct buf prompt = {0};
     json_t *request = json_object();
     json_object_set(request, "messages", messages);
-    enum status st = chat_messages_fit(messages, "messages", &chat_template_for(t->chat, request)->form, err);
-    if (st == OK)
-        st = chat_template_render(t->chat, request, &(struct template_options){0}, &prompt, err);
+    enum status st = chat_template_prompt(t->chat, request, &(struct template_options){0}, &prompt, err);
     if (st == OK)
         st = tokenizer_encode(t->encoder, buf_view(&prompt), ENCODE_PARSE_SPECIAL, out, err);
     json_decref(request);

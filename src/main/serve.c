@@ -8,6 +8,7 @@
 #include "main/fingerprint.h"
 #include "main/memory_table.h"
 #include "main/supervise.h"
+#include "main/tokenizer_info.h"
 #include "main/vllm_flags.h"
 #include "model/pooling.h"
 
@@ -15,6 +16,8 @@
 #include <stdlib.h>
 
 static struct {
+    const char *chat_template, *content_format, *template_kwargs;
+    bool trust_request_template, exclude_tools;
     const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format, *key_file;
     bool no_log;
     double step_timeout, max_wait;
@@ -31,6 +34,7 @@ static struct {
          .max_choices = 128,
          .drain_seconds = 30,
          .pooling = "auto",
+         .content_format = "auto",
          .log_format = "text",
          .step_timeout = 120,
          .engine = ENGINE_FLAGS_DEFAULT};
@@ -65,6 +69,16 @@ static const struct flag flags[] = {
      "a step that takes longer hangs: /health/ready answers 503 until it ends", .min = 0.01, .max = 86400},
     {"embedding-pooling", 0, FLAG_CHOICE, &opt.pooling, "auto|last|mean", "Requests",
      "state that embeddings are made of: of the last token, or averaged; auto is what modules.json says, or the last"},
+    {"chat-template", 0, FLAG_STRING, &opt.chat_template, "FILE", "Requests",
+     "chat template in place of the folder's: a file, or its text"},
+    {"chat-template-content-format", 0, FLAG_CHOICE, &opt.content_format, "auto|string|openai", "Requests",
+     "contents go into the template as texts, or as parts; auto is what the template reads"},
+    {"default-chat-template-kwargs", 0, FLAG_STRING, &opt.template_kwargs, "JSON", "Requests",
+     "chat_template_kwargs that requests do not give, such as {\"enable_thinking\": false}"},
+    {"trust-request-chat-template", 0, FLAG_BOOL, &opt.trust_request_template, NULL, "Requests",
+     "a request may bring a chat_template of its own"},
+    {"exclude-tools-when-tool-choice-none", 0, FLAG_BOOL, &opt.exclude_tools, NULL, "Requests",
+     "tools are not shown to a model that is to call none of them"},
     {"log-format", 0, FLAG_CHOICE, &opt.log_format, "text|json", "Logging", "a line on stderr for each request that is over"},
     {"disable-log-requests", 0, FLAG_BOOL, &opt.no_log, NULL, "Logging", "no such lines"},
     {"scheduling-policy", 0, FLAG_CHOICE, &opt.engine.policy, "fcfs|sjf", "Scheduling",
@@ -79,6 +93,7 @@ static const struct flag flags[] = {
 struct server {
     struct tokenizer *tok;
     struct chat_template *chat;
+    json_t *tokenizer_info, *template_kwargs;
     struct api *api;
     struct keyring *keyring; // NULL: everybody may ask
 };
@@ -88,6 +103,8 @@ static void server_release(struct server *s) {
     supervise_end();
     api_free(s->api);
     chat_template_free(s->chat);
+    json_decref(s->tokenizer_info);
+    json_decref(s->template_kwargs);
     tokenizer_free(s->tok);
     if (s->keyring)
         keyring_release(s->keyring);
@@ -119,14 +136,25 @@ static void read_pooling(const char *model, struct api_options *o) {
     o->normalize = true;
 }
 
+/* Of requests that bring their own template the folder gives the special tokens. */
+static enum status open_template(struct server *s, const char *model, struct error *err) {
+    if (opt.chat_template || (opt.trust_request_template && !chat_template_exists(model)))
+        TRY(chat_template_open_other(model, opt.chat_template, &s->chat, err));
+    else if (chat_template_exists(model))
+        TRY(chat_template_open(model, &s->chat, err));
+    if (s->chat && strcmp(opt.content_format, "auto") != 0)
+        chat_template_force_content(s->chat, strcmp(opt.content_format, "string") == 0 ? CHAT_CONTENT_TEXT : CHAT_CONTENT_PARTS);
+    return OK;
+}
+
 static enum status open_server(struct server *s, const char *model, struct error *err) {
     struct gyre *engine;
     static const char *own_name; // options keep the address, and that of what follows
     static char fingerprint[FINGERPRINT_BYTES];
     own_name = folder_name(model);
     TRY(tokenizer_open(model, &s->tok, err));
-    if (chat_template_exists(model))
-        TRY(chat_template_open(model, &s->chat, err));
+    TRY(open_template(s, model, err));
+    TRY(tokenizer_info_read(model, s->chat, &s->tokenizer_info, err));
     TRY(engine_flags_open(&opt.engine, model, &engine, err));
     memory_table_print(engine, stderr);
     fingerprint_of(&opt.engine, model, fingerprint);
@@ -138,6 +166,10 @@ static enum status open_server(struct server *s, const char *model, struct error
         .keyring = s->keyring,
         .tokenizer = s->tok,
         .chat = s->chat,
+        .template_kwargs = s->template_kwargs,
+        .trust_request_chat_template = opt.trust_request_template,
+        .exclude_tools_when_none = opt.exclude_tools,
+        .tokenizer_info = s->tokenizer_info,
         .http = {.host = opt.host,
                  .port = opt.uds ? -1 : (int)opt.port,
                  .unix_path = opt.uds,
@@ -195,8 +227,16 @@ static enum status check_flags(struct error *err) {
     return OK;
 }
 
+static enum status read_kwargs(struct server *s, struct error *err) {
+    if (!opt.template_kwargs)
+        return OK;
+    TRY(jv_parse(str_of(opt.template_kwargs), "--default-chat-template-kwargs", 0, &s->template_kwargs, err));
+    return json_is_object(s->template_kwargs) ? OK : fail(err, ERR_ARG, "--default-chat-template-kwargs: it must be a JSON object");
+}
+
 static enum status open_all(struct server *s, const char *model, struct error *err) {
     TRY(check_flags(err));
+    TRY(read_kwargs(s, err));
     TRY(open_keys(s, err));
     return open_server(s, model, err);
 }

@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/folder.h"
+#include "text/chat_messages.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@ struct chat_template {
     struct chat_variant variants[MAX_TEMPLATES];
     size_t n_variants;
     json_t *tokens; // by name, the special ones
+    bool content_is_forced;
+    enum chat_content forced_content;
 };
 
 // ---- special tokens ----
@@ -135,9 +138,7 @@ static enum status parse_config(struct chat_template *t, const json_t *config, c
     TRY(json_is_array(value)    ? add_list(t, value, where, err)
         : json_is_object(value) ? add_object(t, value, where, err)
                                 : add_member(t, "default", value, where, err));
-    if (!find_variant(t, "default"))
-        return fail(err, ERR_FORMAT, "%s: \"chat_template\" is a list without one named \"default\"", where);
-    return OK;
+    return t->n_variants > 0 ? OK : fail(err, ERR_FORMAT, "%s: \"chat_template\" is empty", where);
 }
 
 static bool has_template(const json_t *config) {
@@ -205,20 +206,28 @@ static enum status find_templates(struct chat_template *t, const json_t *tokeniz
                 "%s: no chat template here: neither chat_template.jinja nor chat_template.json, and none in tokenizer_config.json", folder);
 }
 
-static enum status open_folder(struct chat_template *t, const char *folder, struct error *err) {
+/* Templates and special tokens; only the tokens where templates are not wanted. */
+static enum status read_folder(struct chat_template *t, const char *folder, bool templates, struct error *err) {
     json_t *config;
     TRY(load_if_there(folder, "tokenizer_config.json", &config, err));
-    enum status st = find_templates(t, config, folder, err);
+    enum status st = templates ? find_templates(t, config, folder, err) : OK;
     if (st == OK)
         st = read_special_tokens(t, config, folder, err);
     json_decref(config);
     return st;
 }
 
+static void find_form(const struct chat_template *t, struct chat_variant *v) {
+    if (!v->template)
+        return;
+    chat_form_find(v->template, v->source, t->tokens, &v->form);
+    for (int role = 0; t->content_is_forced && role < CHAT_N_ROLES; role++)
+        v->form.content[role] = t->forced_content;
+}
+
 static enum status finish(enum status st, struct chat_template *t, struct chat_template **out) {
     for (size_t i = 0; st == OK && i < t->n_variants; i++)
-        if (t->variants[i].template)
-            chat_form_find(t->variants[i].template, t->variants[i].source, t->tokens, &t->variants[i].form);
+        find_form(t, &t->variants[i]);
     if (st != OK) {
         chat_template_free(t);
         t = NULL;
@@ -235,12 +244,30 @@ static struct chat_template *new_template(json_t *take_tokens) {
 
 enum status chat_template_open(const char *path, struct chat_template **out, struct error *err) {
     struct chat_template *t = new_template(json_object());
-    return finish(dir_exists(path) ? open_folder(t, path, err) : add_file(t, "default", path, err), t, out);
+    return finish(dir_exists(path) ? read_folder(t, path, true, err) : add_file(t, "default", path, err), t, out);
+}
+
+enum status chat_template_open_other(const char *folder, const char *given, struct chat_template **out, struct error *err) {
+    struct chat_template *t = new_template(json_object());
+    enum status st = read_folder(t, folder, false, err);
+    if (st == OK && given)
+        st = !file_exists(given) && strchr(given, '{') ? add_template(t, "default", str_of(given), "--chat-template", err)
+                                                       : add_file(t, "default", given, err);
+    return finish(st, t, out);
+}
+
+void chat_template_force_content(struct chat_template *t, enum chat_content content) {
+    t->content_is_forced = true;
+    t->forced_content = content;
+    for (size_t i = 0; i < t->n_variants; i++)
+        find_form(t, &t->variants[i]);
 }
 
 enum status chat_template_with(const struct chat_template *model, struct str source, const char *where, struct chat_template **out,
                                struct error *err) {
     struct chat_template *t = new_template(json_copy(model->tokens));
+    t->content_is_forced = model->content_is_forced;
+    t->forced_content = model->forced_content;
     return finish(add_template(t, "default", source, where, err), t, out);
 }
 
@@ -278,12 +305,13 @@ const struct chat_variant *chat_template_named(const struct chat_template *t, co
 
 const struct chat_variant *chat_template_for(const struct chat_template *t, const json_t *request) {
     const struct chat_variant *with_tools = brings_tools(request) ? chat_template_named(t, "tool_use") : NULL;
-    const struct chat_variant *usual = chat_template_named(t, "default");
-    return with_tools ? with_tools : usual ? usual : &t->variants[0]; // a folder of additional ones may lack a default
+    return with_tools ? with_tools : chat_template_named(t, "default");
 }
 
 enum status chat_variant_render(const struct chat_template *t, const struct chat_variant *v, const json_t *request,
                                 const struct template_options *options, struct buf *out, struct error *err) {
+    if (!v)
+        return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template named \"default\"");
     if (!json_is_object(request))
         return fail(err, ERR_ARG, "a request must be a JSON object with \"messages\", this is %s", jv_type_name(request));
     if (!v->template) { // it failed when the model was opened, and does so again
@@ -303,4 +331,12 @@ enum status chat_variant_render(const struct chat_template *t, const struct chat
 enum status chat_template_render(const struct chat_template *t, const json_t *request, const struct template_options *options,
                                  struct buf *out, struct error *err) {
     return chat_variant_render(t, chat_template_for(t, request), request, options, out, err);
+}
+
+enum status chat_template_prompt(const struct chat_template *t, json_t *request, const struct template_options *options, struct buf *out,
+                                 struct error *err) {
+    const struct chat_variant *v = chat_template_for(t, request);
+    if (v)
+        TRY(chat_messages_fit(json_object_get(request, "messages"), "messages", &v->form, err));
+    return chat_variant_render(t, v, request, options, out, err);
 }

@@ -4,7 +4,7 @@
  *   chat_template.jinja, and additional_chat_templates/NAME.jinja; where there is any of them, no other place is looked at
  *   chat_template.json   {"chat_template": ...}, of processors
  *   tokenizer_config.json "chat_template"
- * In the last two a text, a list of {"name", "template"}, or an object of texts by name, one of them "default". Requests that
+ * In the last two a text, a list of {"name", "template"}, or an object of texts by name. Requests that
  * bring tools are rendered by the one named "tool_use", if there is one; others, such as "rag", when they are asked for.
  *
  * What a template sees, later ones winning: every "..._token" of special_tokens_map.json and of
@@ -28,6 +28,12 @@ struct chat_variant {
  * as template_parse. The files are read once; *out owns what it needs of them. */
 enum status chat_template_open(const char *path, struct chat_template **out, struct error *err);
 
+/* The special tokens of a folder with another template: `given` names its file, or is its text; NULL: with none. */
+enum status chat_template_open_other(const char *folder, const char *given, struct chat_template **out, struct error *err);
+
+/* Contents of all roles go in that form, whatever was found. */
+void chat_template_force_content(struct chat_template *t, enum chat_content content);
+
 /* Another template with the special tokens of a model's. where opens sentences about it. */
 enum status chat_template_with(const struct chat_template *model, struct str source, const char *where, struct chat_template **out,
                                struct error *err);
@@ -35,7 +41,7 @@ enum status chat_template_with(const struct chat_template *model, struct str sou
 /* Whether a folder has any of the places above; chat_template_open may still refuse what is there. */
 bool chat_template_exists(const char *folder);
 
-/* The one of that name, or NULL; and the one for a request, by the tools that it brings. */
+/* The one of that name; and the one for a request, by the tools that it brings. NULL where there is none of the name, or no default. */
 const struct chat_variant *chat_template_named(const struct chat_template *t, const char *name);
 const struct chat_variant *chat_template_for(const struct chat_template *t, const json_t *request);
 
@@ -44,7 +50,11 @@ const struct chat_variant *chat_template_for(const struct chat_template *t, cons
 enum status chat_variant_render(const struct chat_template *t, const struct chat_variant *v, const json_t *request,
                                 const struct template_options *options, struct buf *out, struct error *err);
 
-/* The same with chat_template_for. */
+/* A request as clients send it: its messages are made fit for the template, in place, and rendered. */
+enum status chat_template_prompt(const struct chat_template *t, json_t *request, const struct template_options *options, struct buf *out,
+                                 struct error *err);
+
+/* chat_variant_render with chat_template_for. */
 enum status chat_template_render(const struct chat_template *t, const json_t *request, const struct template_options *options,
                                  struct buf *out, struct error *err);
 

@@ -80,6 +80,21 @@ class Server:
         return events
 
 
+def templated_model(folder, template):
+    """The story model with a chat template, a text, of its own; Server needs --allow-links for it."""
+    story = os.path.join(ROOT, "models/story")
+    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        os.symlink(os.path.join(story, name), os.path.join(folder, name))
+    with open(os.path.join(folder, "chat_template.jinja"), "w") as f:
+        f.write(template)
+    return folder
+
+
+def real_template(name):
+    with open(os.path.join(ROOT, "tests/data/chat/templates", name + ".jinja")) as f:
+        return f.read()
+
+
 def thinking_model(folder):
     """The story model as one that thinks: its template opens a think block, which its full stop closes."""
     story = os.path.join(ROOT, "models/story")

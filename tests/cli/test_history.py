@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from serving import ROOT, Server  # noqa: E402
+from serving import Server, real_template, templated_model  # noqa: E402
 
 USER = {"role": "user", "content": "Hi"}
 # Says what it is given, where it is asked to.
@@ -18,19 +18,10 @@ TELLS = """{%- if tell %}{{- raise_exception('told: ' ~ (messages | tojson)) }}{
 class Model(unittest.TestCase):
     """The story model with a template of its own."""
 
-    def serve(self, template, *flags, text=None):
+    def serve(self, template):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
-        story = os.path.join(ROOT, "models/story")
-        for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-            os.symlink(os.path.join(story, name), os.path.join(folder, name))
-        target = os.path.join(folder, "chat_template.jinja")
-        if text:
-            with open(target, "w") as f:
-                f.write(text)
-        else:
-            shutil.copy(os.path.join(ROOT, "tests/data/chat/templates", template + ".jinja"), target)
-        server = Server(folder, "--allow-links", *flags)
+        server = Server(templated_model(folder, template), "--allow-links")
         self.addCleanup(lambda: self.assertEqual(server.stop(), 0))
         return server
 
@@ -51,7 +42,7 @@ RESULT = {"role": "tool", "tool_call_id": "call12345", "name": "f", "content": "
 class Templates(Model):
     def check(self, template, shown, of_no_arguments=None):
         """What a call with the arguments {"x": 1} and one without any look like; and the kinds that each SDK sends."""
-        server = self.serve(template)
+        server = self.serve(real_template(template))
         # The story's vocabulary has no marks of other models, so they come back with other spaces.
         def squeezed(messages):
             return self.prompt(server, messages).replace(" ", "")
@@ -88,7 +79,7 @@ class Dialects(Model):
         return json.loads(r["error"]["message"].split("told: ", 1)[1])
 
     def test_messages_of_anthropic_and_items_of_responses_become_those_of_chat(self):
-        server = self.serve(None, text=TELLS)
+        server = self.serve(TELLS)
         chat = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"},
                 {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": [
                     {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}},
@@ -121,7 +112,7 @@ class Dialects(Model):
             {"role": "user", "content": "And?"}]), chat)
 
     def test_results_alone_are_no_message_of_the_user(self):
-        server = self.serve(None, text=TELLS)
+        server = self.serve(TELLS)
         got = self.told(server, "/v1/messages", max_tokens=1, messages=[
             {"role": "user", "content": "Q"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "is_error": False}]}])
@@ -134,7 +125,7 @@ class Dialects(Model):
                          [("user", 0, None), ("assistant", 1, None), ("assistant", 1, "Hm.")])
 
     def test_faulty_items_are_named(self):
-        server = self.serve(None, text=TELLS)
+        server = self.serve(TELLS)
         item = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
         for bad, param in ((dict(item, arguments="{"), "input[0].arguments"), (dict(item, arguments=None), "input[0].arguments"), (dict(item, call_id=5), "input[0].call_id"),
                            (dict(item, name=None), "input[0].name"), ({"type": "function_call_output", "call_id": "a"}, "input[0].output"),
@@ -144,7 +135,7 @@ class Dialects(Model):
 
     def test_parts_are_continued_and_echoed(self):
         walks = "{%- for m in messages %}{{- m.role ~ ': ' }}{% for p in m.content %}{{- p.text }}{% endfor %}{{- '\\n' }}{% endfor -%}"
-        server = self.serve(None, text=walks)
+        server = self.serve(walks)
         last = {"role": "assistant", "content": [{"type": "text", "text": "Once "}, {"type": "text", "text": "upon a"}]}
         body = {"continue_final_message": True, "add_generation_prompt": False}
         self.assertEqual(self.prompt(server, [USER, last], **body).strip(), "user: Hi\nassistant: Once upon a")

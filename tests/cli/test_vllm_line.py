@@ -41,7 +41,6 @@ class Lines(unittest.TestCase):
 
     def test_what_would_change_answers_is_refused_by_name(self):
         for line, flag in (("m --tensor-parallel-size 4", "--tensor-parallel-size"), ("m -tp 2", "-tp"),
-                           ("m --chat-template t.jinja", "--chat-template"),
                            ("m --enable-lora --lora-modules a=b c=d", "--enable-lora"), ("m --lora-modules a=b c=d", "--lora-modules"),
                            ("m --hf-overrides '{\"rope_theta\": 1}'", "--hf-overrides"), ("m --generation-config vllm", "--generation-config"),
                            ("m --tokenizer=other", "--tokenizer"), ("m --config serve.yaml", "--config"), ("m --revision main", "--revision"),
