@@ -30,7 +30,7 @@ CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -MMD -MP
 CFLAGS   += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror -fPIC -fno-semantic-interposition $(OPT) $(SAN)
 LDFLAGS  += $(SAN)
 LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lsodium -lpthread -lm
-ALL_LIBS  := -lmicrohttpd -ledit $(LIB_LIBS)
+ALL_LIBS  := -lmicrohttpd -lz -ledit $(LIB_LIBS)
 
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/main/*.c))
 # What the headers in include/ promise is libgyre; what serves stands in front of it.

@@ -51,6 +51,7 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     request_log_init(&api->log, STDERR_FILENO, options->log_format);
     api->options.http.routes = api_routes;
     api->options.http.n_routes = api_n_routes;
+    api->options.http.implied_prefix = "/v1";
     api->options.http.context = api;
     api->options.http.error_body = api_error_body;
     api->options.http.woken = generation_woken;

@@ -17,6 +17,8 @@ void endpoint_detokenize(struct http_exchange *x);
 void endpoint_tokenizer_info(struct http_exchange *x);
 void endpoint_live(struct http_exchange *x); // health.c
 void endpoint_ready(struct http_exchange *x);
+void endpoint_invocations(struct http_exchange *x); // sagemaker.c
+void endpoint_load(struct http_exchange *x);
 void endpoint_version(struct http_exchange *x);
 void endpoint_server_info(struct http_exchange *x);
 void endpoint_page(struct http_exchange *x);           // page.c

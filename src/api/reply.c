@@ -135,10 +135,16 @@ void api_reply_fault(struct http_exchange *x, const struct error *err) {
     api_reply_error(x, status, NULL, status >= 500 ? api_public_text(text) : text);
 }
 
+/* Some clients begin with the mark of UTF-8, which RFC 8259 lets a reader skip. */
+static struct str without_mark(struct str s) {
+    struct str mark = STR("\xEF\xBB\xBF");
+    return str_starts(s, mark) ? (struct str){s.ptr + mark.len, s.len - mark.len} : s;
+}
+
 bool api_read_body(struct http_exchange *x, json_t **out) {
     size_t budget = 64 << 20; // beside the bytes of strings: the ids of a prompt of a million tokens, and some
     struct error err;
-    if (jv_parse_within(x->body, "request", JV_ALLOW_DUPLICATES, &budget, out, &err) != OK) {
+    if (jv_parse_within(without_mark(x->body), "request", JV_ALLOW_DUPLICATES, &budget, out, &err) != OK) {
         api_reply_fault(x, &err);
         return false;
     }

@@ -8,6 +8,8 @@
     { HTTP_POST, path, handler, NULL, NULL, HTTP_JSON_BODY | HTTP_LONG, 0 }
 #define SHORT_POST(path, handler) \
     { HTTP_POST, path, handler, NULL, NULL, HTTP_JSON_BODY, SHORT_BODY } // waits for nobody
+#define POST(path, handler) \
+    { HTTP_POST, path, handler, NULL, NULL, 0, SHORT_BODY }
 #define GET(path, handler) \
     { HTTP_GET, path, handler, NULL, NULL, 0, 0 }
 
@@ -31,6 +33,10 @@ const struct http_route api_routes[] = {
     GET("/health", endpoint_ready),
     GET("/health/live", endpoint_live),
     GET("/health/ready", endpoint_ready),
+    GET("/ping", endpoint_ready),
+    POST("/ping", endpoint_ready),
+    ANSWERS("/invocations", endpoint_invocations),
+    GET("/load", endpoint_load),
     GET("/version", endpoint_version),
     GET("/server_info", endpoint_server_info),
     GET("/metrics", endpoint_metrics),

@@ -39,6 +39,8 @@ static void drop_body(struct exchange *x) {
     atomic_fetch_sub(&x->io->server->body_bytes, x->body_reserved);
     x->body_reserved = 0;
     x->pub.body = (struct str){0};
+    inflater_free(x->inflater);
+    x->inflater = NULL;
     buf_release(&x->body);
 }
 
@@ -306,21 +308,46 @@ static void answer_options(struct exchange *x, const char *allowed) {
     http_reply(&x->pub, &(struct http_answer){.status = 204, .headers = headers, .n_headers = n}, STR(""));
 }
 
-/* Finds the route, or answers that there is none, or what is allowed. */
-static void find_route(struct exchange *x) {
+/* Whether there is something at the path, for one method or another. */
+static bool look_up(struct exchange *x, struct str path, struct str *id, struct buf *allowed) {
     const struct http_options *o = &x->io->server->options;
-    struct buf allowed = {0};
-    struct str id = {0};
     for (size_t i = 0; i < o->n_routes && !x->pub.route; i++) {
         const struct http_route *r = &o->routes[i];
-        if (!path_matches(r->path, x->pub.path, &id))
+        if (!path_matches(r->path, path, id))
             continue;
         if (r->method == x->pub.method || (r->method == HTTP_GET && x->pub.method == HTTP_HEAD))
             x->pub.route = r;
-        allow(&allowed, r->method);
+        allow(allowed, r->method);
         if (r->method == HTTP_GET)
-            allow(&allowed, HTTP_HEAD);
+            allow(allowed, HTTP_HEAD);
     }
+    return allowed->len > 0;
+}
+
+/* As it was sent, or without a slash at its end, or below the prefix that clients leave out; x->pub.path is then as routes have it. */
+static bool look_everywhere(struct exchange *x, struct str *id, struct buf *allowed) {
+    const char *prefix = x->io->server->options.implied_prefix;
+    struct str path = x->pub.path;
+    if (path.len > 1 && path.ptr[path.len - 1] == '/')
+        path.len--;
+    if (look_up(x, path, id, allowed)) {
+        x->pub.path = path;
+        return true;
+    }
+    if (!prefix)
+        return false;
+    path = str_of(arena_printf(&x->pub.arena, "%s%.*s", prefix, STR_ARG(path)));
+    if (!look_up(x, path, id, allowed))
+        return false;
+    x->pub.path = path;
+    return true;
+}
+
+/* Finds the route, or answers that there is none, or what is allowed. */
+static void find_route(struct exchange *x) {
+    struct buf allowed = {0};
+    struct str id = {0};
+    look_everywhere(x, &id, &allowed);
     bool star = str_eq(x->pub.path, STR("*"));
     if (x->pub.route) {
         if (!percent_decode(&x->pub.arena, id, false, &x->pub.id))
@@ -336,9 +363,24 @@ static void find_route(struct exchange *x) {
     buf_release(&allowed);
 }
 
+/* A page of any origin can send a form, or a body without a type, and no browser would ask first; but browsers say where it comes from. */
+static bool is_wanted_type(const struct exchange *x) {
+    struct str type = http_field(&x->pub, "Content-Type");
+    if (type.ptr && is_media_type(type, STR("application/json")))
+        return true;
+    if (http_field(&x->pub, "Origin").ptr || http_field(&x->pub, "Sec-Fetch-Site").ptr)
+        return false;
+    return !type.ptr || is_media_type(type, STR("application/x-www-form-urlencoded")); // what curl -d says of anything
+}
+
+static bool is_compressed(struct str coding) {
+    return name_equal(coding, STR("gzip")) || name_equal(coding, STR("x-gzip")) || name_equal(coding, STR("deflate"));
+}
+
 /* What a body must be before it is read. */
 static void check_body(struct exchange *x, const struct head *h) {
-    struct str type = http_field(&x->pub, "Content-Type"), coding = http_field(&x->pub, "Content-Encoding");
+    struct str coding = http_field(&x->pub, "Content-Encoding");
+    x->compressed = coding.ptr && is_compressed(coding);
     if (h->has_length && h->length > x->body_limit) {
         char message[96];
         snprintf(message, sizeof message, "the body has %llu bytes, and at most %zu are read", (unsigned long long)h->length,
@@ -348,11 +390,11 @@ static void check_body(struct exchange *x, const struct head *h) {
         return;
     } else if (!h->has_length && !h->chunked) {
         answer_error(x, 411, "a request with a body says how long it is", NULL, 0);
-    } else if (type.ptr ? !is_json_type(type) : http_field(&x->pub, "Origin").ptr != NULL) {
-        // Without a type a page of any origin could send it, and no browser would ask first.
+    } else if (!is_wanted_type(x)) {
         answer_error(x, 415, "the body must be of type application/json", NULL, 0);
-    } else if (coding.ptr && !name_equal(coding, STR("identity"))) {
-        answer_error(x, 415, "the body must not be compressed", NULL, 0);
+    } else if (coding.ptr && !x->compressed && !name_equal(coding, STR("identity"))) {
+        answer_error(x, 415, "the body may be compressed with gzip or deflate only",
+                     &(struct http_header){"Accept-Encoding", "gzip, deflate"}, 1);
     }
 }
 
@@ -404,18 +446,40 @@ static bool reserve(struct exchange *x, size_t n) {
     return true;
 }
 
+static void keep_body(struct exchange *x, const char *bytes, size_t n) {
+    if (n > x->body_limit - x->body.len)
+        answer_error(x, 413, "the body is too large", NULL, 0);
+    else if (!reserve(x, x->body.len + n + (x->inflater ? INFLATER_BYTES : 0)))
+        answer_error(x, 503, "too many large requests at once", &(struct http_header){"Retry-After", "1"}, 1);
+    else
+        buf_append(&x->body, bytes, n);
+}
+
+/* What it becomes is bounded as a body that is sent as it is. */
+static void inflate_body(struct exchange *x, const char *bytes, size_t n) {
+    char piece[16 << 10];
+    size_t n_piece;
+    if (!x->inflater)
+        x->inflater = inflater_open();
+    inflater_give(x->inflater, bytes, n);
+    do {
+        if (inflater_take(x->inflater, piece, sizeof piece, &n_piece))
+            keep_body(x, piece, n_piece);
+        else
+            answer_error(x, 400, "the body is not compressed as its Content-Encoding says", NULL, 0);
+    } while (!x->answer && n_piece > 0);
+}
+
 static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t n) {
     x->body_seen += n;
     if (x->answer)
         return x->body_seen > drop_limit(x) ? MHD_NO : MHD_YES;
-    if (n > x->body_limit - x->body.len)
-        answer_error(x, 413, "the body is too large", NULL, 0);
-    else if (!reserve(x, x->body.len + n))
-        answer_error(x, 503, "too many large requests at once", &(struct http_header){"Retry-After", "1"}, 1);
-    else
-        buf_append(&x->body, bytes, n);
-    if (x->answer)
+    (x->compressed ? inflate_body : keep_body)(x, bytes, n);
+    if (x->answer) {
         buf_release(&x->body);
+        inflater_free(x->inflater);
+        x->inflater = NULL;
+    }
     return MHD_YES;
 }
 
@@ -425,6 +489,10 @@ static enum MHD_Result answer_or_wait(struct exchange *x) {
         return MHD_NO;
     if (!x->handled && !x->answer) {
         conn_deadline(x->conn, DEADLINE_NONE);
+        if (x->compressed && !(x->inflater && inflater_ended(x->inflater))) {
+            answer_error(x, 400, "the compressed body ends too early", NULL, 0);
+            return answer_queue(x);
+        }
         x->handled = true;
         x->pub.body = buf_view(&x->body);
         const struct http_route *route = x->pub.route;

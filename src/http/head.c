@@ -139,11 +139,11 @@ int target_split(struct str target, struct str *path, struct str *query, const c
     return 0;
 }
 
-bool is_json_type(struct str type) {
+bool is_media_type(struct str type, struct str wanted) {
     const char *semicolon = memchr(type.ptr, ';', type.len);
     if (semicolon)
         type.len = (size_t)(semicolon - type.ptr);
-    return name_equal(blank_trim(type), STR("application/json"));
+    return name_equal(blank_trim(type), wanted);
 }
 
 bool is_request_id(struct str s) {

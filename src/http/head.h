@@ -42,8 +42,8 @@ bool name_equal(struct str a, struct str b); // of ASCII, without regard to case
 enum http_method method_of(struct str name);
 const char *method_name(enum http_method method);
 
-/* application/json, with or without parameters. */
-bool is_json_type(struct str content_type);
+/* Whether a Content-Type is the wanted one, with or without parameters. */
+bool is_media_type(struct str content_type, struct str wanted);
 
 /* A client's x-request-id that may be sent back: 1 to 128 letters, digits and -_.:/+= */
 bool is_request_id(struct str s);

@@ -35,10 +35,11 @@
  * What is refused before a handler sees it, with the body that error_body makes:
  *
  *     400  a target or field that is not HTTP; two Content-Lengths, or one beside Transfer-Encoding; no or two Hosts
- *     404  no such path; paths are compared as they were sent: no "..", "//" or %2F means anything
+ *     404  no such path; paths are compared as they were sent, but for one slash at the end and the implied_prefix: no
+ *          "..", "//" or %2F means anything
  *     405  another method, with Allow                        408  a head or body that does not arrive in time
  *     411  HTTP_JSON_BODY without Content-Length or chunks   413  a body past max_body
- *     414  a target past target_bytes                        415  HTTP_JSON_BODY of another type, or encoded
+ *     414  a target past target_bytes                        415  HTTP_JSON_BODY of another type or coding
  *     431  fields past header_bytes, or more than 100        501  a transfer coding other than chunked
  *     503  past max_connections, or no room for another body
  *
@@ -68,7 +69,8 @@ enum http_gone {
 };
 
 enum http_route_flags {
-    HTTP_JSON_BODY = 1, // has a body of type application/json (a missing Content-Type is taken for it)
+    HTTP_JSON_BODY = 1, // has a body of type application/json, which a missing Content-Type and that of forms are taken for
+                        // unless a browser sent it; gzip and deflate are undone
     HTTP_LONG = 2,      // its handler takes long: http_options.hand_over is called instead, if there is one
 };
 
@@ -122,7 +124,8 @@ struct http_options {
 
     const struct http_route *routes; // live as long as the server
     size_t n_routes;
-    void *context; // see http_context
+    void *context;              // see http_context
+    const char *implied_prefix; // "/v1": what is below it is found without it, too; the exchange's path then has it
 
     int max_connections;     // 16,384; one more is told 503 and closed
     size_t header_bytes;     // 16 KiB: request line and fields

@@ -5,12 +5,14 @@
  *     connection.c connections come and go; who left while waiting  struct conn
  *     exchange.c   a request: head, body, dispatch                  struct exchange
  *     answer.c     its answer, whole or streamed
- *     head.c       the grammar, pure functions */
+ *     head.c       the grammar, pure functions
+ *     inflate.c    a compressed body */
 #pragma once
 
 #include "base/clock.h"
 #include "http/head.h"
 #include "http/http.h"
+#include "http/inflate.h"
 
 #include <microhttpd.h>
 #include <pthread.h>
@@ -101,7 +103,9 @@ struct exchange {
     struct exchange *next_given; // on io->given
 
     struct buf body;
-    uint64_t body_seen; // bytes, kept or not
+    bool compressed;           // as it is sent
+    struct inflater *inflater; // of one that is compressed, from its first byte on
+    uint64_t body_seen;        // bytes as they were sent, kept or not
     size_t body_limit, body_reserved;
 
     struct http_header added[HTTP_MAX_ADDED];

@@ -93,7 +93,7 @@ static void run_grammar(const uint8_t *bytes, size_t n) {
         BUG_IF(out.len > n || !utf8_valid(out) || (out.len && memchr(out.ptr, 0, out.len)));
     if (is_request_id(all))
         BUG_IF(n < 1 || n > 128 || memchr(bytes, '\n', n));
-    is_json_type(all);
+    is_media_type(all, STR("application/json"));
     struct head h = {.method = STR("POST"), .minor = 1};
     for (size_t at = 0; at < n && h.n_fields < HEAD_MAX_FIELDS;) { // name, value, name, value ... each after its length
         struct str s[2];
