@@ -6,12 +6,14 @@
 #include "base/file.h"
 #include "base/histogram.h"
 #include "base/json.h"
+#include "base/machine_memory.h"
 #include "base/pool.h"
 #include "base/random.h"
 
 #include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void philox_gives_the_published_values(void **state) {
@@ -255,8 +257,109 @@ static void a_histogram_counts_each_value_in_the_first_bucket_that_holds_it(void
     EXPECT_EQ(counter_get(&h.sum), sum);
 }
 
+/* A root folder with these files; a name that ends the list is NULL. */
+static const char *fake_root(const char *const (*files)[2]) {
+    static char root[] = "/tmp/gyre-root-XXXXXX";
+    strcpy(root, "/tmp/gyre-root-XXXXXX");
+    EXPECT(mkdtemp(root) != NULL);
+    for (; (*files)[0]; files++) {
+        char path[256], command[600];
+        snprintf(path, sizeof path, "%s/%s", root, (*files)[0]);
+        snprintf(command, sizeof command, "mkdir -p $(dirname %s)", path);
+        EXPECT_EQ(system(command), 0);
+        struct error err;
+        EXPECT_OK(file_write(path, str_of((*files)[1]), &err), err);
+    }
+    return root;
+}
+
+#define MEMINFO \
+    { "proc/meminfo", "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    600 kB\n" }
+enum { KIB = 1024 };
+
+static void memory_is_what_the_tightest_bound_leaves(void **state) {
+    (void)state;
+    static const struct {
+        const char *files[10][2];
+        int64_t total, available;
+        const char *whose;
+    } cases[] = {
+        {{MEMINFO}, 1000 * KIB, 600 * KIB, "the machine's"},
+        {{MEMINFO,
+          {"proc/self/cgroup", "0::/a/b\n"},
+          {"sys/fs/cgroup/a/b/memory.max", "409600\n"},
+          {"sys/fs/cgroup/a/b/memory.current", "307200\n"},
+          {"sys/fs/cgroup/a/b/memory.stat", "anon 9\ninactive_file 51200\nactive_file 51200\n"}},
+         400 * KIB,
+         200 * KIB,
+         "the control group's"},
+        {{MEMINFO,
+          {"proc/self/cgroup", "0::/a/b\n"},
+          {"sys/fs/cgroup/a/b/memory.max", "max\n"},
+          {"sys/fs/cgroup/a/b/memory.current", "9\n"},
+          {"sys/fs/cgroup/a/memory.max", "102400\n"},
+          {"sys/fs/cgroup/a/memory.current", "0\n"}}, // the group above it is bounded
+         100 * KIB,
+         100 * KIB,
+         "the control group's"},
+        {{MEMINFO,
+          {"proc/self/cgroup", "0::/on/the/host\n"},
+          {"sys/fs/cgroup/memory.max", "102400\n"}, // of a container
+          {"sys/fs/cgroup/memory.current", "51200\n"}},
+         100 * KIB,
+         50 * KIB,
+         "the control group's"},
+        {{MEMINFO,
+          {"proc/self/cgroup", "0::/\n"},
+          {"sys/fs/cgroup/memory.max", "102400\n"},
+          {"sys/fs/cgroup/memory.high", "51200"},
+          {"sys/fs/cgroup/memory.current", "0\n"}},
+         50 * KIB,
+         50 * KIB,
+         "the control group's"},
+        {{MEMINFO,
+          {"proc/self/cgroup", "5:cpu,memory:/x\n1:cpuset:/\n0::/\n"},
+          {"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "102400\n"},
+          {"sys/fs/cgroup/memory/x/memory.usage_in_bytes", "92160\n"},
+          {"sys/fs/cgroup/memory/x/memory.stat", "inactive_file 1\ntotal_inactive_file 10240\ntotal_active_file 0\n"}},
+         100 * KIB,
+         20 * KIB,
+         "the control group's"},
+        {{MEMINFO,
+          {"proc/self/cgroup", "4:memory:/\n"},
+          {"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
+          {"sys/fs/cgroup/memory/memory.usage_in_bytes", "92160\n"}},
+         1000 * KIB,
+         600 * KIB,
+         "the machine's"},
+        {{MEMINFO,
+          {"proc/self/cgroup", "0::/a\n"},
+          {"sys/fs/cgroup/a/memory.max", "102400\n"},
+          {"sys/fs/cgroup/a/memory.current", "204800\n"}},
+         100 * KIB,
+         0,
+         "the control group's"}, // beyond it already
+        {{MEMINFO, {"proc/self/cgroup", "nonsense\n0\n0:\n:::\n\n0::/../../..\n"}}, 1000 * KIB, 600 * KIB, "the machine's"},
+        {{{"proc/self/other", "x"}}, (int64_t)4 << 30, (int64_t)4 << 30, "the machine's"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct machine_memory m;
+        char command[64];
+        const char *root = fake_root(cases[i].files);
+        machine_memory_read(root, &m);
+        if (m.total != cases[i].total || m.available != cases[i].available || strcmp(m.whose, cases[i].whose) != 0)
+            fail_msg("case %zu: %lld and %lld of %s", i, (long long)m.total, (long long)m.available, m.whose);
+        snprintf(command, sizeof command, "rm -r %s", root);
+        EXPECT_EQ(system(command), 0);
+    }
+    struct machine_memory m;
+    machine_memory_get(&m);
+    EXPECT(m.available > 0 && m.available <= m.total);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_what_the_tightest_bound_leaves),
         cmocka_unit_test(a_histogram_counts_each_value_in_the_first_bucket_that_holds_it),
         cmocka_unit_test(philox_gives_the_published_values),
         cmocka_unit_test(utf8_refuses_what_rfc3629_refuses),

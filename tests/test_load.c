@@ -195,8 +195,21 @@ static void experts_latents_and_sinks_in_a_crowd(void **state) {
     crowd_against_alone("tests/models/diffllama", crowded(6 << 20), 24);
 }
 
+static void a_block_of_cache_takes_before_loading_what_it_takes_after(void **state) {
+    (void)state;
+    static const char *const folders[] = {"models/story", "tests/models/gemma4", "tests/models/deepseek_v3", "tests/models/qwen3_5"};
+    for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
+        struct gyre *g = open_model(folders[i], (struct gyre_options){0});
+        struct gyre_options o = {.backend = &backend_cpu};
+        for (int group = 0; group < g->program->n_groups; group++)
+            EXPECT_EQ(engine_block_bytes(&o, g->program, NULL, group, 16), engine_block_bytes(&o, g->program, g->loaded, group, 16));
+        gyre_close(g);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_block_of_cache_takes_before_loading_what_it_takes_after),
         cmocka_unit_test(story_in_a_crowd),
         cmocka_unit_test(sliding_windows_in_a_crowd),
         cmocka_unit_test(recurrent_state_in_a_crowd),

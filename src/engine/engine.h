@@ -8,11 +8,11 @@
 #pragma once
 
 #include "base/arena.h"
+#include "base/fair_share.h"
 #include "core/backend.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
 #include "model/model.h"
-#include "base/fair_share.h"
 #include "sched/scheduler.h"
 
 struct request {
@@ -124,7 +124,10 @@ struct engine_model {
     int32_t bos;
     const int32_t *eos;
     int n_eos;
-    int64_t weight_bytes; // as stored
+    int64_t weight_bytes;        // as stored
+    int64_t made_bytes;          // of them, those for which memory is still to be taken
+    int64_t mapped_bytes;        // of them, those of a file's map, which are in memory as far as there is room
+    const struct model *to_read; // brought into memory before the first step; NULL: none
 };
 enum status engine_open(const struct gyre_options *options, const struct engine_model *model, struct gyre **out, struct error *err);
 
@@ -169,5 +172,7 @@ struct engine_sizes {
     struct cache_config cache;
     int64_t max_model_len, kv_cache_bytes, kv_cache_tokens;
 };
+/* l NULL: of a device that computes in_place, before it has loaded the program; its cache is float32. */
 enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct loaded *l, struct engine_sizes *out,
                         struct error *err);
+int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group, int block_size);

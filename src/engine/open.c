@@ -1,5 +1,5 @@
 /* open.c - putting an engine together, and taking it apart. */
-#include "engine/engine.h"
+#include "engine/fit.h"
 
 #include "base/clock.h"
 #include "engine/abi.h"
@@ -68,6 +68,14 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
     g->events = xcalloc(2 * (size_t)b.max_rows, sizeof *g->events);
 }
 
+/* l NULL: not loaded yet, on the host. */
+static enum status size_parts(const struct gyre_options *o, const struct engine_model *m, struct loaded *l, struct engine_sizes *sizes,
+                              struct error *err) {
+    TRY(engine_size(o, m, l, sizes, err));
+    sizes->cache.by_need = o->backend->commit_cache != NULL;
+    return engine_fits(o, m, l, sizes, err);
+}
+
 static enum status open_device(struct gyre *g, const struct gyre_options *o, struct error *err) {
     struct device_options options = {
         .index = o->device_index, .n_threads = o->n_threads, .memory_share = o->gpu_memory_utilization, .own = o->device_options};
@@ -87,8 +95,7 @@ static enum status load(struct gyre *g, const struct gyre_options *o, struct err
 /* What a block of cache takes is known once the weights are placed, and the sizes with it. */
 static enum status open_cache(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct engine_sizes *sizes,
                               struct error *err) {
-    TRY(engine_size(o, m, g->loaded, sizes, err));
-    sizes->cache.by_need = g->ops->commit_cache != NULL;
+    TRY(size_parts(o, m, g->loaded, sizes, err));
     g->cache = sizes->cache;
     fill_info(g, m, sizes);
     g->info.n_tenants = g->fair.n_tenants;
@@ -116,6 +123,9 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     int64_t at = clock_us();
     TRY(open_device(g, o, err));
     g->open_us.device = lap(&at);
+    TRY(g->ops->in_place ? size_parts(o, m, NULL, &sizes, err) : engine_weights_fit(o, m, g->device, err));
+    if (m->to_read)
+        model_read_ahead(m->to_read, &(struct load_progress){o->load_step, o->load_context});
     TRY(load(g, o, err));
     g->open_us.weights = lap(&at);
     TRY(open_cache(g, o, m, &sizes, err));
@@ -165,6 +175,26 @@ static enum status read_options(const struct gyre_options *from, struct gyre_opt
     return OK;
 }
 
+static struct engine_model engine_model_of(const struct gyre_options *o, const struct model *model) {
+    const struct model_spec *spec = model->spec;
+    struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS), .to_read = NULL};
+    for (int dt = 0; dt < N_DTYPES && !o->backend->no_weights; dt++)
+        m.weight_bytes += model->stored_bytes[dt];
+    return m;
+}
+
+/* Whether dummies that the host has to make fit, and all else with them, before the first of them is made. */
+static enum status dummies_fit(const struct gyre_options *o, struct error *err) {
+    struct model *model;
+    struct engine_sizes sizes;
+    TRY(model_open(o->model, &(struct model_options){.load = LOAD_PHANTOM, .short_keys = o->backend->short_keys}, &model, err));
+    struct engine_model m = engine_model_of(o, model);
+    m.made_bytes = m.weight_bytes;
+    enum status st = size_parts(o, &m, NULL, &sizes, err);
+    model_free(model);
+    return st;
+}
+
 /* The options of this version. */
 static int open_with(const struct gyre_options *o, struct gyre **out, struct gyre_error *err) {
     struct error e = {0};
@@ -174,14 +204,13 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
     bool no_data = o->backend->no_weights || (o->dummy_weights && o->backend->makes_dummies);
     enum load_format load = no_data ? LOAD_PHANTOM : o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT;
     struct model_options options = {load, progress, o->backend->short_keys};
-    if (model_open(o->model, &options, &model, &e) != OK)
+    if ((load == LOAD_DUMMY && dummies_fit(o, &e) != OK) || model_open(o->model, &options, &model, &e) != OK)
         return engine_report(err, &e);
-    if (o->backend->in_place)
-        model_read_ahead(model, &progress);
-    const struct model_spec *spec = model->spec;
-    struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS), 0};
-    for (int dt = 0; dt < N_DTYPES && !o->backend->no_weights; dt++)
-        m.weight_bytes += model->stored_bytes[dt];
+    struct engine_model m = engine_model_of(o, model);
+    if (load == LOAD_CHECKPOINT && o->backend->in_place) {
+        m.mapped_bytes = m.weight_bytes;
+        m.to_read = model;
+    }
     int64_t model_us = clock_us() - start;
     if (engine_open(o, &m, out, &e) != OK) {
         model_free(model);

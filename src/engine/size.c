@@ -1,7 +1,6 @@
 /* size.c - how large an engine is: exact arithmetic from options, the program's cache groups and the memory there is. */
-#include "engine/engine.h"
-
-#include <unistd.h>
+#include "base/machine_memory.h"
+#include "engine/fit.h"
 
 enum {
     DEFAULT_BATCHED_TOKENS = 512,
@@ -32,6 +31,15 @@ static int64_t saturating_add(int64_t a, int64_t b) {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
+int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group, int block_size) {
+    if (l)
+        return o->backend->cache_block_bytes(l, group, block_size);
+    const struct cache_group *g = &p->groups[group];
+    int64_t token = g->kind == CACHE_LATENT ? g->k_dim : (int64_t)g->n_heads * (g->k_dim + g->v_dim);
+    int64_t floats = g->kind == CACHE_STATE ? g->state_floats : saturating_mul(token, block_size);
+    return saturating_mul(floats, g->n_layers * (int64_t)sizeof(float));
+}
+
 /* Blocks of a group for n_tokens of all sequences together, none longer than max_len: a windowed group never
  * needs more than every sequence's window. */
 static int64_t blocks_of(const struct cache_demand *d, int group, int64_t n_tokens, int64_t max_len) {
@@ -42,7 +50,7 @@ static int64_t blocks_of(const struct cache_demand *d, int group, int64_t n_toke
 static int64_t cache_bytes(const struct cache_demand *d, int64_t n_tokens, int64_t max_len) {
     int64_t bytes = 0;
     for (int g = 0; g < d->program->n_groups; g++) {
-        int64_t block = d->options->backend->cache_block_bytes(d->loaded, g, d->block_size);
+        int64_t block = engine_block_bytes(d->options, d->program, d->loaded, g, d->block_size);
         if (d->program->groups[g].kind != CACHE_STATE)
             bytes = saturating_add(bytes, saturating_mul(block, blocks_of(d, g, n_tokens, max_len)));
     }
@@ -53,7 +61,7 @@ static int64_t state_bytes(const struct cache_demand *d) {
     int64_t bytes = 0;
     for (int g = 0; g < d->program->n_groups; g++)
         if (d->program->groups[g].kind == CACHE_STATE)
-            bytes = saturating_add(bytes, d->options->backend->cache_block_bytes(d->loaded, g, d->block_size));
+            bytes = saturating_add(bytes, engine_block_bytes(d->options, d->program, d->loaded, g, d->block_size));
     return bytes;
 }
 
@@ -80,11 +88,14 @@ static int64_t tokens_that_fit(const struct cache_demand *d, int64_t max_len, in
     return low * d->block_size;
 }
 
-/* A quarter of the memory, or less where weights leave less; a sixteenth is for the rest, and the cache's in any case. */
-static int64_t default_budget(int64_t weight_bytes) {
-    int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
-    int64_t memory = pages > 0 && page > 0 ? pages * page : (int64_t)4 << 30;
-    return MIN(memory / 4, MAX(memory - weight_bytes - memory / 16, memory / 16));
+/* A quarter of the memory, or less where weights, or others now, leave less; a sixteenth is for the rest, and the cache's in any case, if
+ * it is free. */
+static int64_t default_budget(const struct gyre_options *o, const struct engine_model *m, struct bucket bucket) {
+    struct machine_memory memory;
+    machine_memory_get(&memory);
+    int64_t total = memory.total, least = MIN(total / 16, memory.available / 2);
+    int64_t free_now = memory.available - m->made_bytes - m->mapped_bytes - engine_step_bytes(o, m->program, bucket);
+    return MAX(MIN(MIN(total / 4, total - m->weight_bytes - total / 16), free_now), least);
 }
 
 static enum status check_options(const struct gyre_options *o, const struct engine_model *m, struct error *err) {
@@ -157,7 +168,7 @@ static enum status find_budget(const struct cache_demand *d, const struct engine
                                int64_t max_len, int64_t *out, struct error *err) {
     const struct gyre_options *o = d->options;
     int table_width[MAX_CACHE_GROUPS] = {0};
-    *out = o->kv_cache_bytes ? o->kv_cache_bytes : default_budget(m->weight_bytes);
+    *out = o->kv_cache_bytes ? o->kv_cache_bytes : default_budget(o, m, bucket);
     if (o->kv_cache_bytes || !o->backend->cache_room)
         return OK;
     for (int g = 0; g < m->program->n_groups; g++)

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/machine_memory.h"
 #include "file/safetensors.h"
 #include "file/shard_index.h"
 
@@ -288,10 +289,12 @@ static void read_map(const struct file_map *map, size_t page, int64_t *done, int
 }
 
 void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress) {
-    int64_t total = 0, done = 0, page = sysconf(_SC_PAGE_SIZE), memory = sysconf(_SC_PHYS_PAGES) * page;
+    int64_t total = 0, done = 0, page = sysconf(_SC_PAGE_SIZE);
+    struct machine_memory memory;
+    machine_memory_get(&memory);
     for (int i = 0; i < c->n_files; i++)
         total += (int64_t)c->files[i].map.n_bytes;
-    for (int i = 0; i < c->n_files && total <= memory / 4 * 3; i++)
+    for (int i = 0; i < c->n_files && total <= memory.available / 16 * 15; i++)
         read_map(&c->files[i].map, (size_t)page, &done, total, progress);
 }
 

@@ -37,8 +37,8 @@ struct stored_tensor *checkpoint_at(const struct checkpoint *c, size_t i); // in
 const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t);
 
 /* Reads what of the files is not in memory, in order and with large reads, so that whoever touches every weight next does
- * not fault them in page by page: a cold disk gives its full rate. Does nothing when the files are larger than three
- * quarters of the machine's memory, since the first would be dropped before it is used. */
+ * not fault them in page by page: a cold disk gives its full rate. Does nothing when the files are larger than what of the
+ * memory is free, since the first would be dropped before it is used. */
 void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress);
 
 /* ERR_IO with the file's name when a file lost bytes since it was opened (somebody cut it while it was

@@ -1,8 +1,10 @@
 /* engine_flags.c - see engine_flags.h. */
 #include "main/engine_flags.h"
 
+#include "base/machine_memory.h"
 #include "engine/engine.h"
 #include "main/progress.h"
+#include "main/terminal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +39,17 @@ static enum status device_options(const struct engine_flags *f, const struct bac
             out[n++] = "eager=1";
     out[n] = NULL;
     return OK;
+}
+
+/* Steps that read a disk are as slow as one: better said before the first. */
+static void tell_of_disk(const struct gyre *g) {
+    struct machine_memory memory;
+    machine_memory_get(&memory);
+    if (g->model && g->model->checkpoint && g->ops->in_place && g->weight_bytes > memory.available)
+        fprintf(stderr,
+                "gyre: the weights (%s) are larger than what of %s memory is free (%s of %s): each step reads them from the disk again\n",
+                human_bytes((double)g->weight_bytes).text, memory.whose, human_bytes((double)memory.available).text,
+                human_bytes((double)memory.total).text);
 }
 
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
@@ -76,5 +89,6 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     if (rc != 0)
         return engine_fault(&e, err);
     tell_of_scales(*out);
+    tell_of_disk(*out);
     return OK;
 }

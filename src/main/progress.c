@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { QUIET_US = 500000, REDRAW_US = 100000, MAX_LINE = 1024 };
+enum { QUIET_US = 500000, REDRAW_US = 100000, LOG_US = 5000000, MAX_LINE = 1024 };
 
 void progress_begin(struct progress *p, const char *what, const char *unit, int64_t total) {
     *p = (struct progress){.what = what, .unit = unit, .total = total, .start_us = clock_us(), .shown = terminal_is(stderr)};
@@ -45,7 +45,7 @@ void progress_line(const struct progress *p, double elapsed, int width, char *ou
         strcat(bar, "  ");
     }
     snprintf(out, (size_t)out_bytes, "%s  %s%s", p->what, bar, tail);
-    if ((int)strlen(out) > width) // a line that wraps could not be wiped
+    if (width > 0 && (int)strlen(out) > width) // a line that wraps could not be wiped
         out[width] = '\0';
 }
 
@@ -63,11 +63,30 @@ void progress_step(struct progress *p, int64_t done) {
     fflush(stderr);
 }
 
+/* In a log: a line every LOG_US. */
+static void log_step(struct progress *p, int64_t done) {
+    int64_t now = clock_us();
+    p->done = done;
+    if (now - p->drawn_us < LOG_US)
+        return;
+    p->drawn_us = now;
+    char line[MAX_LINE];
+    progress_line(p, (double)(now - p->start_us) * 1e-6, 0, line, sizeof line);
+    fprintf(stderr, "gyre: %s\n", line);
+}
+
 void progress_of_load(void *progress, int64_t done, int64_t total) {
     struct progress *p = progress;
-    if (!p->what)
+    if (!p->what || total != p->total) { // files are read, and then copies made
+        progress_end(p);
         progress_begin(p, "loading weights", NULL, total);
-    progress_step(p, done);
+        if (!p->shown)
+            p->drawn_us = p->start_us;
+    }
+    if (p->shown)
+        progress_step(p, done);
+    else
+        log_step(p, done);
 }
 
 void progress_end(struct progress *p) {

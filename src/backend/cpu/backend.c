@@ -6,11 +6,11 @@
  * within a step. run() returns when the step is done; collect() only hands the results over. */
 #include "backend/cpu/fast.h"
 #include "backend/cpu/measure.h"
+#include "base/machine_memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { ALIGNMENT = 64 };
 
@@ -393,9 +393,10 @@ static enum status cpu_hidden(struct executable *exe, int t, const float **out, 
 }
 
 static void cpu_memory(const struct device *d, struct device_memory *out) {
-    int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+    struct machine_memory memory;
     (void)d;
-    *out = (struct device_memory){.total = pages > 0 && page > 0 ? pages * page : 0};
+    machine_memory_get(&memory);
+    *out = (struct device_memory){.total = memory.total};
 }
 
 static int cpu_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
