@@ -85,11 +85,11 @@ endif
 # Unrolled vector code takes a sanitizer minutes to compile and shows it little: these kernels get their bounds from callers
 # that are instrumented, and the op tests hold them to the reference functions.
 $(BUILD)/src/backend/cpu/kernels_%.o: override SAN :=
-$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o $(BUILD)/src/main/backends.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
+$(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o $(BUILD)/src/lib/backends.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
 $(BUILD)/src/main/version.o $(BUILD)/src/main/manual.o $(BUILD)/src/main/serve.o: Makefile
 # What crosses the border to libgyre-cuda.so (src/core/plugin.h): other text is another interface.
 INTERFACE = $(shell cat $$($(CC) -Isrc -Iinclude -MM -x c src/core/plugin.h | tr ' ' '\n' | grep '^src/' | sort) | cksum | cut -d' ' -f1)
-$(BUILD)/src/main/backends.o: CPPFLAGS += -DGYRE_INTERFACE=$(INTERFACE)u
+$(BUILD)/src/lib/backends.o: CPPFLAGS += -DGYRE_INTERFACE=$(INTERFACE)u
 
 # The description of the API is in the program as it is.
 $(BUILD)/src/api/openapi.o: src/api/openapi.json

@@ -43,20 +43,21 @@ extern "C" {
 const char *gyre_version(void); // of the library, where GYRE_VERSION is of this header
 
 struct gyre;
-struct backend_ops;
-extern const struct backend_ops backend_cpu; // what may stand in gyre_options.backend
+struct backend_ops; // what stands in gyre_options.backend
+extern const struct backend_ops backend_cpu;
 
-/* Functions that can fail return 0, or another number after writing one sentence that a user can act on. */
+/* Functions that can fail return 0, or a status after writing one sentence that a user can act on. */
+enum gyre_status { GYRE_OK, GYRE_IO, GYRE_FORMAT, GYRE_UNSUPPORTED, GYRE_ARGUMENT, GYRE_FULL, GYRE_MEMORY, GYRE_LIMIT, GYRE_DEVICE };
 struct gyre_error {
-    int status;
+    int status; // of enum gyre_status: GYRE_ARGUMENT and GYRE_UNSUPPORTED speak of what was asked, others of the world
     char text[768];
 };
 
-/* Who runs first when there is not room for all. */
-enum gyre_policy {
-    GYRE_FCFS, // by arrival
-    GYRE_SJF,  // short prompts before long ones, and nobody waits for ever
-};
+/* The backend of a device: "cpu"; "cuda" from libgyre-cuda.so, in $GYRE_PLUGINS or else beside this library or in ../lib/gyre. */
+int gyre_backend(const char *device, const struct backend_ops **out, struct gyre_error *err);
+
+/* Who runs first when there is not room for all: by arrival, or short prompts before long ones (and nobody waits for ever). */
+enum gyre_policy { GYRE_FCFS, GYRE_SJF };
 
 /* Zero means the default everywhere. */
 struct gyre_options {
@@ -120,12 +121,9 @@ struct gyre_bad_sequence {
     size_t n; // at least 1
 };
 
-/* A text as one vector: the state behind the model's last norm ... */
-enum gyre_pooling {
-    GYRE_POOL_NONE,
-    GYRE_POOL_LAST, // of the last prompt token
-    GYRE_POOL_MEAN, // averaged over the prompt's tokens; all of them are computed, whatever the prefix cache has
-};
+/* A text as one vector: the state behind the model's last norm, of the last prompt token, or averaged over the prompt's
+ * tokens, all of which are then computed, whatever the prefix cache has. */
+enum gyre_pooling { GYRE_POOL_NONE, GYRE_POOL_LAST, GYRE_POOL_MEAN };
 
 /* Everything is copied by gyre_submit. */
 struct gyre_request {

@@ -160,6 +160,9 @@ int gyre_llm_ask(struct gyre_llm *m, const struct gyre_request *request, const s
  * (below 0: however long it takes) or all are done. */
 int64_t gyre_answer_wait(struct gyre_answer *const *answers, size_t n, double seconds);
 
+/* The same, until one of them is done. */
+int64_t gyre_answer_wait_done(struct gyre_answer *const *answers, size_t n, double seconds);
+
 /* Ends it, if it still runs. NULL is fine. */
 void gyre_answer_free(struct gyre_answer *a);
 

@@ -2,7 +2,7 @@
 #include "op_rig.h"
 
 #include "base/random.h"
-#include "main/backends.h"
+#include "lib/backends.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -329,6 +329,21 @@ static void what_is_asked_of_text_is_checked(void **state) {
     gyre_text_close(t);
 }
 
+static void devices_have_names(void **state) {
+    (void)state;
+    const struct backend_ops *b;
+    struct gyre_error err;
+    setenv("GYRE_PLUGINS", "tests/data", 1);
+    EXPECT_OK(gyre_backend("cpu", &b, &err), err);
+    EXPECT(b == &backend_cpu);
+    EXPECT_REFUSED(gyre_backend("cuda", &b, &err), err, "device cuda: there is no libgyre-cuda.so in tests/data");
+    EXPECT_EQ(err.status, GYRE_UNSUPPORTED);
+    EXPECT_REFUSED(gyre_backend("tpu", &b, &err), err, "device tpu: it is none of");
+    EXPECT_EQ(err.status, GYRE_ARGUMENT);
+    EXPECT_REFUSED(gyre_backend(NULL, &b, &err), err, "device : it is none of");
+    EXPECT(!b);
+}
+
 static void structs_of_other_versions_are_read_or_refused(void **state) {
     (void)state;
     struct gyre_error err;
@@ -363,7 +378,7 @@ static void structs_of_other_versions_are_read_or_refused(void **state) {
     r.prompt = prompt, r.want_last_logits = true;
     EXPECT_REFUSED(gyre_llm_ask(m, &r, NULL, &a, &err), err, "want_last_logits");
     r.want_last_logits = false, r.max_tokens = 1 << 20;
-    EXPECT_REFUSED(gyre_llm_ask(m, &r, NULL, &a, &err), err, "context of 1024 tokens");
+    EXPECT_REFUSED(gyre_llm_ask(m, &r, NULL, &a, &err), err, "maximum context length is 1024 tokens");
     r.max_tokens = 3;
     EXPECT_OK(gyre_llm_ask(m, &r, NULL, &a, &err), err);
     gyre_answer_free(a);
@@ -384,6 +399,7 @@ int main(void) {
         cmocka_unit_test(a_conversation_is_rendered_from_messages_and_from_json_alike),
         cmocka_unit_test(a_stream_is_what_decoding_at_once_gives),
         cmocka_unit_test(what_is_asked_of_text_is_checked),
+        cmocka_unit_test(devices_have_names),
         cmocka_unit_test(structs_of_other_versions_are_read_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

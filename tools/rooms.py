@@ -15,7 +15,7 @@ PLAN = [  # level by level
     {room: ["core", "base"] for room in ("file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla")},
     {"model": ["file", "core", "base"]},
     {"engine": ["model", "sched", "grammar", "dist", "file", "core", "base"]},
-    {"api": ["engine", "text", "http", "base"], "lib": ["engine", "text", "base"]},
+    {"api": ["engine", "text", "http", "base"], "lib": ["engine", "backend/toy", "core", "text", "base"]},
     {"main": ["api", "lib", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla",
               "core", "text", "http", "base"]},
 ]

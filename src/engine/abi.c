@@ -6,6 +6,8 @@
 const struct abi_struct abi_options = {"gyre_options", sizeof(struct gyre_options), ABI_SIZE_UP_TO(struct gyre_options, load_context)};
 const struct abi_struct abi_request = {"gyre_request", sizeof(struct gyre_request), ABI_SIZE_UP_TO(struct gyre_request, user)};
 
+_Static_assert((int)GYRE_ARGUMENT == ERR_ARG && (int)GYRE_FULL == ERR_FULL && (int)GYRE_DEVICE == ERR_DEVICE, "one list of statuses");
+
 enum { MAX_STRUCT_BYTES = 4096 }; // what is larger is no size but whatever stood in memory
 
 enum status abi_read(const struct abi_struct *layout, const void *from, void *out, struct error *err) {

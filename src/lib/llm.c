@@ -342,23 +342,35 @@ static struct timespec time_in(double seconds) {
     return (struct timespec){t.tv_sec + (time_t)seconds + ns / 1000000000, ns % 1000000000};
 }
 
-int64_t gyre_answer_wait(struct gyre_answer *const *answers, size_t n, double seconds) {
-    if (n == 0)
-        return -1;
+/* Until NULL: however long it takes. */
+static int64_t wait_until(struct gyre_answer *const *answers, size_t n, const struct timespec *until) {
     struct gyre_llm *m = ((struct asked *)answers[0])->llm;
-    struct timespec until = time_in(seconds > 0 ? seconds : 0);
     bool waits, late = false, over = false;
     int64_t i;
     pthread_mutex_lock(&m->lock);
     while ((i = find_news(m, answers, n, &waits)) < 0 && waits && !late)
-        if (seconds < 0)
-            pthread_cond_wait(&m->news, &m->lock);
+        if (until)
+            late = pthread_cond_timedwait(&m->news, &m->lock, until) == ETIMEDOUT;
         else
-            late = pthread_cond_timedwait(&m->news, &m->lock, &until) == ETIMEDOUT;
+            pthread_cond_wait(&m->news, &m->lock);
     if (i >= 0)
         over = look((struct asked *)answers[i]);
     pthread_mutex_unlock(&m->lock);
     if (i >= 0)
         read_answer((struct asked *)answers[i], over);
+    return i;
+}
+
+int64_t gyre_answer_wait(struct gyre_answer *const *answers, size_t n, double seconds) {
+    struct timespec until = time_in(seconds > 0 ? seconds : 0);
+    return n > 0 ? wait_until(answers, n, seconds < 0 ? NULL : &until) : -1;
+}
+
+int64_t gyre_answer_wait_done(struct gyre_answer *const *answers, size_t n, double seconds) {
+    struct timespec until = time_in(seconds > 0 ? seconds : 0);
+    int64_t i = -1;
+    do
+        i = n > 0 ? wait_until(answers, n, seconds < 0 ? NULL : &until) : -1;
+    while (i >= 0 && !answers[i]->done);
     return i;
 }

@@ -13,6 +13,13 @@ enum status engine_fault(const struct gyre_error *from, struct error *err) {
     return fail(err, (enum status)from->status, "%s", from->text);
 }
 
+/* Sentences of backend_get begin with "device". */
+static enum status find_backend(const char *device, const struct backend_ops **out, struct error *err) {
+    struct error e;
+    enum status st = backend_get(device, out, &e);
+    return st == OK ? OK : fail(err, st, "--%s", e.text);
+}
+
 /* A line for vllm serve says it in GiB: "--swap-space 4". Nobody means 4 bytes. */
 static int64_t swap_bytes(int64_t given) { return given < 1024 ? given << 30 : given; }
 
@@ -56,7 +63,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     struct progress loading = {0};
     const struct backend_ops *backend;
     const char *own[MOST_DEVICE_OPTIONS + 2];
-    TRY(backend_get(f->device, &backend, err));
+    TRY(find_backend(f->device, &backend, err));
     TRY(device_options(f, backend, own, err));
     struct gyre_options options = {
         .model = model,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gyre.h"
-#include "main/backends.h"
+#include "lib/backends.h"
 #include "main/flags.h"
 
 struct engine_flags {

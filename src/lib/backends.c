@@ -1,9 +1,10 @@
 /* backends.c - see backends.h: the one place that names the backends. */
-#include "main/backends.h"
+#include "lib/backends.h"
 
 #include "backend/toy/toy.h"
 #include "base/file.h"
 #include "core/plugin.h"
+#include "lib/public.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -16,10 +17,13 @@ enum { PATH_BYTES = 4096 };
 
 static const char library[] = "libgyre-cuda.so";
 
-/* The folder of the running program; "." where the system does not say. */
-static void program_folder(char out[PATH_BYTES]) {
-    ssize_t n = readlink("/proc/self/exe", out, PATH_BYTES - 1);
-    out[n > 0 ? n : 0] = '\0';
+/* The folder of libgyre.so if this is in it, otherwise that of the running program; "." where the system does not say. */
+static void own_folder(char out[PATH_BYTES]) {
+    Dl_info here;
+    char *file = dladdr(library, &here) && here.dli_fname && strstr(here.dli_fname, ".so") ? realpath(here.dli_fname, NULL) : NULL;
+    ssize_t n = file ? snprintf(out, PATH_BYTES, "%s", file) : readlink("/proc/self/exe", out, PATH_BYTES - 1);
+    out[n > 0 && n < PATH_BYTES ? n : 0] = '\0';
+    free(file);
     char *slash = strrchr(out, '/');
     if (slash)
         *slash = '\0';
@@ -30,7 +34,7 @@ static void program_folder(char out[PATH_BYTES]) {
 static bool find_library(char path[PATH_BYTES], char where[2 * PATH_BYTES]) {
     char own[PATH_BYTES], lib[PATH_BYTES + 16];
     const char *set = getenv("GYRE_PLUGINS");
-    program_folder(own);
+    own_folder(own);
     snprintf(lib, sizeof lib, "%s/../lib/gyre", own);
     if (set && *set) { // there or nowhere: another one would be measured in its place
         snprintf(where, 2 * PATH_BYTES, "%.4000s (GYRE_PLUGINS)", set);
@@ -61,22 +65,21 @@ static bool is_whole(const char *path) {
 static enum status load_cuda(const struct backend_ops **out, struct error *err) {
     char path[PATH_BYTES], where[2 * PATH_BYTES];
     if (!find_library(path, where))
-        return fail(err, ERR_UNSUPPORTED, "--device cuda: there is no %s in %s; `make cuda` builds it where the CUDA toolkit is", library,
+        return fail(err, ERR_UNSUPPORTED, "device cuda: there is no %s in %s; `make cuda` builds it where the CUDA toolkit is", library,
                     where);
     if (!is_whole(path))
-        return fail(err, ERR_FORMAT, "--device cuda: %s is no library, or was cut short; build it again (make cuda) and copy it whole",
-                    path);
+        return fail(err, ERR_FORMAT, "device cuda: %s is no library, or was cut short; build it again (make cuda) and copy it whole", path);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct plugin *p = handle ? dlsym(handle, "gyre_plugin") : NULL;
     if (!p)
-        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s; build it again (make cuda), with the CUDA libraries of this machine",
+        return fail(err, ERR_UNSUPPORTED, "device cuda: %s; build it again (make cuda), with the CUDA libraries of this machine",
                     dlerror());
     if (strcmp(p->version, GYRE_VERSION) != 0)
-        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s is of gyre %.40s, this is %s; build both together (make cuda)", path,
-                    p->version, GYRE_VERSION);
+        return fail(err, ERR_UNSUPPORTED, "device cuda: %s is of gyre %.40s, this is %s; build both together (make cuda)", path, p->version,
+                    GYRE_VERSION);
     if (p->interface != GYRE_INTERFACE)
-        return fail(err, ERR_UNSUPPORTED, "--device cuda: %s is of other sources of gyre %s than this; build both together (make cuda)",
-                    path, GYRE_VERSION);
+        return fail(err, ERR_UNSUPPORTED, "device cuda: %s is of other sources of gyre %s than this; build both together (make cuda)", path,
+                    GYRE_VERSION);
     *out = p->ops;
     return OK;
 }
@@ -88,5 +91,13 @@ enum status backend_get(const char *name, const struct backend_ops **out, struct
             *out = built_in[i];
             return OK;
         }
+    if (strcmp(name, "cuda") != 0)
+        return fail(err, ERR_ARG, "device %.40s: it is none of cpu and cuda", name);
     return load_cuda(out, err);
+}
+
+int gyre_backend(const char *device, const struct backend_ops **out, struct gyre_error *err) {
+    struct error e = {0};
+    *out = NULL;
+    return backend_get(device ? device : "", out, &e) == OK ? 0 : public_report(err, &e);
 }
