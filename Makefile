@@ -12,7 +12,8 @@
 #   make bench               what docs/benchmarks.md records
 #   make rooms               the include graph; fails on an edge that points up or sideways
 #   make explain             the program of the bundled model, one line an operation
-#   make install [PREFIX=/usr/local] [DESTDIR=]          binary, library, header, man page, completions
+#   make install [PREFIX=/usr/local] [DESTDIR=]          binary, library, headers, man page, completions
+#   make wheel               the Python package, in build/release/wheel
 #   make CC=clang            another compiler; each variant builds in a folder of its own
 
 VERSION := $(shell sed -n 's/^\#define GYRE_VERSION "\(.*\)"/\1/p' include/gyre.h)
@@ -64,7 +65,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-fast test-parity test-binaries cuda cuda-tests ptx rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install FORCE
+.PHONY: all run test test-fast test-parity test-binaries cuda cuda-tests ptx rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install wheel FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -199,6 +200,10 @@ $(BUILD)/install/libgyre.a: $(BUILD)/libgyre.a
 	@$(LD) -r -o $(@D)/gyre.o --whole-archive $<
 	@objcopy --wildcard --keep-global-symbol='gyre_*' --keep-global-symbol=backend_cpu $(@D)/gyre.o
 	$(call QUIET,ar)$(AR) rcs $@ $(@D)/gyre.o
+
+# The Python package of bindings/python, with the library inside.
+wheel: $(BUILD)/libgyre.so
+	@tools/wheel.sh $(BUILD) $(VERSION)
 
 install: $(BUILD)/gyre $(BUILD)/libgyre.so $(BUILD)/install/libgyre.a
 	@tools/install.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)" $(VERSION)

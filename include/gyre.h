@@ -53,10 +53,10 @@ struct gyre_error {
     char text[768];
 };
 
-/* The backend of a device: "cpu"; "cuda" from libgyre-cuda.so, in $GYRE_PLUGINS or else beside this library or in ../lib/gyre. */
+/* By a device's name: "cpu"; "cuda", of libgyre-cuda.so in $GYRE_PLUGINS, or else beside this library or in ../lib/gyre. */
 int gyre_backend(const char *device, const struct backend_ops **out, struct gyre_error *err);
 
-/* Who runs first when there is not room for all: by arrival, or short prompts before long ones (and nobody waits for ever). */
+/* Who runs first when there is not room for all: by arrival, or short prompts first (and nobody waits for ever). */
 enum gyre_policy { GYRE_FCFS, GYRE_SJF };
 
 /* Zero means the default everywhere. */

@@ -1,5 +1,5 @@
-/* gyre_text.h - text in front of gyre.h: tokenize, detokenize as tokens come, render a chat, stop strings; and an engine
- * on a thread of its own, which many threads ask for texts.
+/* gyre_text.h - text in front of gyre.h: tokenize, detokenize as tokens come, render a chat, stop strings; and an
+ * engine on a thread of its own, which many threads ask for texts.
  *
  *     struct gyre_llm *m;
  *     struct gyre_error err;
@@ -18,7 +18,7 @@
  *     gyre_llm_close(m);
  *
  * Texts are UTF-8 with a length; NUL bytes in them are bytes like others. Functions that can fail return 0, or another
- * number after one sentence in err. What is in gyre.h about struct_size holds here too. docs/c.md has a whole program. */
+ * number after one sentence in err. What is in gyre.h about struct_size holds here too. docs/c.md has a program. */
 #pragma once
 
 #include "gyre.h"
@@ -56,10 +56,12 @@ enum gyre_text_flags {
 };
 
 /* A chat's prompt, which the template has given its special tokens, wants GYRE_PARSE_SPECIAL alone. */
-int gyre_tokenize(const struct gyre_text *t, const char *text, size_t n_bytes, int flags, struct gyre_ids *out, struct gyre_error *err);
+int gyre_tokenize(const struct gyre_text *t, const char *text, size_t n_bytes, int flags, struct gyre_ids *out,
+                  struct gyre_error *err);
 
 /* Refuses ids that are not in the vocabulary. */
-int gyre_detokenize(const struct gyre_text *t, const int32_t *ids, size_t n, int flags, struct gyre_string *out, struct gyre_error *err);
+int gyre_detokenize(const struct gyre_text *t, const int32_t *ids, size_t n, int flags, struct gyre_string *out,
+                    struct gyre_error *err);
 
 /* The bytes of one token inside a text, which may be a part of a character. */
 int gyre_token_bytes(const struct gyre_text *t, int32_t id, struct gyre_string *out, struct gyre_error *err);
@@ -73,7 +75,8 @@ int gyre_render_chat(const struct gyre_text *t, const struct gyre_message *messa
                      struct gyre_error *err);
 
 /* The same of a JSON object: messages, tools, add_generation_prompt, and whatever else the template reads. */
-int gyre_render_chat_json(const struct gyre_text *t, const char *json, size_t n_bytes, struct gyre_string *out, struct gyre_error *err);
+int gyre_render_chat_json(const struct gyre_text *t, const char *json, size_t n_bytes, struct gyre_string *out,
+                          struct gyre_error *err);
 
 // ---- the text of an answer, token by token ----
 
@@ -153,8 +156,8 @@ struct gyre_answer {
 
 /* Refuses as gyre_submit does; want_last_logits and pooling cannot be asked here. The text stands behind the request's
  * prompt and its min_tokens, whatever `text` says of them; NULL: no stop strings. Everything is copied. */
-int gyre_llm_ask(struct gyre_llm *m, const struct gyre_request *request, const struct gyre_stream_options *text, struct gyre_answer **out,
-                 struct gyre_error *err);
+int gyre_llm_ask(struct gyre_llm *m, const struct gyre_request *request, const struct gyre_stream_options *text,
+                 struct gyre_answer **out, struct gyre_error *err);
 
 /* Waits until one of the answers has something new, and takes it. Returns its place; -1 when none came within `seconds`
  * (below 0: however long it takes) or all are done. */

@@ -78,8 +78,9 @@ static bool is_expected(const struct gyre_llm *m, const struct gyre_answer *a, c
     int n = x->n - (a->stop_token >= 0);
     EXPECT_OK(gyre_detokenize(gyre_llm_text(m), x->tokens, (size_t)n, GYRE_SKIP_SPECIAL, &text, &err), err);
     bool same = a->done && a->n_tokens == x->n && memcmp(a->tokens, x->tokens, (size_t)x->n * sizeof *x->tokens) == 0 &&
-                memcmp(a->logprobs, x->logprobs, (size_t)x->n * sizeof *x->logprobs) == 0 && a->n_bytes == text.n_bytes &&
-                strcmp(a->text, text.text) == 0 && a->finish == (a->stop_token >= 0 ? GYRE_STOP : GYRE_LENGTH);
+                memcmp(a->logprobs, x->logprobs, (size_t)x->n * sizeof *x->logprobs) == 0 &&
+                a->n_bytes == text.n_bytes && strcmp(a->text, text.text) == 0 &&
+                a->finish == (a->stop_token >= 0 ? GYRE_STOP : GYRE_LENGTH);
     gyre_string_free(&text);
     return same;
 }
@@ -125,12 +126,14 @@ static void many_threads_get_what_the_engine_alone_gives(void **state) {
     gyre_llm_close(m);
 }
 
-static struct gyre_answer *ask(struct gyre_llm *m, const char *text, int64_t max_tokens, const struct gyre_stream_options *o) {
+static struct gyre_answer *ask(struct gyre_llm *m, const char *text, int64_t max_tokens,
+                               const struct gyre_stream_options *o) {
     struct gyre_ids prompt = ids_of(gyre_llm_text(m), text);
     struct gyre_request r = gyre_llm_request_default(m);
     struct gyre_answer *a;
     struct gyre_error err;
-    r.prompt = prompt.ids, r.n_prompt = (int64_t)prompt.n, r.max_tokens = max_tokens, r.min_tokens = o ? o->min_tokens : 0;
+    r.prompt = prompt.ids, r.n_prompt = (int64_t)prompt.n, r.max_tokens = max_tokens,
+    r.min_tokens = o ? o->min_tokens : 0;
     EXPECT_OK(gyre_llm_ask(m, &r, o, &a, &err), err);
     gyre_ids_free(&prompt);
     return a;
@@ -219,7 +222,8 @@ static void prompts_are_scored(void **state) {
     struct gyre_request r = gyre_llm_request_default(m);
     struct gyre_answer *a;
     struct gyre_error err;
-    r.prompt = prompt.ids, r.n_prompt = (int64_t)prompt.n, r.max_tokens = 0, r.score_prompt = true, r.n_prompt_top_logprobs = 2;
+    r.prompt = prompt.ids, r.n_prompt = (int64_t)prompt.n, r.max_tokens = 0, r.score_prompt = true,
+    r.n_prompt_top_logprobs = 2;
     EXPECT_OK(gyre_llm_ask(m, &r, NULL, &a, &err), err);
     wait_for_end(a);
     EXPECT_EQ(a->n_prompt, prompt.n);
@@ -250,12 +254,14 @@ static void a_conversation_is_rendered_from_messages_and_from_json_alike(void **
     struct gyre_error err;
     struct gyre_string a, b;
     struct gyre_message said[] = {{"system", "Be \"kind\"."}, {"user", "Hi\nthere"}};
-    static const char json[] =
-        "{\"messages\":[{\"role\":\"system\",\"content\":\"Be \\\"kind\\\".\"},{\"role\":\"user\",\"content\":\"Hi\\nthere\"}]}";
+    static const char json[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"Be "
+                               "\\\"kind\\\".\"},{\"role\":\"user\",\"content\":\"Hi\\nthere\"}]}";
     EXPECT(gyre_text_has_chat(t));
     EXPECT_OK(gyre_render_chat(t, said, 2, &a, &err), err);
     EXPECT_OK(gyre_render_chat_json(t, json, sizeof json - 1, &b, &err), err);
-    EXPECT_STR(a.text, "<|im_start|>system\nBe \"kind\".<|im_end|>\n<|im_start|>user\nHi\nthere<|im_end|>\n<|im_start|>assistant\n");
+    EXPECT_STR(
+        a.text,
+        "<|im_start|>system\nBe \"kind\".<|im_end|>\n<|im_start|>user\nHi\nthere<|im_end|>\n<|im_start|>assistant\n");
     EXPECT_STR(b.text, a.text);
     EXPECT_EQ(a.n_bytes, strlen(a.text));
     gyre_string_free(&a);
@@ -314,17 +320,22 @@ static void what_is_asked_of_text_is_checked(void **state) {
     EXPECT_REFUSED(gyre_tokenize(t, "a", 1, 64, &ids, &err), err, "flags: 0x40");
     EXPECT_REFUSED(gyre_tokenize(t, "a", SIZE_MAX, 0, &ids, &err), err, "bytes");
     EXPECT(!ids.ids && ids.n == 0);
-    EXPECT_REFUSED(gyre_detokenize(t, (int32_t[]){5, 1 << 30}, 2, 0, &s, &err), err, "the id 1073741824 is not in the vocabulary");
+    EXPECT_REFUSED(gyre_detokenize(t, (int32_t[]){5, 1 << 30}, 2, 0, &s, &err), err,
+                   "the id 1073741824 is not in the vocabulary");
     EXPECT_REFUSED(gyre_detokenize(t, (int32_t[]){-1}, 1, 0, &s, &err), err, "the id -1");
     EXPECT_REFUSED(gyre_token_bytes(t, INT32_MIN, &s, &err), err, "not in the vocabulary");
     EXPECT_REFUSED(gyre_render_chat(t, NULL, 0, &s, &err), err, "messages: the array is empty");
-    EXPECT_REFUSED(gyre_render_chat(t, &(struct gyre_message){"user", "\xFF"}, 1, &s, &err), err, "messages[0].content");
+    EXPECT_REFUSED(gyre_render_chat(t, &(struct gyre_message){"user", "\xFF"}, 1, &s, &err), err,
+                   "messages[0].content");
     EXPECT_REFUSED(gyre_render_chat(t, &(struct gyre_message){NULL, "a"}, 1, &s, &err), err, "messages[0].role");
     EXPECT_REFUSED(gyre_render_chat_json(t, "{\"messages\":", 12, &s, &err), err, "the conversation");
     EXPECT_REFUSED(gyre_render_chat_json(t, "{}", 2, &s, &err), err, "messages: it must be an array");
-    EXPECT_REFUSED(gyre_stream_open(t, &(struct gyre_stream_options){.stop = stops, .n_stop = 2}, &stream, &err), err, "stop[1]");
-    EXPECT_REFUSED(gyre_stream_open(t, &(struct gyre_stream_options){.stop = stops, .n_stop = SIZE_MAX}, &stream, &err), err, "stop: ");
-    EXPECT_REFUSED(gyre_stream_open(t, &(struct gyre_stream_options){.n_prompt = 3}, &stream, &err), err, "prompt: it is NULL");
+    EXPECT_REFUSED(gyre_stream_open(t, &(struct gyre_stream_options){.stop = stops, .n_stop = 2}, &stream, &err), err,
+                   "stop[1]");
+    EXPECT_REFUSED(gyre_stream_open(t, &(struct gyre_stream_options){.stop = stops, .n_stop = SIZE_MAX}, &stream, &err),
+                   err, "stop: ");
+    EXPECT_REFUSED(gyre_stream_open(t, &(struct gyre_stream_options){.n_prompt = 3}, &stream, &err), err,
+                   "prompt: it is NULL");
     EXPECT(gyre_tokenize(t, "a", SIZE_MAX, 0, &ids, NULL) != 0); // nobody wants the sentence
     gyre_text_close(t);
 }
@@ -361,7 +372,8 @@ static void structs_of_other_versions_are_read_or_refused(void **state) {
     newer.now.struct_size = sizeof(struct gyre_options) - 1;
     EXPECT_REFUSED(gyre_llm_open(&newer.now, &none, &err), err, "struct_size is ");
     newer.now.struct_size = SIZE_MAX;
-    EXPECT_REFUSED(gyre_llm_open(&newer.now, &none, &err), err, "struct_size is 18446744073709551615: set it to sizeof");
+    EXPECT_REFUSED(gyre_llm_open(&newer.now, &none, &err), err,
+                   "struct_size is 18446744073709551615: set it to sizeof");
     newer.now.struct_size = 0; // as version 0.1 has it
     newer.now.backend = NULL;
     EXPECT_REFUSED(gyre_llm_open(&newer.now, &none, &err), err, "backend is NULL");
@@ -372,7 +384,8 @@ static void structs_of_other_versions_are_read_or_refused(void **state) {
     r.struct_size = 24;
     EXPECT_REFUSED(gyre_llm_ask(m, &r, NULL, &a, &err), err, "struct gyre_request");
     r.struct_size = 0;
-    EXPECT_REFUSED(gyre_llm_ask(m, &r, &(struct gyre_stream_options){.struct_size = 3}, &a, &err), err, "gyre_stream_options");
+    EXPECT_REFUSED(gyre_llm_ask(m, &r, &(struct gyre_stream_options){.struct_size = 3}, &a, &err), err,
+                   "gyre_stream_options");
     r.prompt = NULL;
     EXPECT_REFUSED(gyre_llm_ask(m, &r, NULL, &a, &err), err, "prompt: it is NULL");
     r.prompt = prompt, r.want_last_logits = true;
@@ -385,7 +398,8 @@ static void structs_of_other_versions_are_read_or_refused(void **state) {
     gyre_llm_close(m);
     EXPECT_STR(gyre_version(), GYRE_VERSION);
     char text[32];
-    snprintf(text, sizeof text, "%d.%d.%d", GYRE_VERSION_NUMBER / 10000, GYRE_VERSION_NUMBER / 100 % 100, GYRE_VERSION_NUMBER % 100);
+    snprintf(text, sizeof text, "%d.%d.%d", GYRE_VERSION_NUMBER / 10000, GYRE_VERSION_NUMBER / 100 % 100,
+             GYRE_VERSION_NUMBER % 100);
     EXPECT_STR(text, GYRE_VERSION);
 }
 

@@ -3,10 +3,13 @@
 
 #include <string.h>
 
-const struct abi_struct abi_options = {"gyre_options", sizeof(struct gyre_options), ABI_SIZE_UP_TO(struct gyre_options, load_context)};
-const struct abi_struct abi_request = {"gyre_request", sizeof(struct gyre_request), ABI_SIZE_UP_TO(struct gyre_request, user)};
+const struct abi_struct abi_options = {"gyre_options", sizeof(struct gyre_options),
+                                       ABI_SIZE_UP_TO(struct gyre_options, load_context)};
+const struct abi_struct abi_request = {"gyre_request", sizeof(struct gyre_request),
+                                       ABI_SIZE_UP_TO(struct gyre_request, user)};
 
-_Static_assert((int)GYRE_ARGUMENT == ERR_ARG && (int)GYRE_FULL == ERR_FULL && (int)GYRE_DEVICE == ERR_DEVICE, "one list of statuses");
+_Static_assert((int)GYRE_ARGUMENT == ERR_ARG && (int)GYRE_FULL == ERR_FULL && (int)GYRE_DEVICE == ERR_DEVICE,
+               "one list of statuses");
 
 enum { MAX_STRUCT_BYTES = 4096 }; // what is larger is no size but whatever stood in memory
 
@@ -16,11 +19,13 @@ enum status abi_read(const struct abi_struct *layout, const void *from, void *ou
     if (size == 0)
         size = layout->least;
     if (size < layout->least || size > MAX_STRUCT_BYTES)
-        return fail(err, ERR_ARG, "struct_size is %zu: set it to sizeof(struct %s), which is %zu here", size, layout->name, layout->size);
+        return fail(err, ERR_ARG, "struct_size is %zu: set it to sizeof(struct %s), which is %zu here", size,
+                    layout->name, layout->size);
     for (size_t i = layout->size; i < size; i++)
         if (((const char *)from)[i])
             return fail(err, ERR_UNSUPPORTED,
-                        "struct %s comes from a newer gyre.h and asks for something that this library does not know (byte %zu of %zu)",
+                        "struct %s comes from a newer gyre.h and asks for something that this library does not know "
+                        "(byte %zu of %zu)",
                         layout->name, i, size);
     memset(out, 0, layout->size);
     memcpy(out, from, MIN(size, layout->size));

@@ -1,8 +1,8 @@
 /* llm.c - an engine on a thread of its own that many threads ask for texts; see gyre_text.h.
  *
- * The service tells of news on the engine thread: they are marked under the lock, and whoever waits is woken once a step.
- * Tokens become text on the thread that waits. An answer that is freed while it runs is left to the engine thread, which
- * releases it with its end. */
+ * The service tells of news on the engine thread: they are marked under the lock, and who waits is woken once a step.
+ * Tokens become text on the thread that waits. An answer that is freed while it runs is left to the engine thread,
+ * which releases it with its end. */
 #include "lib/public.h"
 
 #include "engine/abi.h"
@@ -24,8 +24,8 @@ struct asked {
     size_t n_stops;
     bool include_stop;
     char fault[sizeof((struct gyre_error){0}.text)]; // of its text
-    bool has_news, is_orphan, is_over;               // under the lock; orphan: freed by its caller. Over: the service has ended it
-    struct asked *prev, *next;                       // all, under the lock
+    bool has_news, is_orphan, is_over; // under the lock; orphan: freed by its caller. Over: the service has ended it
+    struct asked *prev, *next;         // all, under the lock
 };
 
 struct gyre_llm {
@@ -175,8 +175,8 @@ static void copy_stops(struct asked *q, const struct gyre_request *r, const stru
         memcpy(q->stops + n_eos, r->stop_ids, r->n_stop_ids * sizeof *q->stops);
 }
 
-static int open_stream(struct gyre_llm *m, struct asked *q, const struct gyre_request *r, const struct gyre_stream_options *text,
-                       struct gyre_error *err) {
+static int open_stream(struct gyre_llm *m, struct asked *q, const struct gyre_request *r,
+                       const struct gyre_stream_options *text, struct gyre_error *err) {
     struct gyre_stream_options o;
     struct error e = {0};
     if (public_stream_options(text, &o, &e) != OK)
@@ -224,8 +224,8 @@ static int submit(struct gyre_llm *m, struct asked *q, const struct gyre_request
     return st;
 }
 
-int gyre_llm_ask(struct gyre_llm *m, const struct gyre_request *request, const struct gyre_stream_options *text, struct gyre_answer **out,
-                 struct gyre_error *err) {
+int gyre_llm_ask(struct gyre_llm *m, const struct gyre_request *request, const struct gyre_stream_options *text,
+                 struct gyre_answer **out, struct gyre_error *err) {
     struct error e = {0};
     struct gyre_request r;
     *out = NULL;

@@ -15,4 +15,5 @@ struct gyre_string public_string(struct buf *take_text);
 const struct tokenizer *public_tokenizer(const struct gyre_text *t);
 
 /* The options of this version, checked; NULL: all zero. */
-enum status public_stream_options(const struct gyre_stream_options *from, struct gyre_stream_options *out, struct error *err);
+enum status public_stream_options(const struct gyre_stream_options *from, struct gyre_stream_options *out,
+                                  struct error *err);

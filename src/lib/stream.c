@@ -20,17 +20,21 @@ static enum status check_options(const struct gyre_stream_options *o, struct err
     if (o->n_stop > MAX_STOP_STRINGS)
         return fail(err, ERR_ARG, "stop: %zu strings, at most %d are allowed", o->n_stop, MAX_STOP_STRINGS);
     if ((o->n_stop > 0 && !o->stop) || (o->n_prompt > 0 && !o->prompt))
-        return fail(err, ERR_ARG, "%s: it is NULL, and its length is not 0", o->n_stop > 0 && !o->stop ? "stop" : "prompt");
+        return fail(err, ERR_ARG, "%s: it is NULL, and its length is not 0",
+                    o->n_stop > 0 && !o->stop ? "stop" : "prompt");
     for (size_t i = 0; i < o->n_stop; i++)
         if (!o->stop[i] || !o->stop[i][0] || strnlen(o->stop[i], MAX_STOP_BYTES) == MAX_STOP_BYTES)
-            return fail(err, ERR_ARG, "stop[%zu]: it must be a text that is not empty, below %d bytes", i, MAX_STOP_BYTES);
+            return fail(err, ERR_ARG, "stop[%zu]: it must be a text that is not empty, below %d bytes", i,
+                        MAX_STOP_BYTES);
     if (o->min_tokens < 0)
         return fail(err, ERR_ARG, "min_tokens: %lld is negative", (long long)o->min_tokens);
     return OK;
 }
 
-enum status public_stream_options(const struct gyre_stream_options *from, struct gyre_stream_options *o, struct error *err) {
-    static const struct abi_struct layout = {"gyre_stream_options", sizeof *o, ABI_SIZE_UP_TO(struct gyre_stream_options, keep_special)};
+enum status public_stream_options(const struct gyre_stream_options *from, struct gyre_stream_options *o,
+                                  struct error *err) {
+    static const struct abi_struct layout = {"gyre_stream_options", sizeof *o,
+                                             ABI_SIZE_UP_TO(struct gyre_stream_options, keep_special)};
     *o = (struct gyre_stream_options){0};
     if (from)
         TRY(abi_read(&layout, from, o, err));

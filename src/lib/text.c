@@ -125,18 +125,21 @@ static enum status check_text(const char *text, size_t n_bytes, struct error *er
 static enum status tokenize(struct gyre_text *t, struct str text, int flags, struct token_ids *ids, struct error *err) {
     TRY(check_flags(flags, GYRE_ADD_SPECIAL | GYRE_PARSE_SPECIAL, err));
     TRY(check_text(text.ptr, text.len, err));
-    int how = (flags & GYRE_ADD_SPECIAL ? ENCODE_ADD_SPECIAL : 0) | (flags & GYRE_PARSE_SPECIAL ? ENCODE_PARSE_SPECIAL : 0);
+    int how =
+        (flags & GYRE_ADD_SPECIAL ? ENCODE_ADD_SPECIAL : 0) | (flags & GYRE_PARSE_SPECIAL ? ENCODE_PARSE_SPECIAL : 0);
     struct encoder *enc = take_encoder(t);
     enum status st = tokenizer_encode(enc, text.ptr ? text : STR(""), how, ids, err);
     give_back(t, enc, text.len);
     return st;
 }
 
-int gyre_tokenize(const struct gyre_text *t, const char *text, size_t n_bytes, int flags, struct gyre_ids *out, struct gyre_error *err) {
+int gyre_tokenize(const struct gyre_text *t, const char *text, size_t n_bytes, int flags, struct gyre_ids *out,
+                  struct gyre_error *err) {
     struct error e = {0};
     struct token_ids ids = {0};
     *out = (struct gyre_ids){0};
-    if (tokenize((struct gyre_text *)t, (struct str){text, n_bytes}, flags, &ids, &e) != OK) { // its idle encoders alone change
+    if (tokenize((struct gyre_text *)t, (struct str){text, n_bytes}, flags, &ids, &e) !=
+        OK) { // its idle encoders alone change
         token_ids_release(&ids);
         return public_report(err, &e);
     }
@@ -154,14 +157,16 @@ static enum status check_ids(const struct gyre_text *t, const int32_t *ids, size
     return OK;
 }
 
-static enum status detokenize(const struct gyre_text *t, const int32_t *ids, size_t n, int flags, struct buf *text, struct error *err) {
+static enum status detokenize(const struct gyre_text *t, const int32_t *ids, size_t n, int flags, struct buf *text,
+                              struct error *err) {
     TRY(check_flags(flags, GYRE_SKIP_SPECIAL, err));
     TRY(check_ids(t, ids, n, err));
     return tokenizer_decode(t->tok, ids, n, flags & GYRE_SKIP_SPECIAL ? DETOKENIZE_SKIP_SPECIAL : 0, text, err);
 }
 
 /* Hands over the text of a call that went well, or its sentence. */
-static int conclude(enum status st, struct buf *text, const struct error *e, struct gyre_string *out, struct gyre_error *err) {
+static int conclude(enum status st, struct buf *text, const struct error *e, struct gyre_string *out,
+                    struct gyre_error *err) {
     *out = (struct gyre_string){0};
     if (st == OK) {
         *out = public_string(text);
@@ -171,7 +176,8 @@ static int conclude(enum status st, struct buf *text, const struct error *e, str
     return public_report(err, e);
 }
 
-int gyre_detokenize(const struct gyre_text *t, const int32_t *ids, size_t n, int flags, struct gyre_string *out, struct gyre_error *err) {
+int gyre_detokenize(const struct gyre_text *t, const int32_t *ids, size_t n, int flags, struct gyre_string *out,
+                    struct gyre_error *err) {
     struct error e = {0};
     struct buf text = {0};
     return conclude(detokenize(t, ids, n, flags, &text, &e), &text, &e, out, err);
@@ -223,7 +229,8 @@ int gyre_render_chat(const struct gyre_text *t, const struct gyre_message *messa
     return conclude(st, &text, &e, out, err);
 }
 
-int gyre_render_chat_json(const struct gyre_text *t, const char *json, size_t n_bytes, struct gyre_string *out, struct gyre_error *err) {
+int gyre_render_chat_json(const struct gyre_text *t, const char *json, size_t n_bytes, struct gyre_string *out,
+                          struct gyre_error *err) {
     struct error e = {0};
     struct buf text = {0};
     json_t *request = NULL;
