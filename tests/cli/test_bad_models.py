@@ -5,6 +5,7 @@ exit codes, sanitizer reports), never an answer that looks whole.
 """
 import json
 import os
+import resource
 import shutil
 import struct
 import subprocess
@@ -217,6 +218,32 @@ class Weights(BadModel):
         os.remove(self.path("model.safetensors"))
         os.mkfifo(self.path("model.safetensors"))
         self.refused(self.score(), "model.safetensors")
+
+
+class Bloat(BadModel):
+    """Headers and settings that are mostly weight: refused within a bound of memory, and in seconds of a processor."""
+    def bounded(self, *args):
+        bound = "" if "asan" in GYRE or "tsan" in GYRE else "ulimit -v 1000000; "  # a sanitizer takes more addresses for itself
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        p = subprocess.run(["sh", "-c", bound + 'exec "$@"', "sh", GYRE, *args], capture_output=True, text=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.refused(p, "MiB of memory")
+        self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 30)
+
+    def test_a_header_of_tensors_that_are_empty(self):
+        text = b"{" + b",".join(b'"%x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}' % i for i in range(1200000)) + b"}"
+        write_safetensors(self.path("model.safetensors"), None, b"", raw_header=text)
+        self.bounded("score", self.model, "--prompt-ids", "1,2")
+
+    def test_a_header_of_metadata(self):
+        text = b'{"__metadata__":{' + b",".join(b'"%x":""' % i for i in range(5000000)) + b"}}"
+        write_safetensors(self.path("model.safetensors"), None, b"", raw_header=text)
+        self.bounded("score", self.model, "--prompt-ids", "1,2")
+
+    def test_settings_of_objects(self):
+        text = json.dumps(read_json(self.path("config.json")))[:-1] + ',"x":[' + "{}," * (20 << 20) + "{}]}"
+        write_text(self.path("config.json"), text)
+        self.bounded("info", self.model)
 
 
 class Index(BadModel):

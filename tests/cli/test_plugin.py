@@ -55,6 +55,19 @@ class Plugin(unittest.TestCase):
         here = subprocess.run([GYRE, "version"], capture_output=True, text=True).stdout.split()[1]
         self.refused(self.built_as("0.0.9", 1), "0.0.9", here, "make cuda")
 
+    def test_the_current_folder_is_nowhere_where_proc_is_not_mounted(self):
+        hide = ["unshare", "--mount", "--map-root-user", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+        if subprocess.run(hide + ["true"], capture_output=True).returncode != 0:
+            self.skipTest("no file systems can be mounted here")
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "libgyre-cuda.so"), "wb") as f:
+                f.write(self.built_as("0.0.9", 1))
+            env = {k: v for k, v in os.environ.items() if k != "GYRE_PLUGINS"}
+            p = subprocess.run(hide + [GYRE, "run", STORY, "-p", "x", "-n", "1", "--device", "cuda"], capture_output=True, text=True, timeout=60, cwd=folder, env=env)
+        self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
+        self.assertIn("not known without /proc", p.stderr)
+        self.assertNotIn("0.0.9", p.stderr)
+
     def test_a_library_of_other_sources_of_this_version_is_refused(self):
         here = subprocess.run([GYRE, "version"], capture_output=True, text=True).stdout.split()[1]
         self.refused(self.built_as(here, 1), "other sources", "make cuda")
