@@ -19,7 +19,8 @@ struct on_device {
     struct executable *exe;
 };
 
-static inline enum status on_device_open(const struct backend_ops *ops, struct how how, struct on_device *out, struct error *err) {
+static inline enum status on_device_open(const struct backend_ops *ops, struct how how, struct on_device *out,
+                                         struct error *err) {
     char kernels[64];
     const char *own[3] = {NULL};
     int n = 0;
@@ -43,8 +44,8 @@ static inline void on_device_close(struct on_device *o) {
 }
 
 /* Opens and loads; only a refusal of the program is the caller's. */
-static inline enum status on_device_load(const struct backend_ops *ops, struct how how, const struct program *p, struct on_device *out,
-                                         struct error *err) {
+static inline enum status on_device_load(const struct backend_ops *ops, struct how how, const struct program *p,
+                                         struct on_device *out, struct error *err) {
     EXPECT_OK(on_device_open(ops, how, out, err), *err);
     return ops->load(out->device, p, &how.load, &out->loaded, err);
 }
@@ -56,4 +57,13 @@ static inline void on_device_compile(const struct backend_ops *ops, struct how h
     EXPECT_OK(on_device_load(ops, how, p, out, &err), err);
     EXPECT_OK(ops->alloc_cache(out->loaded, config, &err), err);
     EXPECT_OK(ops->compile(out->loaded, bucket, &out->exe, &err), err);
+}
+
+/* Late: what is asked of the rows comes when the step has been started. */
+static inline enum status on_device_step(const struct on_device *o, const struct batch_plan *plan,
+                                         const struct sample_params *sample, bool late, struct sample_result *results,
+                                         struct error *err) {
+    TRY(o->ops->run(o->exe, plan, late ? NULL : sample, err));
+    TRY(late ? o->ops->draw(o->exe, sample, err) : OK);
+    return o->ops->collect(o->exe, results, err);
 }

@@ -438,15 +438,15 @@ static bool is_sparse(const struct rig *rig) { return rig_is_brief() && !rig->o.
 
 /* Which of a step's tokens have a row among its results: all; or, of the last step and of one in three before, few: the first, the last and
  * some between. */
-static void choose_rows(struct rig *rig, struct batch_plan *plan, bool all, bool last) {
+static void choose_rows(struct rig *rig, struct batch_plan *plan, struct sample_params *sample, bool all, bool last) {
     enum { FEW = 4, DECODING = 8 };
     int n = plan->n_tokens, most = n == plan->n_seqs ? DECODING : FEW; // steps of one row a sequence are what graphs are made of
     int n_asked = all ? n : !last && rig_between(rig, 0, 2) > 0 ? 0 : n <= most ? n : FEW;
     for (int r = 0; r < n_asked; r++) {
         int from = (int)((int64_t)r * (n - 1) / MAX(n_asked - 1, 1)), to = (int)((int64_t)(r + 1) * (n - 1) / MAX(n_asked - 1, 1));
         plan->out_row[r] = n_asked == n ? r : r == 0 || r == n_asked - 1 ? from : rig_between(rig, from, MAX(from, to - 1));
-        plan->sample[r] = sample_params_default();
-        plan->sample[r].want_logits = true;
+        sample[r] = sample_params_default();
+        sample[r].want_logits = true;
     }
     plan->n_rows = n_asked;
 }
@@ -476,9 +476,10 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
             memcpy(plan.block_table[g] + at * table_width(rig), home->block_table[g] + s * table_width(rig),
                    (size_t)table_width(rig) * sizeof(int32_t));
     }
-    choose_rows(rig, &plan, poison || !is_sparse(rig), last);
+    struct sample_params *sample = xcalloc((size_t)plan.n_tokens + 1, sizeof *sample);
+    choose_rows(rig, &plan, sample, poison || !is_sparse(rig), last);
     struct sample_result *results = xcalloc((size_t)plan.n_rows + 1, sizeof *results);
-    EXPECT_OK(rig->ops->run(rig->at.exe, &plan, &err), err);
+    EXPECT_OK(rig->ops->run(rig->at.exe, &plan, sample, &err), err);
     EXPECT_OK(rig->ops->collect(rig->at.exe, results, &err), err);
     for (int r = 0; !poison && r < plan.n_rows; r++) {
         int row = rows[plan.out_row[r]];
@@ -489,6 +490,7 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
             out[(int64_t)row * rig->out.width + i] = (double)logits[i];
     }
     free(results);
+    free(sample);
     batch_plan_release(&plan);
     spent.stepping += seconds() - begun;
     spent.n_steps++;

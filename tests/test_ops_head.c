@@ -33,8 +33,8 @@ struct head {
     struct program *p;
     const struct backend_ops *ops;
     struct on_device at;
-    struct executable *exe;
     struct batch_plan plan;
+    struct sample_params sample[MOST_ROWS];
     struct sample_scratch scratch;
 };
 
@@ -162,13 +162,13 @@ static void fill_plan(struct head *h, int n, bool mixed, bool all) {
         if (!all && i > 0 && below(3) == 0)
             continue;
         p->out_row[p->n_rows] = i;
-        p->sample[p->n_rows++] = some_params(h, mixed);
+        h->sample[p->n_rows++] = some_params(h, mixed);
     }
 }
 
 static void expect_row(struct head *h, int r, const struct sample_result *got) {
     const struct shape *s = &h->shape;
-    const struct sample_params *p = &h->plan.sample[r];
+    const struct sample_params *p = &h->sample[r];
     const float *logits = h->logits + (int64_t)h->plan.token_id[h->plan.out_row[r]] * s->out;
     struct sample_result want;
     sample_row(logits, s->out, p, &h->scratch, &want);
@@ -197,8 +197,7 @@ static void run_step(struct head *h, int n, bool mixed, bool all) {
     struct error err;
     fill_plan(h, n, mixed, all);
     memset(got, 0xaa, sizeof got);
-    EXPECT_OK(h->ops->run(h->at.exe, &h->plan, &err), err);
-    EXPECT_OK(h->ops->collect(h->at.exe, got, &err), err);
+    EXPECT_OK(on_device_step(&h->at, &h->plan, h->sample, below(3) == 0, got, &err), err);
     for (int r = 0; r < h->plan.n_rows; r++)
         expect_row(h, r, &got[r]);
 }

@@ -52,7 +52,7 @@ static struct program cut_program(const struct program *p, int last, int out) {
     return c;
 }
 
-static void fill_chunk(struct batch_plan *plan, const int32_t *tokens, int first, int n) {
+static void fill_chunk(struct batch_plan *plan, struct sample_params *sample, const int32_t *tokens, int first, int n) {
     plan->n_tokens = plan->n_rows = n;
     plan->n_seqs = 1;
     plan->query_start[1] = n;
@@ -62,8 +62,8 @@ static void fill_chunk(struct batch_plan *plan, const int32_t *tokens, int first
         plan->token_id[i] = tokens[first + i];
         plan->position[i] = first + i;
         plan->out_row[i] = i;
-        plan->sample[i] = sample_params_default();
-        plan->sample[i].want_logits = true;
+        sample[i] = sample_params_default();
+        sample[i].want_logits = true;
     }
 }
 
@@ -71,6 +71,7 @@ static struct row_set run_program(const struct backend_ops *ops, const struct ho
     struct row_set rows = {p->vocab_size, calloc((size_t)N_TOKENS * (size_t)p->vocab_size, sizeof(float))};
     struct cache_config config = {.block_size = BLOCK, .n_states = 1};
     struct bucket bucket = {chunks[0], 1, chunks[0], 0};
+    static struct sample_params sample[N_TOKENS];
     static struct sample_result results[N_TOKENS];
     struct on_device at;
     struct batch_plan plan;
@@ -83,8 +84,8 @@ static struct row_set run_program(const struct backend_ops *ops, const struct ho
         for (int i = 0; i < N_BLOCKS; i++)
             plan.block_table[g][i] = N_BLOCKS - 1 - i;
     for (int c = 0, first = 0; c < (int)ARRAY_LEN(chunks); first += chunks[c++]) {
-        fill_chunk(&plan, tokens, first, chunks[c]);
-        EXPECT_OK(ops->run(at.exe, &plan, &err), err);
+        fill_chunk(&plan, sample, tokens, first, chunks[c]);
+        EXPECT_OK(ops->run(at.exe, &plan, sample, &err), err);
         EXPECT_OK(ops->collect(at.exe, results, &err), err);
         for (int i = 0; i < chunks[c]; i++) {
             const float *logits;

@@ -64,8 +64,7 @@ static int32_t oracle_next(struct oracle *o, const int32_t *tokens, int from, in
         plan->position[i - from] = i;
     }
     plan->out_row[0] = n - from - 1;
-    plan->sample[0] = *params;
-    EXPECT_OK(backend_toy.run(o->at.exe, plan, &err), err);
+    EXPECT_OK(backend_toy.run(o->at.exe, plan, params, &err), err);
     EXPECT_OK(backend_toy.collect(o->at.exe, &result, &err), err);
     return result.token;
 }
@@ -98,12 +97,12 @@ static enum status needy_commit(struct loaded *l, int group, int *n, struct erro
     return got < wanted ? fail(err, ERR_MEMORY, "no memory") : OK;
 }
 
-static enum status needy_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
+static enum status needy_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample, struct error *err) {
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
         for (int s = 0; plan->block_table[g] && s < plan->n_seqs; s++)
             for (int i = 0; i < plan->table_width[g] && i * needy.block_size < plan->seq_len[s]; i++)
                 EXPECT(plan->block_table[g][s * plan->table_width[g] + i] < needy.n_committed[g]);
-    return backend_toy.run(exe, plan, err);
+    return backend_toy.run(exe, plan, sample, err);
 }
 
 // ---- requests ---------------------------------------------------------------------------------------------------

@@ -14,12 +14,14 @@ struct text {
     struct loaded *loaded;
     struct executable *exe;
     struct batch_plan plan;
+    struct sample_params sample;
     int32_t tokens[N_PROMPT + N_TOKENS];
     float logits[N_TOKENS][MOST_VOCAB]; // behind each, where the device has any
     int n, n_vocab;
 };
 
-static void text_load(struct text *t, const struct backend_ops *ops, struct device *d, const struct program *p, const char *dtype) {
+static void text_load(struct text *t, const struct backend_ops *ops, struct device *d, const struct program *p,
+                      const char *dtype) {
     struct cache_config config = {.block_size = BLOCK, .n_states = 1};
     struct bucket bucket = {N_PROMPT, 1, 1, 0};
     struct error err;
@@ -57,9 +59,9 @@ static void text_start(struct text *t) {
         p->token_id[i - first] = t->tokens[i];
         p->position[i - first] = i;
     }
-    p->sample[0] = sample_params_default();
-    p->sample[0].want_logits = true;
-    EXPECT_OK(t->ops->run(t->exe, p, &err), err);
+    t->sample = sample_params_default();
+    t->sample.want_logits = true;
+    EXPECT_OK(t->ops->run(t->exe, p, &t->sample, &err), err);
 }
 
 static void text_end(struct text *t) {
@@ -81,7 +83,8 @@ static void expect_same(const struct text *a, const struct text *b) {
 
 /* Each alone on a device of its own; then both on one, step by step in turns, with one in flight of each; then the second goes on while the
  * first is unloaded, and loaded again from its beginning. */
-static void two_share(const struct backend_ops *ops, const struct program *a, const struct program *b, const char *dtype) {
+static void two_share(const struct backend_ops *ops, const struct program *a, const struct program *b,
+                      const char *dtype) {
     static struct text alone[2], target, draft, again;
     const struct program *programs[] = {a, b};
     struct on_device at[3];
@@ -127,7 +130,8 @@ static void two_share(const struct backend_ops *ops, const struct program *a, co
 
 static void a_target_and_a_second_model_share_a_device_and_each_may_be_freed(void **state) {
     (void)state;
-    static const char *const pairs[][2] = {{"llama", "qwen2"}, {"qwen3_5", "llama"}, {"gemma3", "llama"}, {"deepseek_v3", "gpt_oss"}};
+    static const char *const pairs[][2] = {
+        {"llama", "qwen2"}, {"qwen3_5", "llama"}, {"gemma3", "llama"}, {"deepseek_v3", "gpt_oss"}};
     size_t n = rig_is_brief() ? 1 : ARRAY_LEN(pairs);
     for (size_t i = 0; i < n; i++) {
         struct model *m[2];
@@ -145,11 +149,72 @@ static void a_target_and_a_second_model_share_a_device_and_each_may_be_freed(voi
 
 static void so_do_two_toys(void **state) {
     (void)state;
-    struct toy_shape shapes[] = {{.vocab_size = 100, .full = true, .recurrent = true}, {.vocab_size = 100, .window = 5, .latent = true}};
+    struct toy_shape shapes[] = {{.vocab_size = 100, .full = true, .recurrent = true},
+                                 {.vocab_size = 100, .window = 5, .latent = true}};
     struct program *a = toy_program(&shapes[0]), *b = toy_program(&shapes[1]);
     two_share(&backend_toy, a, b, NULL);
     program_free(a);
     program_free(b);
+}
+
+/* Rows of any tokens of a prompt, drawn with what came when the step had been started, as if it had been there before. */
+static void late_draws_equal_early_ones(const struct backend_ops *ops, const struct program *p) {
+    enum { N = 12 };
+    static const int32_t rows[] = {1, 4, 5, 11};
+    struct cache_config config = {.block_size = BLOCK, .n_states = 1};
+    struct bucket bucket = {N, 1, N, 0};
+    struct sample_params sample[ARRAY_LEN(rows)];
+    struct sample_result got[2][ARRAY_LEN(rows)];
+    int32_t allowed[] = {3, 7, 20, 90};
+    for (int g = 0; g < p->n_groups; g++)
+        config.n_blocks[g] = config.table_width[g] = N_BLOCKS;
+    for (int late = 0; late < 2; late++) {
+        struct on_device at;
+        struct batch_plan plan;
+        struct error err;
+        on_device_compile(ops, (struct how){.n_threads = 2}, p, &config, bucket, &at);
+        batch_plan_init(&plan, bucket, p->n_groups, config.table_width);
+        plan.n_tokens = plan.query_start[1] = plan.seq_len[0] = plan.n_known[0] = N;
+        plan.n_seqs = 1;
+        plan.n_rows = (int)ARRAY_LEN(rows);
+        memcpy(plan.out_row, rows, sizeof rows);
+        for (int i = 0; i < N; i++)
+            plan.token_id[i] = 2 * i + 1, plan.position[i] = i;
+        for (int g = 0; g < p->n_groups; g++)
+            for (int i = 0; i < N_BLOCKS; i++)
+                plan.block_table[g][i] = i;
+        if (late)
+            EXPECT_OK(ops->run(at.exe, &plan, NULL, &err), err);
+        for (size_t r = 0; r < ARRAY_LEN(rows); r++) {
+            sample[r] = sample_params_default();
+            sample[r].temperature = r == 1 ? 0 : 0.9f;
+            sample[r].position = (uint64_t)rows[r];
+            sample[r].allowed = allowed, sample[r].n_allowed = r == 3 ? 0 : (int32_t)ARRAY_LEN(allowed) - (int32_t)r;
+        }
+        EXPECT_OK(late ? ops->draw(at.exe, sample, &err) : ops->run(at.exe, &plan, sample, &err), err);
+        EXPECT_OK(ops->collect(at.exe, got[late], &err), err);
+        batch_plan_release(&plan);
+        on_device_close(&at);
+    }
+    for (size_t r = 0; r < ARRAY_LEN(rows); r++) {
+        EXPECT_EQ(got[0][r].token, got[1][r].token);
+        EXPECT_EQ(got[0][r].argmax, got[1][r].argmax);
+        EXPECT(r == 3 || got[1][r].token == 3 || got[1][r].token == 7 || got[1][r].token == 20 ||
+               got[1][r].token == 90);
+    }
+}
+
+static void what_comes_after_a_step_was_started_is_drawn_with_as_if_it_had_been_there(void **state) {
+    (void)state;
+    struct toy_shape shape = {.vocab_size = 100, .full = true, .window = 6};
+    struct program *toy = toy_program(&shape);
+    struct model *m;
+    struct error err;
+    late_draws_equal_early_ones(&backend_toy, toy);
+    program_free(toy);
+    EXPECT_OK(model_open("tests/models/qwen3", &(struct model_options){0}, &m, &err), err);
+    late_draws_equal_early_ones(rig_backend(), m->program);
+    model_free(m);
 }
 
 static void an_option_that_a_device_has_not_is_refused_with_those_that_it_has(void **state) {
@@ -157,7 +222,8 @@ static void an_option_that_a_device_has_not_is_refused_with_those_that_it_has(vo
     static const struct {
         const char *option;
         bool good;
-    } cases[] = {{"kernels=portable", true}, {"kernels=", true}, {"kernels", false}, {"kernel=portable", false}, {"", false}, {"=", false}};
+    } cases[] = {{"kernels=portable", true}, {"kernels=", true}, {"kernels", false},
+                 {"kernel=portable", false}, {"", false},        {"=", false}};
     struct error err;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         const char *own[] = {cases[i].option, NULL};
@@ -165,7 +231,8 @@ static void an_option_that_a_device_has_not_is_refused_with_those_that_it_has(vo
         EXPECT(cases[i].good || (err.status == ERR_ARG && strstr(err.text, "kernels=portable|")));
     }
     const char *own[] = {"kernels=avx2", "kernelsx=1", "kernels=portable", NULL};
-    EXPECT(strcmp(device_option(own, "kernels"), "portable") == 0 && !device_option(own, "kernel") && !device_option(NULL, "kernels"));
+    EXPECT(strcmp(device_option(own, "kernels"), "portable") == 0 && !device_option(own, "kernel") &&
+           !device_option(NULL, "kernels"));
     EXPECT_EQ(device_options_check(&backend_toy, own, &err), ERR_ARG);
 }
 
@@ -173,6 +240,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_target_and_a_second_model_share_a_device_and_each_may_be_freed),
         cmocka_unit_test(so_do_two_toys),
+        cmocka_unit_test(what_comes_after_a_step_was_started_is_drawn_with_as_if_it_had_been_there),
         cmocka_unit_test(an_option_that_a_device_has_not_is_refused_with_those_that_it_has),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,54 +2,37 @@
  *
  *     open a device -> load a program -> alloc_cache -> compile -> run, collect, run, collect ...
  *
- * A device is opened once for each physical one. Many programs may be loaded on it (a target and its draft), each with weights and caches of its
- * own; each may be unloaded while the others stay. An executable takes steps up to a size; how shapes are made of them is its own matter.
+ * A device is opened once for each physical one. Many programs may be loaded on it (a target and its draft), each
+ * with weights and caches of its own; each may be unloaded while the others stay. An executable takes steps up to a
+ * size; how shapes are made of them is its own matter.
  *
- * run() is asynchronous where the device is. Steps of one device run in the order they were started, whatever their executable; those of one
- * executable are collected in that order, and at most max_in_flight of them are started and not collected. What a step writes to the cache the
- * next one sees, so a block may be given to another sequence while a step that reads it is in flight. The first fault of a device is sticky:
- * every later call returns ERR_DEVICE with the same sentence.
+ * run() is asynchronous where the device is. Steps of one device run in the order they were started, whatever their
+ * executable; those of one executable are collected in that order, and at most max_in_flight of them are started and
+ * not collected. What a step writes to the cache the next one sees, so a block may be given to another sequence while
+ * a step that reads it is in flight. The first fault of a device is sticky: every later call returns ERR_DEVICE with
+ * the same sentence.
  *
- * load() and compile() refuse, naming the op and the program, what the backend cannot do: an op, a shape or a format. They never choose a slower
- * path silently. */
+ * load() and compile() refuse, naming the op and the program, what the backend cannot do: an op, a shape or a format.
+ * They never choose a slower path silently. */
 #pragma once
 
 #include "core/backend_types.h"
 #include "core/plan.h"
 #include "core/program.h"
-
-struct device;     // a physical device
-struct loaded;     // a program on a device: its weights and caches
-struct executable; // a loaded program made ready for steps up to a size
-
-/* What only a bench asks for, between steps. Each may be NULL. */
-struct backend_probes {
-    /* Measures for up to a second. */
-    enum status (*measure)(struct loaded *l, struct device_limits *out, struct error *err);
-
-    /* Runs the step that was collected last again, which none may have followed, and tells how long each op takes by itself and how many
-     * launches it is, 0 where another op's did it, both [program.n_ops]. */
-    enum status (*trace)(struct executable *exe, double *op_us, int *op_nodes, struct error *err);
-
-    /* Seconds that the products of a step of n_tokens rows, n_out of them with logits, take by the fastest algorithms of the vendor's
-     * library, alone, measured now: what an engine that multiplies by those cannot get under. */
-    enum status (*ladder)(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
-
-    /* Bytes that are read of a weight when a step reads all of it; NULL: those that are stored. */
-    int64_t (*weight_bytes)(const struct loaded *l, const struct weight *w);
-};
+#include "core/sample.h"
 
 struct backend_ops {
     const char *name;
     bool ragged;                          // takes steps with sequences of unequal length
-    bool in_place;                        // computes with weights where the checkpoint's map has them, so they had better be in memory
+    bool in_place;                        // computes with weights where the checkpoint's map has them: read ahead
     bool no_weights;                      // computes without weights: a model is opened by its config alone
-    bool makes_dummies;                   // fills dummy weights by itself: matrices N(0, 1/in), vectors uniform in [0.9, 1.1]
+    bool makes_dummies;                   // fills dummy weights: matrices N(0, 1/in), vectors in [0.9, 1.1]
     int default_tokens, default_seqs;     // of a step, where the user does not say; 0: the engine's
-    int max_in_flight;                    // 1: run() computes; 2: the device does, while the host prepares the next step
+    int max_in_flight;                    // 1: run() computes; 2: the device, while the host prepares
     const struct backend_option *options; // up to one without a name; NULL: none
     const struct backend_probes *probes;  // NULL: none
-    /* Whether a cache may hold `turned` channels of a key of head_dim, where its others are its value's (ops.def, QKV_PREP); NULL: never. */
+    /* Whether a cache may hold `turned` channels of a key of head_dim, where its others are its value's (ops.def,
+     * QKV_PREP); NULL: never. */
     bool (*short_keys)(int head_dim, int turned);
 
     enum status (*open)(const struct device_options *options, struct device **out, struct error *err);
@@ -57,51 +40,61 @@ struct backend_ops {
     void (*close)(struct device *d); // nothing is loaded any more
 
     /* Places the program's weights. The program, and what it borrows, outlives what is loaded. */
-    enum status (*load)(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
-                        struct error *err);
+    enum status (*load)(struct device *d, const struct program *p, const struct load_options *options,
+                        struct loaded **out, struct error *err);
     void (*unload)(struct loaded *l); // after its executables are freed
 
     /* Memory for the caches of the program's groups, zeroed; once. ERR_MEMORY names what did not fit. */
     enum status (*alloc_cache)(struct loaded *l, const struct cache_config *config, struct error *err);
 
-    /* Makes blocks 0 .. n-1 of a KV or latent group usable, at least, and gives the device back what those behind took; *n becomes how
-     * many are usable then. Where blocks are does not change, and what becomes usable is zeroed before the next step. ERR_MEMORY, which is
-     * not sticky, if the device has no memory left: nothing has changed. What is given back is read by no step in flight. NULL: alloc_cache
-     * makes all usable, and by_need is not asked for. */
+    /* Makes blocks 0 .. n-1 of a KV or latent group usable, at least, and gives the device back what those behind
+     * took; *n becomes how many are usable then. Where blocks are does not change, and what becomes usable is zeroed
+     * before the next step. ERR_MEMORY, which is not sticky, if the device has no memory left: nothing has changed.
+     * What is given back is read by no step in flight. NULL: alloc_cache makes all usable, and by_need is not asked
+     * for. */
     enum status (*commit_cache)(struct loaded *l, int group, int *n, struct error *err);
 
     /* Bytes of one block of a group over all its layers (a state slot for state groups). */
     int64_t (*cache_block_bytes)(const struct loaded *l, int group, int block_size);
 
-    /* Bytes that caches may take: `share` (0: the backend's choice) of the device's memory, less what is taken of it by whomever and what an
-     * executable for the bucket, with blocks of so many tokens and plans of these tables, will take. ERR_MEMORY says why nothing is left.
-     * NULL: the memory is the host's, and the engine decides. */
-    enum status (*cache_room)(struct loaded *l, struct bucket bucket, int block_size, const int *table_width, double share, int64_t *out,
-                              struct error *err);
+    /* Bytes that caches may take: `share` (0: the backend's choice) of the device's memory, less what is taken of it
+     * by whomever and what an executable for the bucket, with blocks of so many tokens and plans of these tables,
+     * will take. ERR_MEMORY says why nothing is left. NULL: the memory is the host's, and the engine decides. */
+    enum status (*cache_room)(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
+                              double share, int64_t *out, struct error *err);
 
     enum status (*compile)(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
     void (*free_executable)(struct executable *exe); // waits for what is in flight
 
-    /* A sentence on how it was compiled that whoever starts it should read; false: there is nothing to say. NULL: there never is. */
+    /* A sentence on how it was compiled that whoever starts it should read; false: there is nothing to say. NULL:
+     * there never is. */
     bool (*remark)(const struct executable *exe, char *out, size_t n);
 
-    /* What there is to tell of an executable and what it runs on, between steps or while some are in flight; returns how many. Always the
-     * same names in the same order. */
+    /* What there is to tell of an executable and what it runs on, between steps or while some are in flight; returns
+     * how many. Always the same names in the same order. */
     int (*report)(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]);
 
-    /* Starts a step. The plan must stay as it is until collect. What it takes of the step before (from_row, newest_row) is read on the device:
-     * that step of this executable need not have been collected. */
-    enum status (*run)(struct executable *exe, const struct batch_plan *plan, struct error *err);
+    /* Starts a step, which draws what `sample` [n_rows] asks for. What it takes of the step before (from_row,
+     * newest_row) is read on the device: that step of this executable need not have been collected. With sample NULL
+     * the step is late: it leaves the rows' logits on the device, and draw comes before the next run. Plan and
+     * sample, and what that points to, stay as they are until collect. */
+    enum status (*run)(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                       struct error *err);
+
+    /* Draws the rows of the late step that was started last, with what came meanwhile (a grammar's mask, penalties),
+     * as if run had had it. */
+    enum status (*draw)(struct executable *exe, const struct sample_params *sample, struct error *err);
 
     /* Waits for the oldest step in flight and fills results[n_rows]. */
     enum status (*collect)(struct executable *exe, struct sample_result *results, struct error *err);
 
-    /* After collect and until the next run: row r's raw logits [vocab_size], if its want_logits was set. Nothing is started
-     * while a step with such a row is in flight. */
+    /* After collect and until the next run: row r's raw logits [vocab_size], if its want_logits was set. Nothing is
+     * started while a step with such a row is in flight. */
     enum status (*logits)(struct executable *exe, int row, const float **out, struct error *err);
 
-    /* After collect and until the next run: the state of token row t behind the last norm, [program.hidden.width], of a program that has
-     * one. Nothing is started while a step whose rows will be asked for is in flight. NULL: the device keeps none. */
+    /* After collect and until the next run: the state of token row t behind the last norm, [program.hidden.width],
+     * of a program that has one. Nothing is started while a step whose rows will be asked for is in flight. NULL:
+     * the device keeps none. */
     enum status (*hidden)(struct executable *exe, int t, const float **out, struct error *err);
 };
 

@@ -1,9 +1,15 @@
-/* backend_types.h - what goes to and from a device besides programs and plans: options, cache sizes, limits, reports. See backend.h. */
+/* backend_types.h - what goes to and from a device besides programs and plans: options, cache sizes, limits, reports.
+ * See backend.h. */
 #pragma once
 
 #include "base/load_progress.h"
 #include "base/status.h"
 #include "core/plan.h"
+#include "core/weight.h"
+
+struct device;     // a physical device
+struct loaded;     // a program on a device: its weights and caches
+struct executable; // a loaded program made ready for steps up to a size
 
 /* Something that one backend alone understands, a "name=value" in device_options.own. */
 struct backend_option {
@@ -20,10 +26,10 @@ struct device_options {
 };
 
 struct load_options {
-    const char *dtype;             // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
-    const char *kv_dtype;          // of KV and latent caches: "float32", "float16", "bfloat16", "fp8" or "int8"; NULL: the backend's choice
-    const char *quantization;      // "fp8": matrices that are stored wider are made e4m3 with a scale a row; NULL: as stored
-    bool dummy_weights;            // weights may be without data: random numbers take their place (backend_ops.makes_dummies)
+    const char *dtype;    // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
+    const char *kv_dtype; // of KV and latent caches: those, "fp8" or "int8"; NULL: the backend's choice
+    const char *quantization;      // "fp8": wider matrices are made e4m3 with a scale a row; NULL: as stored
+    bool dummy_weights;            // weights may be without data: random numbers take their place (makes_dummies)
     struct load_progress progress; // of placing weights
 };
 
@@ -68,4 +74,22 @@ struct device_limits {
     double flops_per_s;      // of large products ...
     const char *product;     // ... of what most of the matrices are multiplied as: "e4m3"
     double wide_flops_per_s; // ... and of those that take two bytes or more an element
+};
+
+/* What only a bench asks for, between steps. Each may be NULL. */
+struct backend_probes {
+    /* Measures for up to a second. */
+    enum status (*measure)(struct loaded *l, struct device_limits *out, struct error *err);
+
+    /* Runs the step that was collected last again, which none may have followed, and tells how long each op takes by
+     * itself and how many launches it is, 0 where another op's did it, both [program.n_ops]. */
+    enum status (*trace)(struct executable *exe, double *op_us, int *op_nodes, struct error *err);
+
+    /* Seconds that the products of a step of n_tokens rows, n_out of them with logits, take by the fastest
+     * algorithms of the vendor's library, alone, measured now: what an engine that multiplies by those cannot get
+     * under. */
+    enum status (*ladder)(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
+
+    /* Bytes that are read of a weight when a step reads all of it; NULL: those that are stored. */
+    int64_t (*weight_bytes)(const struct loaded *l, const struct weight *w);
 };

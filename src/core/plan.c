@@ -18,7 +18,6 @@ void batch_plan_init(struct batch_plan *plan, struct bucket b, int n_groups, con
     plan->n_known = xcalloc(seqs, sizeof(int32_t));
     plan->state_slot = xcalloc(seqs, sizeof(int32_t));
     plan->out_row = xcalloc(rows, sizeof(int32_t));
-    plan->sample = xcalloc(rows, sizeof(struct sample_params));
     plan->copies = xcalloc((size_t)b.max_copies, sizeof(struct cache_copy));
     BUG_IF(n_groups > MAX_CACHE_GROUPS);
     for (int g = 0; g < n_groups; g++) {
@@ -38,7 +37,6 @@ void batch_plan_release(struct batch_plan *plan) {
     free(plan->n_known);
     free(plan->state_slot);
     free(plan->out_row);
-    free(plan->sample);
     free(plan->copies);
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
         free(plan->block_table[g]);

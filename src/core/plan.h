@@ -13,12 +13,12 @@
  *                     (out of the window and given back). What stands behind position seq_len - 1 means nothing
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0
  *     copies[i]       of cache, done one after the other before any token of the step and after all earlier steps
- *     out_row[r]      the token row that output row r is made of, ascending; sample[r] says what is wanted of it
+ *     out_row[r]      the token row that output row r is made of, ascending
  *
- * Owned and filled by the engine; a backend reads it until the step is collected, what it points to as well. */
+ * Owned and filled by the engine; a backend reads it until the step is collected. A plan is numbers alone: it points
+ * nowhere but to its own arrays, so that it can be sent to another process. What is wanted of the output rows
+ * (core/sample.h) goes beside it, to the one place where tokens are drawn. */
 #pragma once
-
-#include "core/sample.h"
 
 #include <stdint.h>
 
@@ -39,9 +39,8 @@ struct batch_plan {
     int32_t *state_slot;                     // [S]
     int32_t *block_table[MAX_CACHE_GROUPS];
     int table_width[MAX_CACHE_GROUPS];
-    int32_t *out_row;             // [R]
-    struct sample_params *sample; // [R]
-    struct cache_copy *copies;    // [n_copies]
+    int32_t *out_row;          // [R]
+    struct cache_copy *copies; // [n_copies]
 };
 
 /* The largest step that a plan or an executable is made for. */

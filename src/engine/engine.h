@@ -68,7 +68,8 @@ struct step_row {
 /* A step from its plan until it is collected. */
 struct step {
     struct batch_plan plan;
-    struct step_row *rows; // [max_rows]
+    struct sample_params *sample; // [max_rows]
+    struct step_row *rows;        // [max_rows]
     int64_t started_us;
     struct request **requests; // [max_seqs]
     bool is_read_back;         // logits or hidden states will be read on the host: nothing is started before it is collected

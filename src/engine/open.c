@@ -44,6 +44,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
     struct bucket b = sizes->bucket;
     for (int i = 0; i < MAX_STEPS_IN_FLIGHT; i++) {
         batch_plan_init(&g->steps[i].plan, b, p->n_groups, sizes->cache.table_width);
+        g->steps[i].sample = xcalloc((size_t)b.max_rows, sizeof *g->steps[i].sample);
         g->steps[i].rows = xcalloc((size_t)b.max_rows, sizeof *g->steps[i].rows);
         g->steps[i].requests = xcalloc((size_t)b.max_seqs, sizeof *g->steps[i].requests);
     }
@@ -255,6 +256,7 @@ void gyre_close(struct gyre *g) {
     kv_pool_release(&g->pool);
     for (int i = 0; i < MAX_STEPS_IN_FLIGHT; i++) {
         batch_plan_release(&g->steps[i].plan);
+        free(g->steps[i].sample);
         free(g->steps[i].rows);
         free(g->steps[i].requests);
     }

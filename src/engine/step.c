@@ -56,7 +56,7 @@ static void fill_rows(struct step *step, struct sequence *seq) {
     int32_t position = sequence_row_start(seq);
     for (int i = 0; i < n; i++, position++, plan->n_rows++) {
         plan->out_row[plan->n_rows] = first_token + (position - seq->n_computed);
-        plan->sample[plan->n_rows] = row_params(seq->owner, position);
+        step->sample[plan->n_rows] = row_params(seq->owner, position);
         step->rows[plan->n_rows] = (struct step_row){seq->owner, position};
     }
     seq->newest_row = plan->n_rows - 1; // gives the token that is expected once the step is started, if one is
@@ -138,7 +138,7 @@ static void publish_token(struct gyre *g, struct request *r, const struct sample
 }
 
 static enum status publish_prompt(struct gyre *g, const struct step *step, int row) {
-    const struct sample_params *asked = &step->plan.sample[row];
+    const struct sample_params *asked = &step->sample[row];
     const struct sample_result *result = &g->results[row];
     const float *logits = NULL;
     if (asked->want_logits)
@@ -175,7 +175,7 @@ static enum status publish_row(struct gyre *g, const struct step *step, int row)
     }
     if (scored)
         r->sequence.first_row = position + 1; // so that a recomputation does not tell it again
-    if (scored || step->plan.sample[row].want_logits)
+    if (scored || step->sample[row].want_logits)
         TRY(publish_prompt(g, step, row));
     if (position < r->sequence.n_known - 1)
         return OK;
@@ -213,7 +213,7 @@ static bool plan(struct gyre *g) {
 }
 
 static enum status start(struct gyre *g) {
-    TRY(g->ops->run(g->exe, &next_step(g)->plan, &g->failed));
+    TRY(g->ops->run(g->exe, &next_step(g)->plan, next_step(g)->sample, &g->failed));
     scheduler_start(&g->scheduler);
     g->n_steps++;
     return OK;

@@ -31,6 +31,7 @@ struct rig {
     struct program *p;
     struct on_device at;
     struct batch_plan plan;
+    struct sample_params sample[ROWS];
     struct sample_result got[ROWS];
 };
 
@@ -87,11 +88,11 @@ static void run(struct rig *r, int n, const int32_t *tokens, int other) {
         p->query_start[i + 1] = i + 1;
         p->seq_len[i] = p->n_known[i] = 1;
         p->out_row[i] = i;
-        p->sample[i] = sample_params_default();
-        p->sample[i].want_logprob = i == other;
+        r->sample[i] = sample_params_default();
+        r->sample[i].want_logprob = i == other;
     }
     memset(r->got, 0xaa, sizeof r->got);
-    EXPECT_OK(backend_cuda.run(r->at.exe, p, &err), err);
+    EXPECT_OK(backend_cuda.run(r->at.exe, p, r->sample, &err), err);
     EXPECT_OK(backend_cuda.collect(r->at.exe, r->got, &err), err);
 }
 

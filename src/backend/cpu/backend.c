@@ -38,9 +38,10 @@ struct executable {
     int64_t n_run, n_collected;
     struct pool_range *rows[2]; // the output columns of a LINEAR, by turns
     struct mat logits;
-    struct batch_plan plan;       // of the step that runs: the engine's, but with its own:
-    int32_t *token_id;            // [max_tokens], and
-    struct sample_params *sample; // [max_rows], in which nothing refers to the step before any more
+    struct batch_plan plan;       // of the step that runs: the engine's, but with its own
+    int32_t *token_id;            // [max_tokens], in which nothing refers to the step before any more; nor in
+    struct sample_params *sample; // [max_rows]
+    bool is_late;                 // the step that was started last waits for draw
 };
 
 /* At least one byte; ERR_MEMORY names what for. */
@@ -313,12 +314,12 @@ static void copy_cache(const struct executable *exe, int worker, int n_workers) 
     }
 }
 
-static void run_worker(void *arg, int worker, int n_workers) {
-    const struct executable *exe = arg;
-    struct call c = {
+static struct call call_of(const struct executable *exe, int worker, int n_workers) {
+    return (struct call){
         .program = exe->program,
         .loaded = exe->loaded,
         .plan = &exe->plan,
+        .sample = exe->sample,
         .seq_of_row = exe->seq_of_row,
         .cos_sin = exe->cos_sin,
         .scratch = exe->scratch + worker * exe->worker_scratch,
@@ -328,9 +329,16 @@ static void run_worker(void *arg, int worker, int n_workers) {
         .worker = worker,
         .n_workers = n_workers,
     };
+}
+
+static bool is_drawn(const struct executable *exe, int op) { return exe->program->ops[op].code == OP_SAMPLE; }
+
+static void run_worker(void *arg, int worker, int n_workers) {
+    const struct executable *exe = arg;
+    struct call c = call_of(exe, worker, n_workers);
     copy_cache(exe, worker, n_workers);
     fill_cos_sin(exe, worker, n_workers);
-    for (int i = 0; i < exe->program->n_ops; i++) {
+    for (int i = 0; i < exe->program->n_ops && !(exe->is_late && is_drawn(exe, i)); i++) {
         c.rows = exe->rows[i & 1]; // the other one may still be taken from by workers that are not done with the op before
         if (worker == 0 && exe->program->ops[i].code == OP_LINEAR)
             deal_rows(&exe->program->ops[i], value_of(exe, exe->program->ops[i].in[0]).rows, n_workers, c.rows);
@@ -340,33 +348,59 @@ static void run_worker(void *arg, int worker, int n_workers) {
     }
 }
 
+static void draw_worker(void *arg, int worker, int n_workers) {
+    const struct executable *exe = arg;
+    struct call c = call_of(exe, worker, n_workers);
+    int last = exe->program->n_ops - 1;
+    bind_op(exe, &exe->ops[last], &c);
+    exe->ops[last].run(&c);
+}
+
 /* The plan, with the tokens that it takes from the step before put in. */
 static void take_plan(struct executable *exe, const struct batch_plan *plan) {
     const struct sample_result *before = exe->results[(exe->n_run - 1) & 1];
     exe->plan = *plan;
     exe->plan.token_id = exe->token_id;
-    exe->plan.sample = exe->sample;
     for (int t = 0; t < plan->n_tokens; t++)
         exe->token_id[t] = plan->from_row[t] < 0 ? plan->token_id[t] : before[plan->from_row[t]].token;
-    memcpy(exe->sample, plan->sample, (size_t)plan->n_rows * sizeof *plan->sample);
-    for (int r = 0; r < plan->n_rows; r++)
-        if (plan->sample[r].has_newest)
-            exe->sample[r].newest = before[plan->sample[r].newest_row].token;
 }
 
-static enum status cpu_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
+static void take_sample(struct executable *exe, const struct sample_params *sample) {
+    const struct sample_result *before = exe->results[(exe->n_run - 1) & 1];
+    for (int r = 0; r < exe->plan.n_rows; r++) {
+        exe->sample[r] = sample[r];
+        if (sample[r].has_newest)
+            exe->sample[r].newest = before[sample[r].newest_row].token;
+    }
+}
+
+static enum status cpu_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample, struct error *err) {
     (void)err; // a step on the CPU cannot fail
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
     BUG_IF(plan->query_start[plan->n_seqs] != plan->n_tokens);
-    BUG_IF(exe->n_run - exe->n_collected > 1);
+    BUG_IF(exe->n_run - exe->n_collected > 1 || exe->is_late);
     take_plan(exe, plan);
+    if (sample)
+        take_sample(exe, sample);
     for (int s = 0; s < plan->n_seqs; s++)
         for (int32_t t = plan->query_start[s]; t < plan->query_start[s + 1]; t++)
             exe->seq_of_row[t] = s;
-    pool_run(exe->loaded->device->pool, run_worker, exe);
     const struct op *last = &exe->program->ops[exe->program->n_ops - 1];
     exe->logits = last->code == OP_SAMPLE ? value_of(exe, last->in[0]) : (struct mat){0};
-    exe->n_rows[exe->n_run++ & 1] = plan->n_rows;
+    exe->is_late = !sample;
+    pool_run(exe->loaded->device->pool, run_worker, exe);
+    exe->n_rows[exe->n_run & 1] = plan->n_rows;
+    exe->n_run += !exe->is_late;
+    return OK;
+}
+
+static enum status cpu_draw(struct executable *exe, const struct sample_params *sample, struct error *err) {
+    (void)err;
+    BUG_IF(!exe->is_late || !is_drawn(exe, exe->program->n_ops - 1));
+    take_sample(exe, sample);
+    pool_run(exe->loaded->device->pool, draw_worker, exe);
+    exe->is_late = false;
+    exe->n_run++;
     return OK;
 }
 
@@ -451,6 +485,7 @@ const struct backend_ops backend_cpu = {
     .free_executable = cpu_free_executable,
     .report = cpu_report,
     .run = cpu_run,
+    .draw = cpu_draw,
     .collect = cpu_collect,
     .logits = cpu_logits,
     .hidden = cpu_hidden,

@@ -79,11 +79,12 @@ struct call {
     const struct program *program;
     const struct loaded *loaded;
     const struct batch_plan *plan;
-    const int32_t *seq_of_row; // [T]
-    float *const *cos_sin;     // [n_ropes][T][dim]: cos [dim/2], then sin [dim/2]
-    float *scratch;            // this worker's: as many floats as the op's need says
-    float *shared;             // all workers'
-    struct pool_range *rows;   // LINEAR: output columns, dealt out
+    const struct sample_params *sample; // [R]
+    const int32_t *seq_of_row;          // [T]
+    float *const *cos_sin;              // [n_ropes][T][dim]: cos [dim/2], then sin [dim/2]
+    float *scratch;                     // this worker's: as many floats as the op's need says
+    float *shared;                      // all workers'
+    struct pool_range *rows;            // LINEAR: output columns, dealt out
     struct sample_scratch *sample_scratch;
     struct sample_result *results; // [R]
     int worker, n_workers;

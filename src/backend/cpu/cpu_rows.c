@@ -25,5 +25,5 @@ void cpu_take_rows(const struct call *c) {
 void cpu_sample(const struct call *c) {
     struct mat x = c->in[0];
     for (int64_t r = c->worker; r < x.rows; r += c->n_workers)
-        sample_row(mat_row(x, r), x.width, &c->plan->sample[r], c->sample_scratch, &c->results[r]);
+        sample_row(mat_row(x, r), x.width, &c->sample[r], c->sample_scratch, &c->results[r]);
 }

@@ -512,9 +512,9 @@ static enum status cuda_compile(struct loaded *loaded, struct bucket bucket, str
 // ---- what a step left -------------------------------------------------------------------------------------------
 
 /* A row, and those behind it that will be asked for too: every fetch waits for the device. */
-static enum status fetch_logits(struct executable *exe, const struct batch_plan *plan, int row, struct error *err) {
+static enum status fetch_logits(struct executable *exe, const struct step_slot *slot, int row, struct error *err) {
     int end = row + 1;
-    while (end < plan->n_rows && plan->sample[end].want_logits)
+    while (end < slot->plan->n_rows && slot->sample[end].want_logits)
         end++;
     size_t row_bytes = (size_t)exe->logits.width * sizeof(float);
     const float *from = (const float *)exe->logits.at + (int64_t)row * exe->logits.stride;
@@ -530,10 +530,10 @@ static enum status fetch_logits(struct executable *exe, const struct batch_plan 
 
 static enum status cuda_logits(struct executable *exe, int row, const float **out, struct error *err) {
     TRY(device_enter(exe->loaded->device, err));
-    const struct batch_plan *plan = step_collected(exe)->plan;
-    BUG_IF(row < 0 || row >= plan->n_rows || exe->n_started != exe->n_collected);
+    const struct step_slot *slot = step_collected(exe);
+    BUG_IF(row < 0 || row >= slot->plan->n_rows || exe->n_started != exe->n_collected);
     if (exe->logits_there.step != exe->n_collected || row < exe->logits_there.first || row >= exe->logits_there.end)
-        TRY(fetch_logits(exe, plan, row, err));
+        TRY(fetch_logits(exe, slot, row, err));
     *out = exe->logits_host + (int64_t)row * exe->logits.width;
     return OK;
 }
@@ -592,6 +592,7 @@ const struct backend_ops backend_cuda = {
     .remark = cuda_remark,
     .report = cuda_report,
     .run = step_run,
+    .draw = step_draw,
     .collect = step_collect,
     .logits = cuda_logits,
     .hidden = cuda_hidden,

@@ -287,6 +287,7 @@ struct plan_layout {
 /* What a step in flight has of its own, in pinned memory. */
 struct step_slot {
     const struct batch_plan *plan;
+    const struct sample_params *sample; // NULL: the step is late, and nobody has drawn yet
     char *plan_host;
     int32_t *lists; // [n_lists], the first n_listed of this step
     size_t n_lists, n_listed;
@@ -294,7 +295,7 @@ struct step_slot {
     struct dsampled *sampled; // [max_rows]
     int32_t *top_token;       // [max_rows][MOST_TOP_LOGPROBS]
     float *top_logprob;
-    cudaEvent_t done;
+    cudaEvent_t done; // of a late step, until it is drawn: the device has the plan
 };
 
 struct executable {
@@ -337,6 +338,7 @@ struct executable {
     int32_t *row_token; // [max_rows]: what the last step sampled
     struct step_slot slots[STEPS_IN_FLIGHT];
     int64_t n_started, n_collected;
+    bool is_late;       // the step that was started last waits for draw
     float *logits_host; // [max_rows][vocab], rows that the host was asked for; pages that nobody writes take no memory
     struct {
         int64_t step; // n_collected
@@ -419,8 +421,11 @@ int attention_n_plain(const struct executable *exe, const struct op **first);
 /* ---- plan.c ---- */
 enum status plan_alloc(struct executable *exe, struct error *err);
 void plan_free(struct executable *exe);
-/* Writes the plan to the slot and puts its way to the device on the stream. */
-enum status plan_send(struct executable *exe, struct step_slot *slot, const struct batch_plan *plan, struct error *err);
+/* Writes the slot's plan, and what its rows ask for, to the slot and puts its way to the device on the stream. Without a sample all logits will be
+ * written. */
+enum status plan_send(struct executable *exe, struct step_slot *slot, struct error *err);
+/* What the rows of a late step ask for, once the device has taken its plan. */
+enum status plan_send_rows(struct executable *exe, struct step_slot *slot, struct error *err);
 
 /* ---- fuse.c ---- */
 /* Whether op i is a LINEAR that only the next reads, a GATED_ACT of its two halves. */
@@ -472,7 +477,8 @@ enum status l2_copy_sides(struct loaded *loaded, struct error *err); // finds b-
 void l2_copy_release(struct loaded *loaded);
 
 /* ---- step.c ---- */
-enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err);
+enum status step_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample, struct error *err);
+enum status step_draw(struct executable *exe, const struct sample_params *sample, struct error *err);
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err);
 const struct step_slot *step_collected(const struct executable *exe);                       // the one collected last
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err); // all ops, one after the other

@@ -38,12 +38,14 @@ struct executable {
     struct bucket bucket;
     struct toy_step {
         const struct batch_plan *plan;
-        int64_t ready_us; // when it may be collected
-    } in_flight[2];       // by turns
+        const struct sample_params *sample; // NULL: nobody has drawn yet
+        int64_t ready_us;                   // when it may be collected
+    } in_flight[2];                         // by turns
     int64_t n_started, n_collected;
     const struct batch_plan *plan; // that is computed
-    int32_t *row_token;            // [max_rows]: the tokens of the step collected last, for the next one's from_row ...
-    int32_t *next_row_token;       // ... and of the one that is computed
+    const struct sample_params *sample;
+    int32_t *row_token;      // [max_rows]: the tokens of the step collected last, for the next one's from_row ...
+    int32_t *next_row_token; // ... and of the one that is computed
     int n_row_tokens;
     struct sample_scratch scratch;
     float *logits; // [max_rows, vocab_size]
@@ -86,8 +88,8 @@ static enum status toy_open(const struct device_options *options, struct device 
 
 static void toy_close(struct device *d) { free(d); }
 
-static enum status toy_load(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
-                            struct error *err) {
+static enum status toy_load(struct device *d, const struct program *p, const struct load_options *options,
+                            struct loaded **out, struct error *err) {
     (void)options, (void)err;
     *out = xcalloc(1, sizeof **out);
     **out = (struct loaded){.device = d, .program = p};
@@ -145,7 +147,9 @@ static toy_slot read_slot(const struct executable *exe, int group, int s, int32_
     return slot;
 }
 
-static bool is_paged(const struct executable *exe, int group) { return exe->loaded->program->groups[group].kind != CACHE_STATE; }
+static bool is_paged(const struct executable *exe, int group) {
+    return exe->loaded->program->groups[group].kind != CACHE_STATE;
+}
 
 /* The first position that a token at `position` can see. */
 static int32_t first_visible(const struct executable *exe, int group, int32_t position) {
@@ -154,7 +158,8 @@ static int32_t first_visible(const struct executable *exe, int group, int32_t po
 }
 
 static void store_in_group(const struct executable *exe, int group, int s, int32_t position, int32_t token) {
-    uint64_t before = position > first_visible(exe, group, position) ? read_slot(exe, group, s, position - 1) : (uint64_t)group + 1;
+    uint64_t before =
+        position > first_visible(exe, group, position) ? read_slot(exe, group, s, position - 1) : (uint64_t)group + 1;
     *slot_at(exe, group, s, position) = (mix(before, (uint64_t)token + 1) & ~POSITION_MASK) | (uint64_t)position;
 }
 
@@ -194,16 +199,26 @@ static uint64_t look_at_group(const struct executable *exe, int group, int s, in
 
 // ---- a step -----------------------------------------------------------------------------------------------------
 
-static enum status toy_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
+static enum status toy_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                           struct error *err) {
     if (toy_faults.run_fails_in > 0 && --toy_faults.run_fails_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke when it was started");
     const struct device *d = exe->loaded->device;
     BUG_IF(exe->n_started - exe->n_collected == backend_toy.max_in_flight);
     const struct toy_step *before = &exe->in_flight[(exe->n_started - 1) & 1];
+    BUG_IF(exe->n_started > exe->n_collected && !before->sample);
     struct toy_step *step = &exe->in_flight[exe->n_started++ & 1];
-    *step = (struct toy_step){.plan = plan};
+    *step = (struct toy_step){.plan = plan, .sample = sample};
     if (d->step_us > 0 || d->token_us > 0)
         step->ready_us = MAX(clock_us(), before->ready_us) + (int64_t)(d->step_us + d->token_us * plan->n_tokens);
+    return OK;
+}
+
+static enum status toy_draw(struct executable *exe, const struct sample_params *sample, struct error *err) {
+    (void)err;
+    struct toy_step *step = &exe->in_flight[(exe->n_started - 1) & 1];
+    BUG_IF(exe->n_started == exe->n_collected || step->sample || !sample);
+    step->sample = sample;
     return OK;
 }
 
@@ -222,7 +237,7 @@ static void fill_logits(float *logits, int32_t n, uint64_t h, int32_t winner) {
 
 static void sample(struct executable *exe, int out, uint64_t h, int32_t token, struct sample_result *result) {
     int32_t n = exe->loaded->program->vocab_size, winner = (int32_t)((h >> 20) % (uint64_t)n);
-    struct sample_params params = exe->plan->sample[out];
+    struct sample_params params = exe->sample[out];
     if (sample_is_plain(&params)) {
         result->token = result->argmax = winner;
         result->logprob = 0; // nobody asked
@@ -283,7 +298,8 @@ static void copy_cache(const struct executable *exe) {
             continue;
         }
         size_t size = (size_t)l->config.block_size;
-        memcpy(l->slots[c.group] + (size_t)c.to * size, l->slots[c.group] + (size_t)c.from * size, size * sizeof(toy_slot));
+        memcpy(l->slots[c.group] + (size_t)c.to * size, l->slots[c.group] + (size_t)c.from * size,
+               size * sizeof(toy_slot));
     }
 }
 
@@ -291,9 +307,12 @@ static enum status toy_collect(struct executable *exe, struct sample_result *res
     BUG_IF(exe->n_collected == exe->n_started);
     const struct toy_step *step = &exe->in_flight[exe->n_collected++ & 1];
     const struct batch_plan *plan = exe->plan = step->plan;
+    exe->sample = step->sample;
+    BUG_IF(!exe->sample && plan->n_rows > 0);
     if (toy_faults.collect_fails_in > 0 && --toy_faults.collect_fails_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke while it computed");
-    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
+    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
+           plan->n_rows > exe->bucket.max_rows);
     BUG_IF(plan->n_tokens <= 0 || plan->query_start[0] != 0 || plan->query_start[plan->n_seqs] != plan->n_tokens);
     int out = 0;
     copy_cache(exe);
@@ -359,6 +378,7 @@ const struct backend_ops backend_toy = {
     .free_executable = toy_free_executable,
     .report = toy_report,
     .run = toy_run,
+    .draw = toy_draw,
     .collect = toy_collect,
     .logits = toy_logits,
 };

@@ -224,17 +224,31 @@ static void write_row(const struct sample_params *p, struct drow *row) {
         row->bits = philox_bits53(p->seed, p->sequence, p->position);
 }
 
-static enum status write_rows(struct executable *exe, struct step_slot *slot, const struct batch_plan *p, struct error *err) {
+/* Rows of which anything may be asked later. */
+static void write_late_rows(struct executable *exe, struct step_slot *slot) {
+    struct drow *rows = (struct drow *)(void *)(slot->plan_host + exe->layout.rows);
+    int32_t *newest = (int32_t *)(void *)(slot->plan_host + exe->layout.newest_row);
+    for (int r = 0; r < slot->plan->n_rows; r++) {
+        rows[r] = (struct drow){.target = -1};
+        newest[r] = -1;
+    }
+    slot->n_not_plain = slot->plan->n_rows;
+    slot->n_listed = 0;
+}
+
+static enum status write_rows(struct executable *exe, struct step_slot *slot, struct error *err) {
+    const struct sample_params *sample = slot->sample;
+    int n_rows = slot->plan->n_rows;
     struct drow *rows = (struct drow *)(void *)(slot->plan_host + exe->layout.rows);
     int32_t *newest = (int32_t *)(void *)(slot->plan_host + exe->layout.newest_row);
     size_t n = 0;
     slot->n_not_plain = 0;
-    for (int r = 0; r < p->n_rows; r++) {
-        write_row(&p->sample[r], &rows[r]);
+    for (int r = 0; r < n_rows; r++) {
+        write_row(&sample[r], &rows[r]);
         slot->n_not_plain += !rows[r].is_plain;
-        newest[r] = p->sample[r].has_newest && rows[r].is_changed ? p->sample[r].newest_row : -1;
+        newest[r] = sample[r].has_newest && rows[r].is_changed ? sample[r].newest_row : -1;
         if (rows[r].is_changed)
-            n += n_list_entries(&p->sample[r]);
+            n += n_list_entries(&sample[r]);
     }
     slot->n_listed = n;
     if (n == 0)
@@ -243,9 +257,9 @@ static enum status write_rows(struct executable *exe, struct step_slot *slot, co
         return fail(err, ERR_LIMIT, "%s: the histories, biases and bans of a step have %zu entries", exe->program->name, n);
     TRY(make_room(exe, slot, n, err));
     n = 0;
-    for (int r = 0; r < p->n_rows; r++)
+    for (int r = 0; r < n_rows; r++)
         if (rows[r].is_changed)
-            n = write_lists(&p->sample[r], slot->lists, n, &rows[r]);
+            n = write_lists(&sample[r], slot->lists, n, &rows[r]);
     slot->n_listed = n;
     return OK;
 }
@@ -311,7 +325,21 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
     return t;
 }
 
-enum status plan_send(struct executable *exe, struct step_slot *slot, const struct batch_plan *p, struct error *err) {
+static enum status take(struct executable *exe, struct step_slot *slot, struct error *err) {
+    exe->loaded->n_lists_left += !lists_fit(exe, slot);
+    struct dtake t = take_of(exe, slot, slot->plan);
+    launch_take_plan(exe->loaded->device->stream, &t);
+    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "sending the plan of %d tokens", slot->plan->n_tokens);
+    return OK;
+}
+
+enum status plan_send_rows(struct executable *exe, struct step_slot *slot, struct error *err) {
+    TRY(write_rows(exe, slot, err));
+    return take(exe, slot, err);
+}
+
+enum status plan_send(struct executable *exe, struct step_slot *slot, struct error *err) {
+    const struct batch_plan *p = slot->plan;
     const struct plan_layout *at = &exe->layout;
     copy_numbers(slot, at->token_id, p->token_id, p->n_tokens);
     copy_numbers(slot, at->from_row, p->from_row, p->n_tokens);
@@ -322,10 +350,8 @@ enum status plan_send(struct executable *exe, struct step_slot *slot, const stru
     copy_numbers(slot, at->state_slot, p->state_slot, p->n_seqs);
     copy_numbers(slot, at->out_row, p->out_row, p->n_rows);
     write_tables(exe, slot, p);
-    TRY(write_rows(exe, slot, p, err));
-    exe->loaded->n_lists_left += !lists_fit(exe, slot);
-    struct dtake take = take_of(exe, slot, p);
-    launch_take_plan(exe->loaded->device->stream, &take);
-    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "sending the plan of %d tokens", p->n_tokens);
-    return OK;
+    if (slot->sample)
+        return plan_send_rows(exe, slot, err);
+    write_late_rows(exe, slot);
+    return take(exe, slot, err);
 }

@@ -289,26 +289,62 @@ enum status step_launch(struct executable *exe, const struct launch *l, struct e
 
 // ---- steps ------------------------------------------------------------------------------------------------------
 
-enum status step_run(struct executable *exe, const struct batch_plan *plan, struct error *err) {
+/* All but SAMPLE. The slot's event says meanwhile that the device has the plan, whose rows draw writes anew. */
+static enum status launch_forward(struct executable *exe, struct step_slot *slot, const struct launch *l, struct error *err) {
+    struct device *d = exe->loaded->device;
+    DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "the plan of %d tokens", slot->plan->n_tokens);
+    TRY(attention_lists_launch(exe, l, err));
+    return step_launch_ops(exe, l, 0, exe->program->n_ops - 1, err);
+}
+
+static enum status launch_all(struct executable *exe, struct step_slot *slot, const struct launch *l, struct error *err) {
+    struct device *d = exe->loaded->device;
+    const struct batch_plan *plan = slot->plan;
+    TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, l, err));
+    DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "a step of %d tokens", plan->n_tokens);
+    exe->loaded->n_filtered += plan->n_rows > 0 && slot->n_not_plain == 0 && filter_done(exe, l->n_rows);
+    return OK;
+}
+
+static enum status check_fault(const struct device *d, struct error *err) {
+    if (d->fault.status != OK)
+        *err = d->fault;
+    return d->fault.status;
+}
+
+enum status step_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample, struct error *err) {
     struct loaded *loaded = exe->loaded;
     struct step_slot *slot = &exe->slots[exe->n_started % STEPS_IN_FLIGHT];
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
-    BUG_IF(exe->n_started - exe->n_collected == STEPS_IN_FLIGHT);
-    if (loaded->device->fault.status != OK) {
-        *err = loaded->device->fault;
-        return err->status;
-    }
+    BUG_IF(exe->n_started - exe->n_collected == STEPS_IN_FLIGHT || exe->is_late);
+    TRY(check_fault(loaded->device, err));
     slot->plan = plan;
+    slot->sample = sample;
     TRY(device_enter(loaded->device, err));
     TRY(copy_cache(exe, plan, err));
     TRY(filter_again(exe, err));
-    TRY(plan_send(exe, slot, plan, err));
+    TRY(plan_send(exe, slot, err));
     struct launch l = launch_for(exe, plan);
-    l.watches = !graphs_have(exe, plan) && watch_begins(loaded);
-    TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, &l, err));
-    DEVICE_TRY(loaded->device, err, cudaEventRecord(slot->done, loaded->device->stream), "a step of %d tokens", plan->n_tokens);
-    loaded->n_filtered += plan->n_rows > 0 && slot->n_not_plain == 0 && filter_done(exe, l.n_rows);
+    l.watches = !(sample && graphs_have(exe, plan)) && watch_begins(loaded);
+    TRY(sample ? launch_all(exe, slot, &l, err) : launch_forward(exe, slot, &l, err));
+    exe->is_late = !sample;
     exe->n_started++;
+    return OK;
+}
+
+enum status step_draw(struct executable *exe, const struct sample_params *sample, struct error *err) {
+    struct device *d = exe->loaded->device;
+    struct step_slot *slot = &exe->slots[(exe->n_started - 1) % STEPS_IN_FLIGHT];
+    BUG_IF(!exe->is_late);
+    TRY(check_fault(d, err));
+    TRY(device_enter(d, err));
+    DEVICE_TRY(d, err, cudaEventSynchronize(slot->done), "the plan of %d tokens", slot->plan->n_tokens);
+    slot->sample = sample;
+    TRY(plan_send_rows(exe, slot, err));
+    struct launch l = launch_for(exe, slot->plan);
+    TRY(step_launch_ops(exe, &l, exe->program->n_ops - 1, exe->program->n_ops, err));
+    DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "the draws of %d rows", slot->plan->n_rows);
+    exe->is_late = false;
     return OK;
 }
 
@@ -323,7 +359,7 @@ static void take_result(const struct step_slot *slot, int r, struct sample_resul
                                      .target_rank = d->target_rank,
                                      .not_finite = d->flags & SAMPLED_NOT_FINITE,
                                      .nothing_left = d->flags & SAMPLED_NOTHING_LEFT};
-    size_t n = (size_t)slot->plan->sample[r].n_top_logprobs, at = (size_t)r * MOST_TOP_LOGPROBS;
+    size_t n = (size_t)slot->sample[r].n_top_logprobs, at = (size_t)r * MOST_TOP_LOGPROBS;
     memcpy(result->top_token, slot->top_token + at, n * sizeof *result->top_token);
     memcpy(result->top_logprob, slot->top_logprob + at, n * sizeof *result->top_logprob);
 }
@@ -331,7 +367,7 @@ _Static_assert((int)MOST_TOP_LOGPROBS == (int)MAX_TOP_LOGPROBS, "the device has 
 
 enum status step_collect(struct executable *exe, struct sample_result *results, struct error *err) {
     struct loaded *loaded = exe->loaded;
-    BUG_IF(exe->n_collected == exe->n_started);
+    BUG_IF(exe->n_collected == exe->n_started - exe->is_late);
     const struct step_slot *slot = &exe->slots[exe->n_collected % STEPS_IN_FLIGHT];
     TRY(device_enter(loaded->device, err));
     DEVICE_TRY(loaded->device, err, cudaEventSynchronize(slot->done), "%s: a step of %d tokens, %d sequences and %d rows, %s",
