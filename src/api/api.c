@@ -2,6 +2,7 @@
 #include "api/api.h"
 
 #include "api/generation.h"
+#include "api/responses/store.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -48,6 +49,7 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     api->created = (int64_t)time(NULL);
     pthread_mutex_init(&api->lock, NULL);
     records_init(&api->records);
+    api->responses = response_store_open(options->stored_bytes);
     request_log_init(&api->log, STDERR_FILENO, options->log_format);
     api->options.http.routes = api_routes;
     api->options.http.n_routes = api_n_routes;
@@ -78,11 +80,21 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     return OK;
 }
 
+/* What goes on in the background could not be asked for once the server is gone. */
+static void end_background(struct api *api) {
+    pthread_mutex_lock(&api->records.lock);
+    for (const struct api_record *rec = api->records.in_flight; rec; rec = rec->next)
+        if (rec->generation && rec->generation->detached)
+            generation_abort(rec->generation);
+    pthread_mutex_unlock(&api->records.lock);
+}
+
 void api_stop(struct api *api, int patience_ms) {
     if (!api)
         return;
     if (api->service)
         service_drain(api->service);
+    end_background(api);
     if (api->http)
         http_stop(api->http, patience_ms);
     prep_pool_close(api->pool);
@@ -104,6 +116,7 @@ void api_free(struct api *api) {
     free(api->threads);
     request_log_release(&api->log);
     records_release(&api->records);
+    response_store_free(api->responses);
     pthread_mutex_destroy(&api->lock);
     free(api);
 }

@@ -44,6 +44,7 @@ struct api_options {
     const char *no_pooling;           // NULL; or why embeddings are refused
     struct http_options http;         // routes, context and hooks are filled in here
     int n_text_threads;               // 2: on which requests are read, see prep_pool.h
+    size_t stored_bytes;              // that stored responses may take; 0: none are
     int max_queued;
     int64_t max_wait_us;                // requests that would wait longer for their first step are refused; 0: none
     int64_t step_timeout_us;            // a step that takes longer hangs; 120 s
@@ -65,6 +66,7 @@ struct api {
     struct service *service;
     struct http_server *http;
     struct prep_pool *pool;
+    struct response_store *responses;
     struct api_thread *threads; // [n_threads]
     int n_threads;
     int64_t created; // seconds since 1970

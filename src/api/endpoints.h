@@ -5,8 +5,12 @@
 
 void endpoint_completions(struct http_exchange *x); // completions.c
 void endpoint_chat(struct http_exchange *x);        // chat.c
-void endpoint_responses(struct http_exchange *x);   // responses.c
+void endpoint_responses(struct http_exchange *x);   // responses/create.c
 void endpoint_input_tokens(struct http_exchange *x);
+void endpoint_response(struct http_exchange *x); // responses/stored.c
+void endpoint_delete_response(struct http_exchange *x);
+void endpoint_cancel_response(struct http_exchange *x);
+void endpoint_input_items(struct http_exchange *x);
 void endpoint_messages(struct http_exchange *x); // messages.c
 void endpoint_count_tokens(struct http_exchange *x);
 void endpoint_embeddings(struct http_exchange *x); // embeddings.c

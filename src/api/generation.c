@@ -280,6 +280,10 @@ static void pick_best(struct generation *g) {
 }
 
 static void reply_whole(struct generation *g) {
+    if (g->detached) {
+        g->dialect->settle(g);
+        return;
+    }
     if (g->aborted) {
         api_reply_error(g->x, 499, NULL, g->failed.text);
         return;
@@ -388,7 +392,7 @@ static void hear(struct choice *c) {
     }
     service_look(c->answer);
     g->n_done += c->answer->done;
-    if (http_is_gone(g->x)) {
+    if (http_is_gone(g->x) && !g->detached) {
         if (g->n_done == g->n_choices)
             finish(g);
     } else if (g->stream) {
@@ -441,6 +445,8 @@ static void refuse(struct generation *g, int n_submitted, int32_t tenant, const 
         choice_release(&g->choices[i]);
     g->n_choices = n_submitted;
     if (n_submitted == 0) {
+        if (g->dialect->release)
+            g->dialect->release(g);
         record_generated(g->x);
         g->x->user = NULL;
         if (err->status == ERR_FULL)

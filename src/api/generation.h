@@ -49,6 +49,7 @@ struct dialect {
     void (*fail)(struct generation *g, struct buf *out);  // in place of `last`, after g->failed; NULL: data: {"error"}
     const char *done;                                     // closes a stream; NULL: data: [DONE]
     const char *ping;                                     // of a stream that waits; NULL: a comment
+    void (*settle)(struct generation *g);                 // in place of a body, of one that is detached
     void (*release)(struct generation *g);                // frees what is in g->own; NULL: nothing
     bool abort_fails;                                     // it has no name for an answer that was aborted: the request fails
 };
@@ -82,6 +83,7 @@ struct generation {
     int n_shown;                // choices that a body has: the first ones, once all have ended
     bool begun;                 // dialect->begin was called
     bool aborted;               // and the dialect has no name for that
+    bool detached;              // the exchange was answered before it is over, and is held until then
     _Atomic bool abort_asked;   // of a search, which then ends its answers itself: generation_abort
     int n_done;                 // answers that the service has ended
     int thread;                 // I/O thread of the exchange

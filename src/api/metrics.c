@@ -5,6 +5,7 @@
  * prompt tokens and the hits those that were not computed again. What there is one of for each answer (n of them make
  * n) is counted so in the histograms of requests, as in vLLM. */
 #include "api/endpoints.h"
+#include "api/responses/store.h"
 #include "base/file.h"
 
 #include <stdio.h>
@@ -134,6 +135,13 @@ static void append_histograms(struct buf *b, const struct api *api) {
         engine_histogram(b, api, all[i].name, all[i].help, all[i].h, all[i].unit);
 }
 
+static void append_stored(struct buf *b, const struct api *api) {
+    size_t bytes, n;
+    response_store_size(api->responses, &bytes, &n);
+    front_metric(b, "gyre:stored_responses", "gauge", "Responses that are stored.", (double)n);
+    front_metric(b, "gyre:stored_response_bytes", "gauge", "What they take, with the turns that they go on from.", (double)bytes);
+}
+
 static void append_asked(struct buf *b, struct api *api) {
     struct records *r = &api->records;
     pthread_mutex_lock(&r->lock);
@@ -189,6 +197,7 @@ void endpoint_metrics(struct http_exchange *x) {
     append_finished(&body, api_of(x));
     append_histograms(&body, api_of(x));
     append_asked(&body, api_of(x));
+    append_stored(&body, api_of(x));
     append_front(&body, api_of(x));
     append_statuses(&body, api_of(x));
     append_process(&body, api_of(x));

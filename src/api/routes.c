@@ -12,6 +12,10 @@
     { HTTP_POST, path, handler, NULL, NULL, 0, SHORT_BODY }
 #define GET(path, handler) \
     { HTTP_GET, path, handler, NULL, NULL, 0, 0 }
+#define LONG_GET(path, handler) \
+    { HTTP_GET, path, handler, NULL, NULL, HTTP_LONG, 0 }
+#define DELETE(path, handler) \
+    { HTTP_DELETE, path, handler, NULL, NULL, 0, 0 }
 
 enum { SHORT_BODY = 1 << 20 };
 
@@ -20,6 +24,10 @@ const struct http_route api_routes[] = {
     ANSWERS("/v1/chat/completions", endpoint_chat),
     ANSWERS("/v1/responses", endpoint_responses),
     JSON_POST("/v1/responses/input_tokens", endpoint_input_tokens),
+    GET("/v1/responses/{id}", endpoint_response),
+    DELETE("/v1/responses/{id}", endpoint_delete_response),
+    POST("/v1/responses/{id}/cancel", endpoint_cancel_response),
+    LONG_GET("/v1/responses/{id}/input_items", endpoint_input_items),
     ANSWERS("/v1/messages", endpoint_messages),
     JSON_POST("/v1/messages/count_tokens", endpoint_count_tokens),
     ANSWERS("/v1/embeddings", endpoint_embeddings),

@@ -22,7 +22,7 @@ static struct {
     bool no_log;
     double step_timeout, max_wait;
     struct flag_list names, keys;
-    int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, drain_seconds;
+    int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, stored_bytes, drain_seconds;
     struct engine_flags engine;
 } opt = {.host = "127.0.0.1",
          .port = 8000,
@@ -32,6 +32,7 @@ static struct {
          .max_connections = 16384,
          .max_body = 32 << 20,
          .max_choices = 128,
+         .stored_bytes = 64 << 20,
          .drain_seconds = 30,
          .pooling = "auto",
          .content_format = "auto",
@@ -63,6 +64,9 @@ static const struct flag flags[] = {
      "a request that would wait longer for its turn, as predicted, is told 429; 0 is no bound", .min = 0, .max = 86400},
     {"max-choices", 0, FLAG_INT, &opt.max_choices, "N", "Requests", "answers that one request may ask for (n, times prompts)", .min = 1,
      .max = 1 << 16},
+    {"stored-responses", 0, FLAG_SIZE, &opt.stored_bytes, "BYTES", "Requests",
+     "memory for responses that are stored, as those of /v1/responses are unless told otherwise; the oldest go first. 0: none are",
+     .min = 0, .max = 1e12},
     {"drain-timeout", 0, FLAG_INT, &opt.drain_seconds, "SECONDS", "Requests", "after SIGTERM, how long requests in flight may take",
      .min = 0, .max = 86400},
     {"step-timeout", 0, FLAG_REAL, &opt.step_timeout, "SECONDS", "Requests",
@@ -180,6 +184,7 @@ static enum status open_server(struct server *s, const char *model, struct error
                  .max_body = (size_t)opt.max_body,
                  .cors_origin = opt.cors},
         .n_text_threads = (int)opt.text_threads,
+        .stored_bytes = (size_t)opt.stored_bytes,
         .max_queued = (int)opt.max_queued,
         .max_wait_us = (int64_t)(opt.max_wait * 1e6),
         .step_timeout_us = (int64_t)(opt.step_timeout * 1e6),

@@ -156,6 +156,31 @@ class Responses(unittest.TestCase):
         self.assertGreater(r.usage.input_tokens, first.usage.input_tokens)
 
 
+    def test_a_conversation_goes_on_from_what_is_stored(self):
+        for c in (client, thinker):
+            first = c.responses.create(model="story", input=CHAT, max_output_tokens=40, temperature=0)
+            second = c.responses.create(model="story", input="And then?", previous_response_id=first.id, max_output_tokens=5, temperature=0)
+            whole = c.responses.create(model="story", input=CHAT + first.output + [{"role": "user", "content": "And then?"}], max_output_tokens=5,
+                                       temperature=0, store=False)
+            self.assertEqual((second.output, second.usage.input_tokens), ([whole.output[0].model_copy(update={"id": second.output[0].id})], whole.usage.input_tokens))
+            self.assertEqual(c.responses.retrieve(second.id), second)
+            items = list(c.responses.input_items.list(second.id, limit=2, order="asc"))  # the package asks for page after page
+            self.assertEqual([i.id for i in items][1:-1], [i.id for i in first.output])
+            self.assertEqual((items[0].role, items[-1].content[0].text), ("user", "And then?"))
+            c.responses.delete(second.id)
+            with self.assertRaises(openai.NotFoundError):
+                c.responses.retrieve(second.id)
+
+    def test_a_response_in_the_background_is_found_or_cancelled(self):
+        r = client.responses.create(model="story", input=CHAT, max_output_tokens=10, background=True)
+        self.assertIn(r.status, ("queued", "in_progress"))
+        wait_until(lambda: client.responses.retrieve(r.id).status == "incomplete")
+        self.assertEqual(client.responses.retrieve(r.id).usage.output_tokens, 10)
+        r = client.responses.create(model="story", input=CHAT, background=True, extra_body={"ignore_eos": True})
+        self.assertEqual(client.responses.cancel(r.id).status, "cancelled")
+        wait_until(lambda: client.responses.retrieve(r.id).status == "cancelled")
+
+
 class Types(unittest.TestCase):
     def streamed(self, create, ask, bound):
         """Events, more than ten: of a longer answer if need be, as tokens that come while the server's or the client's thread waits for a processor are one event."""
@@ -204,6 +229,8 @@ class Faults(unittest.TestCase):
             self.assertEqual(e.exception.param, param)
         with self.assertRaises(openai.NotFoundError):
             chat(model="gpt-4o")
+        with self.assertRaises(openai.NotFoundError):
+            client.responses.retrieve("resp_1")
         with self.assertRaises(openai.AuthenticationError):
             client.with_options(api_key="wrong").models.list()
         with self.assertRaises(openai.APIStatusError) as e:

@@ -165,9 +165,12 @@ class Answers(unittest.TestCase):
             check_answer(path, send("story", "POST", path, body)[1])
 
     def test_what_is_got(self):
+        stored = send("story", "POST", "/v1/responses", {"input": CHAT, "max_output_tokens": 4})[1]
         for path, item in description["paths"].items():
             if "get" in item and "application/json" in item["get"]["responses"]["200"]["content"] and path != "/openapi.json":
-                ours.check(our_schema(path, "get", "application/json"), send("story", "GET", path.replace("{id}", "tales/story"))[1])
+                id = stored["id"] if "responses" in path else "tales/story"
+                ours.check(our_schema(path, "get", "application/json"), send("story", "GET", path.replace("{id}", id))[1])
+        theirs.check("Response", send("story", "GET", "/v1/responses/" + stored["id"])[1])
         theirs.check("ListModelsResponse", send("story", "GET", "/v1/models")[1])
         theirs.check("Model", send("story", "GET", "/v1/models/story")[1])
 

@@ -160,9 +160,9 @@ class Refusals(unittest.TestCase):
         self.assertEqual(r["error"]["param"], param, r)
 
     def test_state_and_tools_are_refused_by_name(self):
-        for field, bad in (("previous_response_id", "resp_1"), ("store", True), ("background", True), ("tools", [{"type": "function", "name": "x"}]),
+        for field, bad in (("previous_response_id", "resp_1"), ("previous_response_id", 5), ("store", "yes"), ("background", 1), ("tools", [{"type": "function", "name": "x"}]),
                            ("tool_choice", "required"), ("tool_choice", {"type": "function", "name": "x"}), ("conversation", "conv_1"),
-                           ("prompt", {"id": "x"}), ("truncation", "auto"), ("n", 2), ("logprobs", True)):
+                           ("prompt", {"id": "x"}), ("truncation", "middle"), ("n", 2), ("logprobs", True)):
             self.refused(field, **{field: bad})
         for kind in ("json_schema", "json_object"):
             self.refused("text.format", text={"format": {"type": kind}})

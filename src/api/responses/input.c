@@ -1,5 +1,5 @@
-/* responses_input.c - input items and instructions of a response as messages; see responses.h. */
-#include "api/responses.h"
+/* input.c - input items and instructions of a response as messages; see responses.h. */
+#include "api/responses/responses.h"
 
 #include "text/chat_messages.h"
 
@@ -146,18 +146,10 @@ static enum status read_item(struct items *in, const json_t *item) {
                 name ? name : "?");
 }
 
-static enum status read_items(const json_t *items, json_t *messages, struct error *err) {
-    struct items in = {.messages = messages, .names = json_object(), .budget = CHAT_ARGUMENTS_BYTES, .err = err};
-    enum status st = OK;
+static enum status read_items(struct items *in, const json_t *items) {
     json_t *item;
-    json_array_foreach(items, in.at, item) {
-        st = read_item(&in, item);
-        if (st != OK)
-            break;
-    }
-    json_decref(in.names);
-    buf_release(&in.reasoning);
-    return st;
+    json_array_foreach(items, in->at, item) TRY(read_item(in, item));
+    return OK;
 }
 
 static enum status read_instructions(const json_t *body, json_t *messages, struct error *err) {
@@ -170,20 +162,29 @@ static enum status read_instructions(const json_t *body, json_t *messages, struc
     return OK;
 }
 
-enum status responses_read_input(const json_t *body, json_t *messages, struct error *err) {
+static enum status read_input(struct items *in, const json_t *body, const json_t *before) {
     json_t *input = json_object_get(body, "input");
-    TRY(read_instructions(body, messages, err));
-    size_t n_before = json_array_size(messages);
+    TRY(read_items(in, before));
+    size_t n_before = json_array_size(in->messages);
     if (json_is_string(input)) {
-        json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", input));
+        json_array_append_new(in->messages, json_pack("{s:s, s:O}", "role", "user", "content", input));
         return OK;
     }
     if (!json_is_array(input) || json_array_size(input) == 0)
-        return fail(err, ERR_ARG, "input: it must be a string or an array of at least one item");
-    TRY(read_items(input, messages, err));
-    if (json_array_size(messages) == n_before)
-        return fail(err, ERR_ARG, "input: it holds no message");
+        return fail(in->err, ERR_ARG, "input: it must be a string or an array of at least one item");
+    TRY(read_items(in, input));
+    if (json_array_size(in->messages) == n_before && !in->turn)
+        return fail(in->err, ERR_ARG, "input: it holds no message");
     return OK;
+}
+
+enum status responses_read_input(const json_t *body, const json_t *before, json_t *messages, struct error *err) {
+    TRY(read_instructions(body, messages, err));
+    struct items in = {.messages = messages, .names = json_object(), .budget = CHAT_ARGUMENTS_BYTES, .err = err};
+    enum status st = read_input(&in, body, before);
+    json_decref(in.names);
+    buf_release(&in.reasoning);
+    return st;
 }
 
 // ---- tools ------------------------------------------------------------------------------------------------------
@@ -214,4 +215,43 @@ enum status responses_read_tools(const json_t *body, json_t **out, struct error 
     TRY(jv_array_or_null(body, "request", "tools", &tools, err));
     json_array_foreach(tools, i, tool) TRY(read_tool(tool, i, *out, err));
     return OK;
+}
+
+// ---- as they are shown later ------------------------------------------------------------------------------------
+
+static void set_missing(json_t *item, const char *name, json_t *take_value) {
+    if (json_object_get(item, name))
+        json_decref(take_value);
+    else
+        json_object_set_new(item, name, take_value);
+}
+
+static json_t *text_parts(const char *role, json_t *text) {
+    return json_pack("[{s:s, s:O}]", "type", role && strcmp(role, "assistant") == 0 ? "output_text" : "input_text", "text", text);
+}
+
+/* An item as OpenAI lists it: with an id, its type and a content of parts. */
+static json_t *listed_item(const json_t *item) {
+    char id[64];
+    json_t *listed = json_copy((json_t *)item), *content = json_object_get(item, "content");
+    set_missing(listed, "type", json_string("message"));
+    bool is_message = strcmp(json_string_value(json_object_get(listed, "type")), "message") == 0;
+    api_new_id(is_message ? "msg_" : "item_", id);
+    set_missing(listed, "id", json_string(id));
+    set_missing(listed, "status", json_string("completed"));
+    if (is_message && json_is_string(content))
+        json_object_set_new(listed, "content", text_parts(json_string_value(json_object_get(item, "role")), content));
+    return listed;
+}
+
+json_t *responses_input_items(const json_t *body) {
+    json_t *input = json_object_get(body, "input"), *items = json_array(), *item;
+    size_t i;
+    if (json_is_string(input)) {
+        json_t *said = json_pack("{s:s, s:O}", "role", "user", "content", input);
+        json_array_append_new(items, listed_item(said));
+        json_decref(said);
+    }
+    json_array_foreach(input, i, item) json_array_append_new(items, listed_item(item));
+    return items;
 }

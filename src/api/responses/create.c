@@ -1,7 +1,7 @@
-/* responses.c - POST /v1/responses and /v1/responses/input_tokens, without state: nothing is stored, so what was said before comes with the input. */
-#include "api/responses.h"
+/* create.c - POST /v1/responses and /v1/responses/input_tokens. What was said before comes with the input, or is found by
+ * previous_response_id; see store.h. */
+#include "api/responses/responses.h"
 
-#include "api/chat_prompt.h"
 #include "api/endpoints.h"
 #include "api/params.h"
 
@@ -19,13 +19,13 @@ static const struct field fields[] = {
     {"parallel_tool_calls", FIELD_SET_ASIDE, NULL},
     {"max_tool_calls", FIELD_SET_ASIDE, NULL},
     {"prompt_cache_options", FIELD_SET_ASIDE, NULL},
-    {"store", FIELD_UNSUPPORTED, NULL},
-    {"previous_response_id", FIELD_UNSUPPORTED, NULL},
+    {"store", FIELD_READ, NULL},
+    {"previous_response_id", FIELD_READ, NULL},
+    {"background", FIELD_READ, NULL},
+    {"truncation", FIELD_READ, NULL},
     {"conversation", FIELD_UNSUPPORTED, NULL},
-    {"background", FIELD_UNSUPPORTED, NULL},
     {"tools", FIELD_READ, NULL}, // with a choice of "none"
     {"prompt", FIELD_UNSUPPORTED, NULL},
-    {"truncation", FIELD_UNSUPPORTED, "\"disabled\""},
     {"context_management", FIELD_UNSUPPORTED, NULL},
     {"moderation", FIELD_UNSUPPORTED, NULL},
     // Those of the other endpoints, for which a response has no place.
@@ -157,7 +157,7 @@ static json_t *given_or(const json_t *body, const char *name, json_t *take_fallb
     return json_incref(value);
 }
 
-static char *make_echo(struct arena *arena, const json_t *body, const struct gyre_request *r) {
+static char *make_echo(struct arena *arena, const json_t *body, const struct gyre_request *r, const struct response *response) {
     json_t *reasoning = json_object_get(body, "reasoning"), *echo = json_object();
     static const char *const or_null[] = {"instructions",      "max_output_tokens", "max_tool_calls",
                                           "safety_identifier", "prompt_cache_key",  "service_tier"};
@@ -174,10 +174,10 @@ static char *make_echo(struct arena *arena, const json_t *body, const struct gyr
     json_object_set_new(echo, "tools", given_or(body, "tools", json_array()));
     json_object_set_new(echo, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
     json_object_set_new(echo, "reasoning", json_pack("{s:o, s:n}", "effort", given_or(reasoning, "effort", json_null()), "summary"));
-    json_object_set_new(echo, "truncation", json_string("disabled"));
-    json_object_set_new(echo, "store", json_false());
-    json_object_set_new(echo, "background", json_false());
-    json_object_set_new(echo, "previous_response_id", json_null());
+    json_object_set_new(echo, "truncation", given_or(body, "truncation", json_string("disabled")));
+    json_object_set_new(echo, "store", json_boolean(response->stored));
+    json_object_set_new(echo, "background", json_boolean(response->in_background));
+    json_object_set_new(echo, "previous_response_id", given_or(body, "previous_response_id", json_null()));
     char *text = json_dumps(echo, JSON_COMPACT | JSON_REAL_PRECISION(15));
     BUG_IF(!text);
     size_t n = strlen(text);
@@ -187,23 +187,84 @@ static char *make_echo(struct arena *arena, const json_t *body, const struct gyr
     return members;
 }
 
-// ---- the handler ------------------------------------------------------------------------------------------------
+// ---- the prompt -------------------------------------------------------------------------------------------------
 
-static enum status make_prompt(struct generation *g, const json_t *body, struct prompt_ids *out, struct error *err) {
-    json_t *kwargs, *messages = json_array();
-    enum status st = jv_object_or_null(body, "request", "chat_template_kwargs", &kwargs, err);
-    json_t *context = st == OK && kwargs ? json_copy(kwargs) : json_object();
+enum { MOST_BEFORE = 64 << 20 }; // bytes, of the values of what a conversation had before
+
+/* The turn that the response goes on from, which is held from here on. */
+static enum status find_before(struct generation *g, const json_t *body, struct error *err) {
+    struct response *r = g->own;
+    const char *id;
+    TRY(jv_string_or(body, "request", "previous_response_id", NULL, &id, err));
+    return id ? response_store_find(g->api->responses, responses_tenant(g->x), id, &r->before, err) : OK;
+}
+
+static enum status read_truncation(const json_t *body, bool *is_auto, struct error *err) {
+    const char *word;
+    TRY(jv_string_or(body, "request", "truncation", "disabled", &word, err));
+    *is_auto = strcmp(word, "auto") == 0;
+    if (!*is_auto && strcmp(word, "disabled") != 0)
+        return fail(err, ERR_ARG, "truncation: \"%.40s\" is neither \"auto\" nor \"disabled\"", word);
+    return OK;
+}
+
+static enum status read_conversation(struct generation *g, const json_t *body, json_t *context, struct error *err) {
+    const struct response *r = g->own;
+    json_t *before = json_array(), *messages = json_array();
+    size_t budget = MOST_BEFORE;
     json_object_set_new(context, "messages", messages);
+    enum status st = r->before ? turn_items(r->before, &budget, before, err) : OK;
     if (st == OK)
-        st = responses_read_input(body, messages, err);
+        st = responses_read_input(body, before, messages, err);
     if (st == OK)
         st = read_tools(g, body, context, err);
     if (st == OK)
         st = read_reasoning(g, body, context, err);
+    json_decref(before);
+    return st;
+}
+
+static enum status make_prompt(struct generation *g, const json_t *body, int64_t max_tokens, struct prompt_ids *out, struct error *err) {
+    json_t *kwargs;
+    bool truncates;
+    TRY(read_truncation(body, &truncates, err));
+    TRY(jv_object_or_null(body, "request", "chat_template_kwargs", &kwargs, err));
+    TRY(find_before(g, body, err));
+    json_t *context = kwargs ? json_copy(kwargs) : json_object();
+    struct chat_ask ask = {context, CHAT_ASKS, NULL};
+    enum status st = read_conversation(g, body, context, err);
     if (st == OK)
-        st = chat_prompt(g, &(struct chat_ask){context, CHAT_ASKS, NULL}, out, err);
+        st = truncates ? responses_truncated_prompt(g, context, max_tokens, out, err) : chat_prompt(g, &ask, out, err);
     json_decref(context);
     return st;
+}
+
+// ---- the handler ------------------------------------------------------------------------------------------------
+
+/* Stored unless told otherwise, as OpenAI has it. In the background nobody waits for it, so it must be found later. */
+static enum status read_storing(const struct generation *g, const json_t *body, struct response *r, struct error *err) {
+    TRY(jv_bool_or(body, "request", "store", true, &r->stored, err));
+    TRY(jv_bool_or(body, "request", "background", false, &r->in_background, err));
+    if (r->in_background && !r->stored)
+        return fail(err, ERR_ARG, "background: only what is stored, so not with \"store\": false");
+    size_t most = response_store_max(g->api->responses);
+    r->stored &= most > 0;
+    if (r->in_background && g->x->body.len > most)
+        return fail(err, ERR_LIMIT, "background: at most %zu bytes are stored, so this response could not be found later", most);
+    if (r->in_background && g->stream)
+        return fail(err, ERR_UNSUPPORTED, "background: a response in the background is not streamed here; ask for it with GET");
+    return OK;
+}
+
+static void keep_input(struct generation *g, const json_t *body, struct response *r) {
+    if (!r->stored)
+        return;
+    json_t *items = responses_input_items(body);
+    char *text = json_dumps(items, JSON_COMPACT);
+    BUG_IF(!text);
+    r->input = str_of(arena_strdup(&g->x->arena, str_of(text)));
+    free(text);
+    json_decref(items);
 }
 
 static enum status read_request(struct generation *g, const json_t *body, struct gyre_request *r, struct prompt_ids *prompt,
@@ -214,11 +275,28 @@ static enum status read_request(struct generation *g, const json_t *body, struct
     TRY(read_include(g, body, r, err));
     TRY(read_max_tokens(body, r, err));
     TRY(check_echoed(body, err));
-    TRY(make_prompt(g, body, prompt, err));
+    TRY(read_storing(g, body, response, err));
+    TRY(make_prompt(g, body, r->max_tokens, prompt, err));
     api_new_id("rs_", response->reasoning_id);
     api_new_id("msg_", response->message_id);
-    response->echo = make_echo(&g->x->arena, body, r);
+    response->echo = make_echo(&g->x->arena, body, r, response);
+    keep_input(g, body, response);
     return OK;
+}
+
+static void refuse(struct generation *g, const struct error *err) {
+    response_store_release(g->api->responses, ((struct response *)g->own)->before);
+    api_reply_fault(g->x, err);
+}
+
+/* Nobody waits any more: the exchange is answered, and held until the answer is stored. */
+static void go_on_in_background(struct generation *g) {
+    struct buf body = {0};
+    responses_store_started(g);
+    g->detached = true;
+    responses_write_started(g, "queued", &body);
+    api_reply_json(g->x, 200, buf_view(&body));
+    buf_release(&body);
 }
 
 static void start(struct generation *g, const json_t *body, struct params *p) {
@@ -228,13 +306,15 @@ static void start(struct generation *g, const json_t *body, struct params *p) {
     if (read_request(g, body, &p->fields.request, &prompt, &err) == OK)
         generation_start(g, &p->fields.request, &prompt, 1, 1);
     else
-        api_reply_fault(g->x, &err);
+        refuse(g, &err);
+    if (g->x->user == g && ((struct response *)g->own)->in_background)
+        go_on_in_background(g);
 }
 
 static struct generation *new_generation(struct http_exchange *x) {
     struct generation *g = arena_alloc(&x->arena, sizeof *g);
     *g = (struct generation){.api = api_of(x), .x = x, .dialect = &responses_dialect, .model = api_of(x)->options.names[0], .warnings = ""};
-    g->own = arena_alloc(&x->arena, sizeof(struct response));
+    g->own = arena_calloc(&x->arena, 1, sizeof(struct response));
     return g;
 }
 
@@ -254,10 +334,11 @@ void endpoint_responses(struct http_exchange *x) {
 static void count_tokens(struct generation *g, const json_t *body) {
     struct error err;
     struct prompt_ids prompt;
-    if (params_check_fields(g, body, fields, true, &err) != OK || make_prompt(g, body, &prompt, &err) != OK) {
-        api_reply_fault(g->x, &err);
+    if (params_check_fields(g, body, fields, true, &err) != OK || make_prompt(g, body, -1, &prompt, &err) != OK) {
+        refuse(g, &err);
         return;
     }
+    response_store_release(g->api->responses, ((struct response *)g->own)->before);
     struct buf out = {0};
     buf_printf(&out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", prompt.n);
     api_reply_json(g->x, 200, buf_view(&out));

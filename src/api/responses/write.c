@@ -1,12 +1,13 @@
-/* responses_write.c - the response object and its events; see responses.h.
+/* write.c - the response object and its events; see responses.h.
  *
  *     created, in_progress
  *       output_item.added, content_part.added                       reasoning, then message, where there is any
  *         reasoning_text.delta ... | output_text.delta ...
  *       ... .done, content_part.done, output_item.done
  *     completed, incomplete (max_output_tokens) or failed */
+#include "api/responses/responses.h"
+
 #include "api/logprobs.h"
-#include "api/responses.h"
 
 #include <time.h>
 
@@ -65,9 +66,9 @@ static void write_item(const struct choice *c, enum response_item kind, struct b
 
 // ---- the response -----------------------------------------------------------------------------------------------
 
-static void write_output(const struct choice *c, struct buf *out) {
+static void write_items(const struct choice *c, struct buf *out) {
     bool has_reasoning = reasoning_of(c).len > 0, has_text = text_of(c).len > 0;
-    buf_str(out, STR(",\"output\":["));
+    buf_push(out, '[');
     if (has_reasoning)
         write_item(c, ITEM_REASONING, out);
     if (has_reasoning && has_text)
@@ -75,6 +76,11 @@ static void write_output(const struct choice *c, struct buf *out) {
     if (has_text)
         write_item(c, ITEM_MESSAGE, out);
     buf_push(out, ']');
+}
+
+static void write_output(const struct choice *c, struct buf *out) {
+    buf_str(out, STR(",\"output\":"));
+    write_items(c, out);
 }
 
 static void write_usage(const struct choice *c, struct buf *out) {
@@ -95,10 +101,12 @@ static void write_head(const struct generation *g, const char *status, struct bu
         buf_printf(out, ",\"warnings\":[%s]", g->warnings);
 }
 
-static void write_started(const struct generation *g, struct buf *out) {
-    write_head(g, "in_progress", out);
+void responses_write_started(const struct generation *g, const char *status, struct buf *out) {
+    write_head(g, status, out);
     buf_str(out, STR(",\"completed_at\":null,\"error\":null,\"incomplete_details\":null,\"output\":[]}"));
 }
+
+static void write_started(const struct generation *g, struct buf *out) { responses_write_started(g, "in_progress", out); }
 
 static void write_ended(const struct generation *g, struct buf *out) {
     const struct choice *c = &g->choices[0];
@@ -114,7 +122,72 @@ static void write_ended(const struct generation *g, struct buf *out) {
     buf_push(out, '}');
 }
 
-static void write_body(struct generation *g, struct buf *out) { write_ended(g, out); }
+/* With the output that there is, however it ended. */
+static void write_other_end(const struct generation *g, const char *status, struct buf *out) {
+    const struct choice *c = &g->choices[0];
+    write_head(g, status, out);
+    buf_str(out, STR(",\"completed_at\":null,\"incomplete_details\":null,\"error\":"));
+    if (g->aborted) {
+        buf_str(out, STR("null"));
+    } else {
+        buf_printf(out, "{\"code\":\"%s\",\"message\":", generation_failed_status(g) == 400 ? "invalid_prompt" : "server_error");
+        buf_json_string(out, str_of(g->failed.text));
+        buf_push(out, '}');
+    }
+    write_output(c, out);
+    write_usage(c, out);
+    buf_push(out, '}');
+}
+
+// ---- storing ----------------------------------------------------------------------------------------------------
+
+static struct stored_response to_store(const struct generation *g, struct str body, struct str output) {
+    const struct response *r = g->own;
+    return (struct stored_response){.id = g->id,
+                                    .tenant = responses_tenant(g->x),
+                                    .before = r->before,
+                                    .body = body,
+                                    .input = r->input,
+                                    .output = output,
+                                    .replaces = g->detached};
+}
+
+bool responses_store_started(const struct generation *g) {
+    struct buf body = {0};
+    write_started(g, &body);
+    struct stored_response s = to_store(g, buf_view(&body), STR("[]"));
+    s.goes_on = true;
+    bool stored = response_store_put(g->api->responses, &s);
+    buf_release(&body);
+    return stored;
+}
+
+static void store(const struct generation *g, struct str body) {
+    if (!((const struct response *)g->own)->stored)
+        return;
+    struct buf output = {0};
+    write_items(&g->choices[0], &output);
+    struct stored_response s = to_store(g, body, buf_view(&output));
+    response_store_put(g->api->responses, &s);
+    buf_release(&output);
+}
+
+static void write_body(struct generation *g, struct buf *out) {
+    size_t start = out->len;
+    write_ended(g, out);
+    store(g, (struct str){out->ptr + start, out->len - start});
+}
+
+/* Of one in the background, which nobody waits for. */
+static void settle(struct generation *g) {
+    struct buf body = {0};
+    if (g->failed.status == OK)
+        write_ended(g, &body);
+    else
+        write_other_end(g, g->aborted ? "cancelled" : "failed", &body);
+    store(g, buf_view(&body));
+    buf_release(&body);
+}
 
 // ---- events -----------------------------------------------------------------------------------------------------
 
@@ -214,20 +287,17 @@ static void write_chunk(struct choice *c, struct buf *out) {
 }
 
 static void write_last(struct generation *g, struct buf *out) {
-    write_response_event(g, is_incomplete(&g->choices[0]) ? "response.incomplete" : "response.completed", write_ended, out);
+    struct buf body = {0};
+    write_ended(g, &body);
+    store(g, buf_view(&body));
+    begin_event(g->own, is_incomplete(&g->choices[0]) ? "response.incomplete" : "response.completed", out);
+    buf_str(out, STR(",\"response\":"));
+    buf_str(out, buf_view(&body));
+    end_event(out);
+    buf_release(&body);
 }
 
-static void write_failed(const struct generation *g, struct buf *out) {
-    const struct choice *c = &g->choices[0];
-    write_head(g, "failed", out);
-    buf_printf(out, ",\"completed_at\":null,\"incomplete_details\":null,\"error\":{\"code\":\"%s\",\"message\":",
-               generation_failed_status(g) == 400 ? "invalid_prompt" : "server_error");
-    buf_json_string(out, str_of(g->failed.text));
-    buf_push(out, '}');
-    write_output(c, out);
-    write_usage(c, out);
-    buf_push(out, '}');
-}
+static void write_failed(const struct generation *g, struct buf *out) { write_other_end(g, "failed", out); }
 
 static void write_failure(struct generation *g, struct buf *out) { write_response_event(g, "response.failed", write_failed, out); }
 
@@ -235,6 +305,8 @@ static void release(struct generation *g) {
     struct response *r = g->own;
     buf_release(&r->text);
     buf_release(&r->reasoning);
+    response_store_release(g->api->responses, r->before);
+    r->before = NULL;
 }
 
 const struct dialect responses_dialect = {.id_prefix = "resp_",
@@ -243,6 +315,7 @@ const struct dialect responses_dialect = {.id_prefix = "resp_",
                                           .last = write_last,
                                           .body = write_body,
                                           .fail = write_failure,
+                                          .settle = settle,
                                           .release = release,
                                           .done = "",
                                           .abort_fails = true};
