@@ -12,6 +12,7 @@
 #include "main/vllm_flags.h"
 #include "model/pooling.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -226,6 +227,13 @@ static enum status open_keys(struct server *s, struct error *err) {
     return OK;
 }
 
+/* glibc keeps more at the end of its heaps the larger the pieces were that it gave out, and malloc_trim looks at the end of the
+ * main heap only. So large pieces are maps of their own, always, and little stays. */
+static void keep_little_memory(void) {
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
 static enum status check_flags(struct error *err) {
     if (!opt.tls_cert != !opt.tls_key)
         return fail(err, ERR_ARG, "--ssl-certfile and --ssl-keyfile go together");
@@ -241,6 +249,7 @@ static enum status read_kwargs(struct server *s, struct error *err) {
 
 static enum status open_all(struct server *s, const char *model, struct error *err) {
     TRY(check_flags(err));
+    keep_little_memory();
     TRY(read_kwargs(s, err));
     TRY(open_keys(s, err));
     return open_server(s, model, err);

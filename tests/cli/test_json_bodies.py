@@ -57,9 +57,9 @@ class Bodies(unittest.TestCase):
             self.assertEqual(status, 400, r)
             self.assertIn("so many values that they would take more than 64 MiB", r["error"]["message"])
         peak, deadline = self.peak(), time.monotonic() + 20
-        while self.resident() > before + 24 and time.monotonic() < deadline:
+        while self.resident() > before + 12 and time.monotonic() < deadline:
             time.sleep(0.1)
-        self.assertLess(self.resident(), before + 24)
+        self.assertLess(self.resident(), before + 12)
         self.assertLess(peak, before + 64 + 64)  # the values, the body and its buffer's growth
 
     def test_a_prompt_of_as_many_ids_as_a_long_context_has_is_read(self):
