@@ -24,8 +24,8 @@ static void replace_last_text(json_t *message, json_t *take_text) {
     }
 }
 
-/* Puts a mark behind the content of the last message, in messages of the context's own: where the template writes it, the
- * content ends. A blank follows the mark, to see whether the template trims. */
+/* Puts a mark behind the content of the last message, in messages of the context's own: where the template writes it,
+ * the content ends. A blank follows the mark, to see whether the template trims. */
 static enum status mark_last(json_t *context, const char *mark, struct error *err) {
     json_t *messages = json_copy(json_object_get(context, "messages"));
     size_t last = json_array_size(messages) - 1;
@@ -77,8 +77,8 @@ static void without_folder(char *sentence) {
         memmove(sentence, slash + 1, strlen(slash + 1) + 1);
 }
 
-/* Which template it is: the model's, one of its others by name, or the request's where the server trusts requests. *own is what
- * was parsed for it, the caller's. */
+/* Which template it is: the model's, one of its others by name, or the request's where the server trusts requests.
+ * *own is what was parsed for it, the caller's. */
 static enum status choose(const struct api *api, const struct chat_ask *ask, struct chat_template **own,
                           const struct chat_variant **variant, struct error *err) {
     const struct chat_template *chat = api->options.chat;
@@ -105,7 +105,7 @@ static enum status render(const struct chat_template *chat, const struct chat_va
     json_object_set_new(context, "add_generation_prompt", json_boolean(ask->end == CHAT_ASKS));
     const char *effort = json_string_value(json_object_get(context, "reasoning_effort"));
     if (effort && strcmp(effort, "none") == 0 && !json_object_get(context, "enable_thinking"))
-        json_object_set_new(context, "enable_thinking", json_false()); // the name that templates of models that can do both read
+        json_object_set_new(context, "enable_thinking", json_false()); // as templates of models that can do both call it
     api_new_id("continue", mark);
     if (ask->end == CHAT_CONTINUES)
         TRY(mark_last(context, mark, err));
@@ -122,7 +122,7 @@ enum status chat_render(const struct api *api, const struct chat_ask *ask, struc
     const struct chat_variant *variant;
     enum status st = choose(api, ask, &own, &variant, err);
     if (api->options.template_kwargs)
-        json_object_update_missing(ask->context, (json_t *)api->options.template_kwargs); // not const, since it takes references
+        json_object_update_missing(ask->context, (json_t *)api->options.template_kwargs); // which takes references
     if (st == OK)
         st = render(own ? own : api->options.chat, variant, ask, prompt, err);
     chat_template_free(own);

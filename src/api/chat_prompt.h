@@ -11,7 +11,8 @@ enum chat_end {
     CHAT_CONTINUES, // the last message, open: the answer goes on where its content ends
 };
 
-/* Appends the text of a fit message's content: itself, or its parts one after another, as templates that walk them do. */
+/* Appends the text of a fit message's content: itself, or its parts one after another, as templates that walk them
+ * do. */
 void chat_content_text(const json_t *message, struct buf *out);
 
 /* A conversation to be made a prompt. */
@@ -26,14 +27,16 @@ struct chat_ask {
 enum status chat_ask_read(const json_t *body, struct chat_ask *out, struct error *err);
 void chat_ask_release(struct chat_ask *ask);
 
-/* Nothing here reads a model's calls, so tools of a request come with the choice of "none" (choice: its name, or NULL). */
+/* Nothing here reads a model's calls, so tools of a request come with the choice of "none" (choice: its name, or
+ * NULL). */
 enum status chat_check_tools(const json_t *tools, const char *choice, struct error *err);
 
-/* Puts tools, OpenAI's, into the context, unless there are none or the server keeps them from a model that is to call none. */
+/* Puts tools, OpenAI's, into the context, unless there are none or the server keeps them from a model that is to call
+ * none. */
 void chat_put_tools(const struct api *api, json_t *take_tools, json_t *context);
 
-/* Makes the messages fit for the template (chat_messages_fit; sentences about them begin with "messages") and renders it.
- * add_generation_prompt is set here, and enable_thinking to false where reasoning_effort is "none". */
+/* Makes the messages fit for the template (chat_messages_fit; sentences about them begin with "messages") and renders
+ * it. add_generation_prompt is set here, and enable_thinking to false where reasoning_effort is "none". */
 enum status chat_render(const struct api *api, const struct chat_ask *ask, struct buf *prompt, struct error *err);
 
 /* Renders, tokenizes, and sets how the answer's reasoning is split off. The ids lie in the exchange's arena. */

@@ -41,9 +41,9 @@ static void write_tokens(struct api *api, const struct token_ids *ids, bool stri
     buf_str(out, strings ? STR("]}") : STR("}"));
 }
 
-/* {"prompt" or "content": text, "add_special_tokens", "parse_special_tokens", "return_token_strs"}, or, as chat completions have
- * them, {"messages", "tools", "chat_template", ...}: then no special tokens are added to what the template writes unless
- * that is asked for. */
+/* {"prompt" or "content": text, "add_special_tokens", "parse_special_tokens", "return_token_strs"}, or, as chat
+ * completions have them, {"messages", "tools", "chat_template", ...}: then no special tokens are added to what the
+ * template writes unless that is asked for. */
 static enum status tokenize(struct api *api, const json_t *body, struct buf *out, struct error *err) {
     const json_t *messages = json_object_get(body, "messages");
     bool chat = messages && !json_is_null(messages), add_special, parse_special, strings;

@@ -1,16 +1,15 @@
 /* json.h - reading JSON from outside, over jansson, with errors that name the file and the field.
  *
- * jansson's json_t is used as it is (json_object_get, json_array_foreach ...). What is added here is
- * loading with bounds and typed getters whose failure is a sentence. `where` in every getter is what
- * the user knows the value by, usually the file's path.
+ * jansson's json_t is used as it is (json_object_get, json_array_foreach ...). What is added here is loading with
+ * bounds and typed getters whose failure is a sentence. `where` in every getter is what the user knows the value by,
+ * usually the file's path.
  *
  * Numbers: integers are 64-bit; anything with a '.' or exponent is a real, and so is an integer past that (the
- * model_max_length of many tokenizer_config.json files is 10^30). jv_int takes a real that is whole and fits. Objects keep
- * their order.
+ * model_max_length of many tokenizer_config.json files is 10^30). jv_int takes a real that is whole and fits. Objects
+ * keep their order.
  *
  * Bounds: depth is limited to JSON_READER_DEPTH, and what the values take of memory beside the bytes of strings to
- * JV_MAX_BYTES, or to what the caller says: 3 bytes of a text, `{},`, become 270.
- */
+ * JV_MAX_BYTES, or to what the caller says: 3 bytes of a text, `{},`, become 270. */
 #pragma once
 
 #include "base/status.h"
@@ -24,8 +23,9 @@ enum jv_flags {
 
 enum { JV_MAX_BYTES = 256 << 20 }; // about 5 million numbers, or 900,000 objects
 
-/* Parses one JSON text (any type at the root). On success *out is owned by the caller (json_decref). ERR_FORMAT for a text
- * that is not JSON, with its line and column; ERR_LIMIT for too many values; ERR_MEMORY where there was none for them. */
+/* Parses one JSON text (any type at the root). On success *out is owned by the caller (json_decref). ERR_FORMAT for a
+ * text that is not JSON, with its line and column; ERR_LIMIT for too many values; ERR_MEMORY where there was none for
+ * them. */
 enum status jv_parse(struct str text, const char *where, int flags, json_t **out, struct error *err);
 
 /* The same where the values may take *budget bytes, which becomes what they leave of it. */

@@ -1,8 +1,8 @@
 /* json_parse.c - a JSON text as jansson's values, in one pass over json_reader; see json.h.
  *
- * jansson's own parser is not used: it bounds no memory, and reads integers past 64 bits only as reals of the whole text.
- * The bytes that are counted are those of jansson 2.14 and glibc, rounded up; the bytes of strings are not among them, since
- * a text cannot hold more of those than it has. */
+ * jansson's own parser is not used: it bounds no memory, and reads integers past 64 bits only as reals of the whole
+ * text. The bytes that are counted are those of jansson 2.14 and glibc, rounded up; the bytes of strings are not
+ * among them, since a text cannot hold more of those than it has. */
 #include "base/json.h"
 
 #include "base/json_reader.h"

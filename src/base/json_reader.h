@@ -62,7 +62,8 @@ enum status json_take_bool(struct json_reader *r, bool *out, struct error *err);
 /* Passes over one whole value, checking it; *span (may be NULL) is its text. */
 enum status json_skip(struct json_reader *r, struct str *span, struct error *err);
 
-/* ERR_FORMAT with the sentence "where: not valid JSON: what (line, column)": for what a caller finds wrong at this place. */
+/* ERR_FORMAT with the sentence "where: not valid JSON: what (line, column)": for what a caller finds wrong at this
+ * place. */
 enum status json_complain(const struct json_reader *r, const char *what, struct error *err) __attribute__((cold));
 
 /* Nothing but white space may be left. */

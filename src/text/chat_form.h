@@ -1,13 +1,14 @@
-/* chat_form.h - in which form a chat template reads a history: found by rendering a few small ones when it is opened.
+/* chat_form.h - in which form a chat template reads a history: found by rendering a few when it is opened.
  *
- * Clients send what OpenAI's API allows: function.arguments as a JSON text, contents as texts, as arrays of parts or null.
- * Templates were written for one form of each. A few renderings, each bounded, tell which; names of models tell nothing:
+ * Clients send what OpenAI's API allows: function.arguments as a JSON text, contents as texts, as arrays of parts or
+ * null. Templates were written for one form of each. Small renderings, each bounded, tell which:
  *
- *   content     two parts are shown, both, as text and nothing else of them   the template walks parts
- *               a text is shown, parts are not                                 it takes a text
- *   arguments   an object is shown as JSON, or walked                          an object, as transformers and vLLM give it
- *               an object fails or is shown as Python prints it, and the same as a text is shown as it is   a text
- *   null        a content of null fails, or "None" or "null" is shown where "" shows nothing       it must be ""
+ *   content     parts      two are shown, both, as text and with nothing else of them
+ *               a text     otherwise
+ *   arguments   an object  is shown as JSON or walked: what transformers and vLLM give
+ *               a text     an object fails or is shown as Python prints it, and a text is shown as it is
+ *   null        ""         null fails, or "None" or "null" is shown where "" shows nothing
+ *               null       otherwise
  *
  * Where no rendering shows what was asked (a template that always fails, or ignores tool calls): texts and objects. */
 #pragma once
@@ -34,5 +35,6 @@ struct chat_form {
 /* The role's form; roles that are not listed go as the user's. */
 enum chat_role chat_role_of(const char *role);
 
-/* source is the text that t was parsed from; globals an object of what each rendering sees besides, the model's special tokens. */
+/* source is the text that t was parsed from; globals an object of what each rendering sees besides, the model's
+ * special tokens. */
 void chat_form_find(const struct template *t, struct str source, const json_t *globals, struct chat_form *out);

@@ -221,7 +221,8 @@ static enum status fit_message(struct fitting *f, json_t *message) {
         json_object_set_new(message, "role", json_string("system"));
     rename_function(message, json_string_value(json_object_get(message, "role")));
     json_t *reasoning = json_object_get(message, "reasoning");
-    if (json_is_string(reasoning) && !json_object_get(message, "reasoning_content")) // vLLM's name for what templates call so
+    // vLLM's name for what templates call reasoning_content.
+    if (json_is_string(reasoning) && !json_object_get(message, "reasoning_content"))
         json_object_set(message, "reasoning_content", reasoning);
     TRY(fit_calls(f, message));
     return fit_content(f, message, json_string_value(json_object_get(message, "role")));

@@ -1,12 +1,13 @@
 /* chat_messages.h - a history as clients of OpenAI's API send it, made into what a chat template reads.
  *
- * - A member that is null says nothing and is taken away, and so are empty tool_calls, annotations, audio, refusal and
- *   function_call: a message that an SDK dumps with all its fields is the message.
- * - function.arguments, a JSON text, becomes the object that it says (empty: {}), or stays a text, as the template wants it.
+ * - A member that is null says nothing and is taken away, and so are empty tool_calls, annotations, audio, refusal
+ *   and function_call: a message that an SDK dumps with all its fields is the message.
+ * - function.arguments, a JSON text, becomes the object that it says (empty: {}), or stays a text, as the template
+ *   wants it.
  * - A content of null becomes "", unless the template knows better; of a message that refuses it becomes the refusal.
  * - Parts, all of them text, become one text or stay parts of {"type": "text", "text"}.
- * - function_call and the role "function", OpenAI's older names, become tool_calls and "tool"; "developer" becomes "system"
- *   where a template does not name it; "reasoning" is also what templates call reasoning_content. */
+ * - function_call and the role "function", OpenAI's older names, become tool_calls and "tool"; "developer" becomes
+ *   "system" where a template does not name it; "reasoning" is also what templates call reasoning_content. */
 #pragma once
 
 #include "text/chat_form.h"

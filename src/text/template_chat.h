@@ -1,11 +1,11 @@
 /* template_chat.h - the chat templates of a model folder, with the model's own special tokens.
  *
  * Where they are looked for, as transformers does:
- *   chat_template.jinja, and additional_chat_templates/NAME.jinja; where there is any of them, no other place is looked at
+ *   chat_template.jinja, and additional_chat_templates/NAME.jinja; no other place is looked at if there is one of them
  *   chat_template.json   {"chat_template": ...}, of processors
  *   tokenizer_config.json "chat_template"
- * In the last two a text, a list of {"name", "template"}, or an object of texts by name. Requests that
- * bring tools are rendered by the one named "tool_use", if there is one; others, such as "rag", when they are asked for.
+ * In the last two a text, a list of {"name", "template"}, or an object of texts by name. Requests that bring tools are
+ * rendered by the one named "tool_use", if there is one; others, such as "rag", when they are asked for.
  *
  * What a template sees, later ones winning: every "..._token" of special_tokens_map.json and of
  * tokenizer_config.json (a text, or an object with "content"); tools and documents, null;
@@ -41,7 +41,8 @@ enum status chat_template_with(const struct chat_template *model, struct str sou
 /* Whether a folder has any of the places above; chat_template_open may still refuse what is there. */
 bool chat_template_exists(const char *folder);
 
-/* The one of that name; and the one for a request, by the tools that it brings. NULL where there is none of the name, or no default. */
+/* The one of that name; and the one for a request, by the tools that it brings. NULL where there is none of the name,
+ * or no default. */
 const struct chat_variant *chat_template_named(const struct chat_template *t, const char *name);
 const struct chat_variant *chat_template_for(const struct chat_template *t, const json_t *request);
 

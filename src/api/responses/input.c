@@ -5,7 +5,8 @@
 
 #include <stdio.h>
 
-/* Items being read. The calls of one turn, one after another, are one message, with what was said and reasoned before them. */
+/* Items being read. The calls of one turn, one after another, are one message, with what was said and reasoned before
+ * them. */
 struct items {
     json_t *messages;
     json_t *turn;  // the assistant's message that calls may still join; borrowed, or NULL

@@ -38,19 +38,19 @@ bool responses_store_started(const struct generation *g);
 /* 0 where nobody has a key. */
 int32_t responses_tenant(const struct http_exchange *x);
 
-/* Appends the body's instructions, the items before (an array, or NULL) and its input to messages, as those of OpenAI's chat
- * completions, which chat_messages_fit then makes fit for the template; input.c. */
+/* Appends the body's instructions, the items before (an array, or NULL) and its input to messages, as those of
+ * OpenAI's chat completions, which chat_messages_fit then makes fit for the template; input.c. */
 enum status responses_read_input(const json_t *body, const json_t *before, json_t *messages, struct error *err);
 
-/* The body's functions among its tools as those of chat completions, an array in *out, the caller's. Tools of other types are
- * nothing that a template shows. */
+/* The body's functions among its tools as those of chat completions, an array in *out, the caller's. Tools of other
+ * types are nothing that a template shows. */
 enum status responses_read_tools(const json_t *body, json_t **out, struct error *err);
 
 /* The body's input as an array of items with ids, for those who ask for it later. */
 json_t *responses_input_items(const json_t *body);
 
-/* chat_prompt for an answer of max_tokens (-1: what is left), and where that does not fit, without messages in the middle of
- * the conversation: whole turns, oldest first but for the first, which goes last. Neither the system's at the beginning nor the
- * last turn is dropped; truncate.c. */
+/* chat_prompt for an answer of max_tokens (-1: what is left), and where that does not fit, without messages in the
+ * middle of the conversation: whole turns, oldest first but for the first, which goes last. Neither the system's at
+ * the beginning nor the last turn is dropped; truncate.c. */
 enum status responses_truncated_prompt(struct generation *g, json_t *context, int64_t max_tokens, struct prompt_ids *out,
                                        struct error *err);
