@@ -26,6 +26,12 @@ struct api_limits {
     size_t max_logit_bias; // entries; also of bad_words and stop_token_ids
 };
 
+/* Of what a request leaves out; NAN: as the model's generation_config.json has it. */
+struct request_defaults {
+    double temperature, top_p, min_p, repetition_penalty, top_k;
+    int64_t max_new_tokens; // the most that any answer may have; 0: no bound but the context
+};
+
 /* All borrowed but what is marked. */
 struct api_options {
     const char *version;
@@ -44,7 +50,8 @@ struct api_options {
     const char *no_pooling;           // NULL; or why embeddings are refused
     struct http_options http;         // routes, context and hooks are filled in here
     int n_text_threads;               // 2: on which requests are read, see prep_pool.h
-    size_t stored_bytes;              // that stored responses may take; 0: none are
+    struct request_defaults defaults;
+    size_t stored_bytes; // that stored responses may take; 0: none are
     int max_queued;
     int64_t max_wait_us;                // requests that would wait longer for their first step are refused; 0: none
     int64_t step_timeout_us;            // a step that takes longer hangs; 120 s

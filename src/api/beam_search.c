@@ -447,7 +447,8 @@ void beam_search_start(struct generation *g, const struct gyre_request *request,
         a->progress.submitted_us = clock_us();
     }
     for (int i = 0; i < n_prompts; i++) {
-        options.max_tokens = (int32_t)(request->max_tokens == -1 ? room_after(g, prompts[i]) : request->max_tokens);
+        int64_t most = generation_bound(g->api, (int64_t)prompts[i].n, request->max_tokens);
+        options.max_tokens = (int32_t)(most == -1 ? room_after(g, prompts[i]) : most);
         init_run(&s->runs[i], s, &options, prompts[i]);
     }
     g->search = s;

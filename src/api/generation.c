@@ -485,6 +485,13 @@ void generation_begin(struct generation *g) {
     record_generating(g->x, g);
 }
 
+int64_t generation_bound(const struct api *api, int64_t n_prompt, int64_t max_tokens) {
+    int64_t most = api->options.defaults.max_new_tokens, room = service_info(api->service)->max_model_len - n_prompt;
+    if (most == 0 || (max_tokens == -1 && room < most)) // what does not fit at all is the service's to refuse
+        return max_tokens;
+    return max_tokens == -1 ? most : MIN(max_tokens, most);
+}
+
 void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n) {
     struct http_exchange *x = g->x;
     struct gyre_request r = *request;
@@ -500,6 +507,7 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
         struct gyre_error err;
         r.prompt = prompts[i / n].ids;
         r.n_prompt = (int64_t)prompts[i / n].n;
+        r.max_tokens = generation_bound(g->api, r.n_prompt, request->max_tokens);
         r.score_prompt = request->score_prompt && (i % n == 0 || g->stream); // of a stream none waits for another
         if (service_submit(g->api->service, &r, &g->choices[i], &g->choices[i].answer, &err) != 0) {
             struct error why;

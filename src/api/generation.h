@@ -94,6 +94,9 @@ struct generation {
     struct error failed;        // of a choice: the whole request fails
 };
 
+/* What is left of max_tokens (-1: to the end of the context) where the server bounds every answer. */
+int64_t generation_bound(const struct api *api, int64_t n_prompt, int64_t max_tokens);
+
 /* Submits `request` n times for each prompt (seeds count up) and starts the answer. On a refusal everything is
  * undone and an error sent. The generation, prompts and stops must lie in the exchange's arena. */
 struct prompt_ids {

@@ -3,6 +3,7 @@
 
 #include "api/bad_words.h"
 
+#include <math.h>
 #include <sys/random.h>
 
 static const struct field common_fields[] = {
@@ -243,10 +244,26 @@ static enum status read_common(struct generation *g, const json_t *body, struct 
     return OK;
 }
 
+static void put_default(double given, float *out) { *out = isnan(given) ? *out : (float)given; }
+
+/* The model's own, but where the server has others. A model that says nothing draws at OpenAI's temperature. */
+static struct gyre_request default_request(const struct api *api) {
+    struct gyre_request r = service_request_default(api->service);
+    const struct request_defaults *d = &api->options.defaults;
+    if (r.temperature == 0)
+        r.temperature = 1;
+    put_default(d->temperature, &r.temperature);
+    put_default(d->top_p, &r.top_p);
+    put_default(d->min_p, &r.min_p);
+    put_default(d->repetition_penalty, &r.repetition_penalty);
+    if (!isnan(d->top_k))
+        r.top_k = (int32_t)MAX(d->top_k, 0);
+    return r;
+}
+
 bool params_read(struct generation *g, const json_t *body, const struct field *table, struct params *out) {
     struct error err = {0};
-    *out = (struct params){.fields.request = service_request_default(g->api->service)};
-    out->fields.request.temperature = 1;
+    *out = (struct params){.fields.request = default_request(g->api)};
     if (params_check_fields(g, body, table, true, &err) == OK && read_common(g, body, out, &err) == OK)
         return true;
     api_reply_fault(g->x, &err);

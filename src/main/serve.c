@@ -7,6 +7,7 @@
 #include "main/engine_flags.h"
 #include "main/fingerprint.h"
 #include "main/memory_table.h"
+#include "main/request_defaults.h"
 #include "main/supervise.h"
 #include "main/tokenizer_info.h"
 #include "main/vllm_flags.h"
@@ -19,7 +20,7 @@
 static struct {
     const char *chat_template, *content_format, *template_kwargs;
     bool trust_request_template, exclude_tools;
-    const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format, *key_file;
+    const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format, *generation_config, *generation_override, *key_file;
     bool no_log;
     double step_timeout, max_wait;
     struct flag_list names, keys;
@@ -36,6 +37,7 @@ static struct {
          .stored_bytes = 64 << 20,
          .drain_seconds = 30,
          .pooling = "auto",
+         .generation_config = "auto",
          .content_format = "auto",
          .log_format = "text",
          .step_timeout = 120,
@@ -78,6 +80,10 @@ static const struct flag flags[] = {
      "chat template in place of the folder's: a file, or its text"},
     {"chat-template-content-format", 0, FLAG_CHOICE, &opt.content_format, "auto|string|openai", "Requests",
      "contents go into the template as texts, or as parts; auto is what the template reads"},
+    {"generation-config", 0, FLAG_CHOICE, &opt.generation_config, "auto|vllm", "Requests",
+     "what requests ask for where they say nothing: the model's generation_config.json, or vllm: what the API says"},
+    {"override-generation-config", 0, FLAG_STRING, &opt.generation_override, "JSON", "Requests",
+     "over that, such as {\"temperature\": 0.6}; max_new_tokens bounds every answer"},
     {"default-chat-template-kwargs", 0, FLAG_STRING, &opt.template_kwargs, "JSON", "Requests",
      "chat_template_kwargs that requests do not give, such as {\"enable_thinking\": false}"},
     {"trust-request-chat-template", 0, FLAG_BOOL, &opt.trust_request_template, NULL, "Requests",
@@ -99,6 +105,7 @@ struct server {
     struct tokenizer *tok;
     struct chat_template *chat;
     json_t *tokenizer_info, *template_kwargs;
+    struct request_defaults defaults;
     struct api *api;
     struct keyring *keyring; // NULL: everybody may ask
 };
@@ -195,6 +202,7 @@ static enum status open_server(struct server *s, const char *model, struct error
                                                             : REQUEST_LOG_TEXT,
     };
     read_pooling(model, &o);
+    o.defaults = s->defaults;
     return api_open(engine, &o, &s->api, err);
 }
 
@@ -251,6 +259,7 @@ static enum status open_all(struct server *s, const char *model, struct error *e
     TRY(check_flags(err));
     keep_little_memory();
     TRY(read_kwargs(s, err));
+    TRY(request_defaults_read(opt.generation_override, strcmp(opt.generation_config, "auto") == 0, &s->defaults, err));
     TRY(open_keys(s, err));
     return open_server(s, model, err);
 }

@@ -50,8 +50,6 @@ static const struct vllm_flag table[] = {
     {"hf-overrides", NULL, VALUE, SAME, "{}", "changes to config.json (edit the file)"},
     {"rope-scaling", NULL, VALUE, SAME, "{}", "changes to config.json (edit the file)"},
     {"rope-theta", NULL, VALUE, REFUSED, NULL, "changes to config.json (edit the file)"},
-    {"generation-config", NULL, VALUE, SAME, "auto", "other defaults than generation_config.json's"},
-    {"override-generation-config", NULL, VALUE, SAME, "{}", "other defaults than generation_config.json's (edit the file)"},
     {"response-role", NULL, VALUE, SAME, "assistant", "another role in answers"},
     {"return-tokens-as-token-ids", NULL, SWITCH, REFUSED, NULL, "token ids for the text of tokens"},
     {"enable-force-include-usage", NULL, SWITCH, REFUSED, NULL, "usage that was not asked for"},

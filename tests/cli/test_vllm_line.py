@@ -33,7 +33,7 @@ class Lines(unittest.TestCase):
                 ("m --model-loader-extra-config '{}' --swap-space 16 --block-size 16 --enable-chunked-prefill --no-enable-prefix-caching", 2),
                 ("--model m --limit-mm-per-prompt '{\"image\": 0}' --disable-log-stats --uvicorn-log-level warning --no-enable-log-requests", 3),
                 ("m --compilation-config '{\"cudagraph_mode\": \"FULL\"}' --cudagraph-capture-sizes 1 2 4 8 --async-scheduling", 3),
-                ("m -q awq --kv-cache-dtype auto --generation-config auto --runner generate --no-trust-remote-code", 0),
+                ("m -q awq --kv-cache-dtype auto --generation-config vllm --override_generation_config '{\"temperature\": 0.6}' --runner generate --no-trust-remote-code", 0),
                 ("m --otlp-traces-endpoint http://c:4317 --collect-detailed-traces model worker", 2)):
             code, said = parse(line)
             self.assertEqual(code, 1, (line, said))
@@ -42,9 +42,8 @@ class Lines(unittest.TestCase):
     def test_what_would_change_answers_is_refused_by_name(self):
         for line, flag in (("m --tensor-parallel-size 4", "--tensor-parallel-size"), ("m -tp 2", "-tp"),
                            ("m --enable-lora --lora-modules a=b c=d", "--enable-lora"), ("m --lora-modules a=b c=d", "--lora-modules"),
-                           ("m --hf-overrides '{\"rope_theta\": 1}'", "--hf-overrides"), ("m --generation-config vllm", "--generation-config"),
+                           ("m --hf-overrides '{\"rope_theta\": 1}'", "--hf-overrides"),
                            ("m --tokenizer=other", "--tokenizer"), ("m --config serve.yaml", "--config"), ("m --revision main", "--revision"),
-                           ("m --override_generation_config '{\"temperature\": 0.6}'", "--override_generation_config"),
                            ("m --allowed-origins '[\"http://a\", \"http://b\"]'", "--allowed-origins"), ("m --task embed", "--task")):
             code, said = parse(line)
             self.assertEqual(code, 2, (line, said))
