@@ -1,4 +1,5 @@
 /* completions.c - POST /v1/completions. */
+#include "api/echo.h"
 #include "api/endpoints.h"
 #include "api/extensions.h"
 #include "api/logprobs.h"
@@ -58,10 +59,9 @@ static void write_ids(const struct choice *c, struct buf *out) {
 }
 
 /* The text of prompt and answer. */
-static void write_echo(const struct choice *c, struct buf *out) {
+static void write_echo(const struct echo *echo, const struct choice *c, struct buf *out) {
     struct buf text = {0};
-    for (int32_t i = 0; i < c->n_prompt; i++)
-        tokenizer_token_bytes(c->generation->api->options.tokenizer, c->prompt[i], &text);
+    buf_str(&text, buf_view(&echo->text));
     buf_str(&text, buf_view(&c->content));
     buf_json_string(out, buf_view(&text));
     buf_release(&text);
@@ -70,16 +70,19 @@ static void write_echo(const struct choice *c, struct buf *out) {
 static void write_choice(struct choice *c, struct buf *out) {
     const struct generation *g = c->generation;
     bool with_prompt = g->echo && !c->started;
+    struct echo echo = {0};
+    if (with_prompt)
+        echo_make(c, &echo);
     buf_str(out, STR("{\"index\":"));
     buf_int(out, c->index);
     buf_str(out, STR(",\"text\":"));
     if (with_prompt)
-        write_echo(c, out);
+        write_echo(&echo, c, out);
     else
         buf_json_string(out, buf_view(&c->content));
     buf_str(out, STR(",\"logprobs\":"));
     if (g->logprobs)
-        logprobs_write_completion(c, with_prompt, out);
+        logprobs_write_completion(c, with_prompt ? &echo : NULL, out);
     else
         buf_str(out, STR("null"));
     write_end(c, out);
@@ -89,6 +92,7 @@ static void write_choice(struct choice *c, struct buf *out) {
         logprobs_write_prompt(c, out);
     }
     buf_push(out, '}');
+    echo_release(&echo);
 }
 
 static void write_warnings(const struct generation *g, struct buf *out) {
@@ -181,9 +185,12 @@ static enum status read_prompts(struct generation *g, const json_t *body, struct
     TRY(check_logprobs(body, err));
     TRY(read_best_of(g, body, p, err));
     TRY(extensions_read(g, body, true, p, &e, err));
-    struct prompt_source source = {"prompt", ENCODE_PARSE_SPECIAL | (e.add_special ? ENCODE_ADD_SPECIAL : 0),
-                                   g->api->options.limits.max_choices / p->n, "answers that one request may ask for (n or best_of of each)",
-                                   e.cut};
+    struct prompt_source source = {"prompt",
+                                   ENCODE_PARSE_SPECIAL | (e.add_special ? ENCODE_ADD_SPECIAL : 0),
+                                   g->api->options.limits.max_choices / p->n,
+                                   "answers that one request may ask for (n or best_of of each)",
+                                   e.cut,
+                                   g->echo};
     TRY(prompts_read(g->x, body, &source, out, n, err));
     if (!says_max_tokens(body))
         fit_default(g, *out, *n, r);

@@ -38,6 +38,7 @@ static void choice_release(struct choice *c) {
     think_filter_release(&c->think);
     buf_release(&c->content);
     buf_release(&c->reasoning);
+    token_ids_release(&c->begins);
     if (c->answer && !c->generation->search)
         service_release(c->generation->api->service, c->answer);
 }
@@ -51,10 +52,26 @@ static void generation_release(struct generation *g) {
 }
 
 static void choice_init(struct choice *c, struct generation *g, int index, struct prompt_ids prompt) {
-    *c = (struct choice){.generation = g, .index = index, .prompt = prompt.ids, .n_prompt = (int32_t)prompt.n};
-    c->detokenizer = detokenizer_open(g->api->options.tokenizer, g->detokenize_flags);
+    *c = (struct choice){
+        .generation = g, .index = index, .prompt = prompt.ids, .n_prompt = (int32_t)prompt.n, .prompt_text = prompt.text, .first_text = -1};
     stop_filter_init(&c->stop, g->stops, g->n_stops);
     think_filter_init(&c->think, g->split_reasoning, g->prompt_opens_reasoning);
+}
+
+/* Detokenizers behind the prompts; choices of one prompt lie side by side. Once the answers are submitted, since the device works
+ * meanwhile. */
+static void begin_texts(struct generation *g) {
+    for (int i = 0; i < g->n_choices && !g->no_text; i++) {
+        struct choice *c = &g->choices[i], *before = i > 0 && c[-1].prompt == c->prompt ? c - 1 : NULL;
+        if (before) {
+            c->detokenizer = detokenizer_copy(before->detokenizer);
+            continue;
+        }
+        c->detokenizer = detokenizer_open(g->api->options.tokenizer, g->detokenize_flags);
+        struct error err;
+        if (detokenizer_begin_after(c->detokenizer, c->prompt, (size_t)c->n_prompt, &err) != OK)
+            g->failed = err;
+    }
 }
 
 /* Text that may be shown goes to reasoning or content. */
@@ -71,6 +88,24 @@ static const char *which_stop(const struct choice *c) {
     return which;
 }
 
+/* Feeds a token to its text, and notes where it begins, and whether the text begins with it. */
+static enum status feed(struct choice *c, int32_t i, bool has_text, struct buf *piece) {
+    const struct generation *g = c->generation;
+    if (g->no_text)
+        return OK;
+    bool at_start = detokenizer_at_start(c->detokenizer);
+    size_t place = detokenizer_place(c->detokenizer);
+    if (has_text) {
+        TRY(detokenizer_feed(c->detokenizer, c->answer->tokens[i], piece, &c->generation->failed));
+        place = detokenizer_last_place(c->detokenizer);
+    }
+    if (at_start && !detokenizer_at_start(c->detokenizer))
+        c->first_text = i;
+    if (g->logprobs)
+        token_ids_push(&c->begins, (int32_t)place);
+    return OK;
+}
+
 static void read_token(struct choice *c, int32_t i, struct buf *piece, struct buf *shown) {
     struct generation *g = c->generation;
     struct answer *a = c->answer;
@@ -80,7 +115,7 @@ static void read_token(struct choice *c, int32_t i, struct buf *piece, struct bu
         c->n_reasoning++;
     // The token that ends an answer is no part of its text (an end-of-sequence token may have one).
     bool is_end = a->done && a->stopped_by_token && i == atomic_load(&a->n_tokens) - 1 && !g->include_stop;
-    if (!is_end && !g->no_text && detokenizer_feed(c->detokenizer, a->tokens[i], piece, &g->failed) != OK)
+    if (feed(c, i, !is_end, piece) != OK)
         return;
     if (i < g->min_tokens) {
         pass_on(c, piece);
@@ -107,8 +142,9 @@ static void read_tokens(struct choice *c) {
 
 static void read_rest(struct choice *c) {
     struct buf piece = {0}, shown = {0};
-    if (!c->stopped) {
+    if (!c->stopped && c->detokenizer)
         detokenizer_finish(c->detokenizer, &piece, &c->generation->failed);
+    if (!c->stopped) {
         c->stopped = stop_filter_feed(&c->stop, buf_view(&piece), &shown);
         stop_filter_finish(&c->stop, &shown);
         pass_on(c, &shown);
@@ -481,6 +517,7 @@ void generation_prepare(struct generation *g, const struct prompt_ids *prompts, 
 }
 
 void generation_begin(struct generation *g) {
+    begin_texts(g);
     http_hold(g->x);
     record_generating(g->x, g);
 }
@@ -517,6 +554,7 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
         }
         g->choices[i].scored = g->choices[r.score_prompt ? i : i / n * n].answer;
     }
+    begin_texts(g);
     record_generating(x, g);
     if (g->stream)
         begin_stream(g);

@@ -21,7 +21,8 @@ struct choice {
     const struct answer *scored; // whose prompt_logprobs are those of this prompt: its own, or another choice's of the prompt
     const int32_t *prompt;       // [n_prompt], in the exchange's arena
     int32_t n_prompt;
-    struct detokenizer *detokenizer;
+    struct str prompt_text;          // prompt_ids.text
+    struct detokenizer *detokenizer; // begins behind the prompt; NULL until its answer is submitted
     struct stop_filter stop;
     struct think_filter think;
 
@@ -30,7 +31,9 @@ struct choice {
     int32_t n_written;             // tokens that a chunk was written for; log-probabilities of the others are due
     int32_t n_reasoning;           // tokens while the reasoning was open
     int32_t n_before_text;         // tokens of the reasoning, its tags and the blanks behind
-    size_t text_offset;            // of the next token, for completions' log-probabilities
+    int32_t first_text;            // the token that begins the text, because the prompt has none; -1: none yet
+    size_t n_echoed;               // characters of the prompt that stood before the answer
+    struct token_ids begins;       // with log-probabilities: of each token that was read, in characters of the answer
     bool started;                  // its first chunk was written
     bool stopped;                  // a stop string was met; what comes after is dropped
     const char *stop_string;       // that one
@@ -102,6 +105,7 @@ int64_t generation_bound(const struct api *api, int64_t n_prompt, int64_t max_to
 struct prompt_ids {
     int32_t *ids;
     size_t n;
+    struct str text; // what the client sent, if that is to be shown again; else empty with ptr NULL
 };
 void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n);
 

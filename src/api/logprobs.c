@@ -1,6 +1,8 @@
 /* logprobs.c - see logprobs.h. */
 #include "api/logprobs.h"
 
+#include "text/unicode.h"
+
 #include <math.h>
 
 static void write_number(float logprob, struct buf *out) {
@@ -14,6 +16,7 @@ static void write_number(float logprob, struct buf *out) {
 struct namer {
     const struct tokenizer *tok;
     bool by_id;         // "token_id:123"
+    bool begins;        // the text: a token is called by what it is there
     struct buf scratch; // the last name, as bytes
 };
 
@@ -26,13 +29,13 @@ static void write_token(struct namer *names, int32_t id, struct buf *out) {
     if (names->by_id)
         buf_printf(&names->scratch, "token_id:%d", id);
     else
-        tokenizer_token_bytes(names->tok, id, &names->scratch);
+        (names->begins ? tokenizer_first_token_bytes : tokenizer_token_bytes)(names->tok, id, &names->scratch);
     buf_json_string(out, buf_view(&names->scratch));
 }
 
 static void write_bytes(struct namer *names, int32_t id, struct buf *out) {
     buf_clear(&names->scratch);
-    tokenizer_token_bytes(names->tok, id, &names->scratch);
+    (names->begins ? tokenizer_first_token_bytes : tokenizer_token_bytes)(names->tok, id, &names->scratch);
     for (size_t i = 0; i < names->scratch.len; i++)
         buf_printf(out, "%s%u", i ? "," : "", (unsigned char)names->scratch.ptr[i]);
 }
@@ -55,6 +58,7 @@ void logprobs_write_tokens(const struct choice *c, int32_t from, int32_t to, str
     for (int32_t i = from; i < to; i++) {
         if (i > from)
             buf_push(out, ',');
+        names.begins = i == c->first_text;
         write_chat_token(&names, a->tokens[i], a->logprobs[i], out);
         buf_str(out, STR(",\"top_logprobs\":["));
         for (int k = 0; k < a->n_top; k++) {
@@ -79,7 +83,6 @@ void logprobs_write_chat(const struct choice *c, struct buf *out) {
 struct columns {
     struct namer names;
     struct buf tokens, logprobs, tops, offsets, key;
-    size_t offset;
 };
 
 /* A token with what is most probable in its place. */
@@ -89,6 +92,8 @@ struct scored {
     const int32_t *top_ids;
     const float *top_logprobs;
     int n_top;
+    bool begins;   // the text
+    size_t offset; // in characters
 };
 
 /* Different ids may have the same text (bytes that are no characters alone): the most probable stands for all. */
@@ -98,14 +103,6 @@ static bool has_key(const struct buf *tops, size_t start, const struct buf *key)
         if (at == from || at[-1] == ',') // not after a quote that belongs to a longer key
             return true;
     return false;
-}
-
-/* Those that begin here: a character in several tokens counts with its first. */
-static size_t count_characters(struct str s) {
-    size_t n = 0;
-    for (size_t i = 0; i < s.len; i++)
-        n += ((unsigned char)s.ptr[i] & 0xC0) != 0x80;
-    return n;
 }
 
 static void add_entry(struct columns *k, size_t start, int32_t id, float logprob) {
@@ -151,11 +148,9 @@ static void add_token(struct columns *k, const struct scored *t) {
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         if (all[i]->len > 0)
             buf_push(all[i], ',');
+    k->names.begins = t->begins;
     write_token(&k->names, t->id, &k->tokens);
-    buf_printf(&k->offsets, "%zu", k->offset);
-    buf_clear(&k->key);
-    tokenizer_token_bytes(k->names.tok, t->id, &k->key);
-    k->offset += count_characters(buf_view(&k->key));
+    buf_printf(&k->offsets, "%zu", t->offset);
     if (isnan(t->logprob)) {
         buf_str(&k->logprobs, STR("null"));
         buf_str(&k->tops, STR("null"));
@@ -165,18 +160,46 @@ static void add_token(struct columns *k, const struct scored *t) {
     add_top(k, t);
 }
 
-void logprobs_write_completion(struct choice *c, bool with_prompt, struct buf *out) {
-    const struct answer *a = c->answer, *p = c->scored;
-    struct columns k = {.names = namer_of(c), .offset = c->text_offset};
-    int64_t top = a->n_top, prompt_top = a->n_prompt_top; // the same for all choices
-    for (int32_t i = 0; with_prompt && i < c->n_prompt; i++)
-        add_token(&k, &(struct scored){c->prompt[i], p->prompt_logprobs[i], p->prompt_top_tokens + i * prompt_top,
-                                       p->prompt_top_logprobs + i * prompt_top, MIN(a->n_prompt_top, c->generation->n_top)});
+static void add_prompt(struct columns *k, const struct choice *c, const struct echo *echo) {
+    const struct answer *p = c->scored;
+    int64_t top = c->answer->n_prompt_top; // the same for all choices
+    for (int32_t i = 0; i < c->n_prompt; i++)
+        add_token(k, &(struct scored){.id = c->prompt[i],
+                                      .logprob = p->prompt_logprobs[i],
+                                      .top_ids = p->prompt_top_tokens + i * top,
+                                      .top_logprobs = p->prompt_top_logprobs + i * top,
+                                      .n_top = MIN(c->answer->n_prompt_top, c->generation->n_top),
+                                      .begins = i == echo->first,
+                                      .offset = (size_t)echo->begins.ids[i]});
+}
+
+/* Where a token of the answer begins; without text (detokenize: false) all of them at the same place. */
+static size_t offset_of(const struct choice *c, int32_t i) {
+    return c->n_echoed + ((size_t)i < c->begins.n ? (size_t)c->begins.ids[i] : 0);
+}
+
+static void add_answer(struct columns *k, const struct choice *c) {
+    const struct answer *a = c->answer;
+    int64_t top = a->n_top;
     for (int32_t i = c->n_written; i < c->n_seen; i++)
-        add_token(&k, &(struct scored){a->tokens[i], a->logprobs[i], a->top_tokens + i * top, a->top_logprobs + i * top, a->n_top});
+        add_token(k, &(struct scored){.id = a->tokens[i],
+                                      .logprob = a->logprobs[i],
+                                      .top_ids = a->top_tokens + i * top,
+                                      .top_logprobs = a->top_logprobs + i * top,
+                                      .n_top = a->n_top,
+                                      .begins = i == c->first_text,
+                                      .offset = offset_of(c, i)});
+}
+
+void logprobs_write_completion(struct choice *c, const struct echo *echo, struct buf *out) {
+    struct columns k = {.names = namer_of(c)};
+    if (echo) {
+        add_prompt(&k, c, echo);
+        c->n_echoed = utf8_count(buf_view(&echo->text));
+    }
+    add_answer(&k, c);
     buf_printf(out, "{\"tokens\":[%.*s],\"token_logprobs\":[%.*s],\"top_logprobs\":[%.*s],\"text_offset\":[%.*s]}",
                STR_ARG(buf_view(&k.tokens)), STR_ARG(buf_view(&k.logprobs)), STR_ARG(buf_view(&k.tops)), STR_ARG(buf_view(&k.offsets)));
-    c->text_offset = k.offset;
     struct buf *all[] = {&k.tokens, &k.logprobs, &k.tops, &k.offsets, &k.key, &k.names.scratch};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         buf_release(all[i]);
@@ -198,8 +221,10 @@ void logprobs_write_prompt(const struct choice *c, struct buf *out) {
     }
     struct namer names = namer_of(c);
     names.by_id = false; // the key is the id
+    int32_t first = echo_first_text(names.tok, c->prompt, c->n_prompt);
     buf_str(out, STR("[null"));
     for (int32_t i = 1; i < c->n_prompt; i++) {
+        names.begins = i == first;
         buf_str(out, STR(",{"));
         write_ranked(&names, c->prompt[i], a->prompt_logprobs[i], a->prompt_ranks[i], out);
         for (int k = 0; k < c->generation->n_prompt_logprobs; k++) {

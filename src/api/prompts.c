@@ -17,7 +17,7 @@ struct prompt_ids prompt_cut(struct prompt_ids prompt, struct prompt_cut cut) {
     size_t most = cut.most > 0 ? (size_t)cut.most : prompt.n;
     if (prompt.n <= most)
         return prompt;
-    return (struct prompt_ids){cut.drops_end ? prompt.ids : prompt.ids + (prompt.n - most), most};
+    return (struct prompt_ids){.ids = cut.drops_end ? prompt.ids : prompt.ids + (prompt.n - most), .n = most};
 }
 
 /* What post-processing put around `inner` to make `whole` of it: so many tokens before, the others after. */
@@ -40,7 +40,7 @@ static enum status cut_text(struct api *api, struct str text, const struct promp
                   (long long)source->cut.most, special);
     } else {
         struct prompt_cut cut = {source->cut.most - (int64_t)special, source->cut.drops_end};
-        struct prompt_ids left = prompt_cut((struct prompt_ids){inner.ids, inner.n}, cut);
+        struct prompt_ids left = prompt_cut((struct prompt_ids){.ids = inner.ids, .n = inner.n}, cut);
         size_t after = special - before;
         memmove(whole->ids + before + left.n, whole->ids + whole->n - after, after * sizeof *whole->ids);
         memcpy(whole->ids + before, left.ids, left.n * sizeof *left.ids);
@@ -50,16 +50,20 @@ static enum status cut_text(struct api *api, struct str text, const struct promp
     return st;
 }
 
-static enum status from_text(struct api *api, struct str text, const struct prompt_source *source, struct token_ids *out,
+/* *whole: the text, if nothing of it was cut. */
+static enum status from_text(struct api *api, struct str text, const struct prompt_source *source, struct token_ids *out, struct str *whole,
                              struct error *err) {
     TRY(api_tokenize(api, text, source->encode_flags, out, err));
-    return source->cut.most > 0 && out->n > (size_t)source->cut.most ? cut_text(api, text, source, out, err) : OK;
+    if (source->cut.most > 0 && out->n > (size_t)source->cut.most)
+        return cut_text(api, text, source, out, err);
+    *whole = text;
+    return OK;
 }
 
 static enum status from_value(struct api *api, const json_t *value, const struct prompt_source *source, struct token_ids *out,
-                              struct error *err) {
+                              struct str *whole, struct error *err) {
     if (json_is_string(value))
-        return from_text(api, (struct str){json_string_value(value), json_string_length(value)}, source, out, err);
+        return from_text(api, (struct str){json_string_value(value), json_string_length(value)}, source, out, whole, err);
     if (json_is_array(value))
         return from_ids(value, source->field, out, err);
     return fail(err, ERR_ARG, "%s: it must be a string, an array of strings, an array of token ids or an array of those", source->field);
@@ -89,12 +93,15 @@ enum status prompts_read(struct http_exchange *x, const json_t *body, const stru
     *n = (int)n_prompts;
     for (size_t i = 0; i < n_prompts; i++) {
         struct token_ids ids = {0};
-        enum status st = from_value(api_of(x), many ? json_array_get(value, i) : value, source, &ids, err);
+        struct str whole = {0};
+        enum status st = from_value(api_of(x), many ? json_array_get(value, i) : value, source, &ids, &whole, err);
         if (st == OK) {
-            (*out)[i] = (struct prompt_ids){arena_calloc(&x->arena, ids.n, sizeof *ids.ids), ids.n};
+            (*out)[i] = (struct prompt_ids){.ids = arena_calloc(&x->arena, ids.n, sizeof *ids.ids), .n = ids.n};
             if (ids.n > 0)
                 memcpy((*out)[i].ids, ids.ids, ids.n * sizeof *ids.ids);
             (*out)[i] = prompt_cut((*out)[i], source->cut);
+            if (source->keeps_text && whole.ptr)
+                (*out)[i].text = (struct str){arena_strdup(&x->arena, whole), whole.len};
         }
         token_ids_release(&ids);
         TRY(st);

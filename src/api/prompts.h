@@ -15,6 +15,7 @@ struct prompt_source {
     int64_t max;           // prompts
     const char *or_max;    // what one more would be more than, for the sentence: "answers that one request may ask for"
     struct prompt_cut cut; // special tokens that were added to a text stay
+    bool keeps_text;       // of a text that was not cut, in prompt_ids.text
 };
 
 /* Reads body's field into *out, n of them, in the exchange's arena. Ids are checked against the vocabulary when they are

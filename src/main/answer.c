@@ -24,11 +24,11 @@ void answer_release(struct answer *a) {
 enum status answer_submit(struct answer *a, struct gyre *g, const struct gyre_request *request, struct error *err) {
     struct gyre_error e;
     a->request = *request;
-    if (gyre_submit(g, &a->request, &a->id, &e) != 0)
-        return engine_fault(&e, err);
     for (int64_t i = 0; i < request->n_prompt; i++)
         token_ids_push(&a->prompt, request->prompt[i]);
-    return OK;
+    if (a->detokenizer)
+        TRY(detokenizer_begin_after(a->detokenizer, a->prompt.ids, a->prompt.n, err));
+    return gyre_submit(g, &a->request, &a->id, &e) == 0 ? OK : engine_fault(&e, err);
 }
 
 // ---- events -----------------------------------------------------------------------------------------------------

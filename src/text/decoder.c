@@ -15,6 +15,13 @@ void decoder_release(struct decoder *d) {
     *d = (struct decoder){0};
 }
 
+bool decoder_has_regex(const struct decoder *d) {
+    for (size_t i = 0; i < d->n; i++)
+        if (d->stages[i].pattern.regex)
+            return true;
+    return false;
+}
+
 void decoder_take_stage(struct decoder *d, struct decoder_stage stage) {
     d->stages = xrealloc(d->stages, d->n + 1, sizeof *d->stages);
     d->stages[d->n++] = stage;

@@ -38,6 +38,12 @@ struct decoder {
     size_t n;
 };
 
+/* Whether a stage needs a regex_memory. */
+bool decoder_has_regex(const struct decoder *d);
+
+/* No stage, nor the reader, gets more bytes than this of tokens of n bytes: honest decoders make text shorter. */
+static inline size_t decoder_most_bytes(size_t n) { return (1 << 20) + 16 * n; }
+
 /* Reads the "decoder" of a tokenizer.json; null joins with spaces. */
 enum status decoder_read(const json_t *value, const char *where, struct decoder *out, struct error *err);
 void decoder_release(struct decoder *d);

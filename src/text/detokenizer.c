@@ -8,9 +8,6 @@
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"
 
-/* No stage, nor the reader, gets more than this of what tokens say: honest decoders make text shorter. */
-enum { DECODE_BASE = 1 << 20, DECODE_GROWTH = 16 };
-
 struct stage_state {
     size_t n_bytes;     // that came to it
     struct buf token;   // what has come of the token at hand, for stages that want it whole
@@ -28,7 +25,11 @@ struct detokenizer {
     struct regex_memory *rm;    // NULL: no pattern in the decoder
     struct stage_state *states; // [tok->decoder.n + 1]
     size_t n_bytes;             // of the tokens that were fed
-    struct buf *out;            // during a call
+    struct buf due;             // detokenizer_begin_after: what the text before would end in, if it ended
+    size_t n_due_gone;          // of it, what came and was not given out
+    size_t n_given;             // characters
+    size_t last_place;          // detokenizer_last_place
+    struct buf *out;            // during a call; NULL: nobody wants it
     struct error *err;
 };
 
@@ -41,24 +42,19 @@ static void reset(struct detokenizer *d) {
         *s = (struct stage_state){.token = token, .pending = pending, .first = true};
     }
     d->states[d->tok->decoder.n].n_bytes = d->n_bytes = 0;
+    buf_clear(&d->due);
+    d->n_due_gone = d->n_given = d->last_place = 0;
     if (d->rm) {
         regex_memory_begin(d->rm, 0);
         regex_memory_pause(d->rm);
     }
 }
 
-static bool has_regex(const struct decoder *d) {
-    for (size_t i = 0; i < d->n; i++)
-        if (d->stages[i].pattern.regex)
-            return true;
-    return false;
-}
-
 struct detokenizer *detokenizer_open(const struct tokenizer *tok, int flags) {
     struct detokenizer *d = xcalloc(1, sizeof *d);
     *d = (struct detokenizer){.tok = tok,
                               .flags = flags,
-                              .rm = has_regex(&tok->decoder) ? regex_memory_open() : NULL,
+                              .rm = decoder_has_regex(&tok->decoder) ? regex_memory_open() : NULL,
                               .states = xcalloc(tok->decoder.n + 1, sizeof *d->states)};
     reset(d);
     return d;
@@ -72,11 +68,51 @@ void detokenizer_free(struct detokenizer *d) {
         buf_release(&d->states[i].pending);
     }
     regex_memory_free(d->rm);
+    buf_release(&d->due);
     free(d->states);
     free(d);
 }
 
-static size_t most_bytes(size_t n_fed) { return DECODE_BASE + DECODE_GROWTH * n_fed; }
+struct detokenizer *detokenizer_copy(const struct detokenizer *d) {
+    struct detokenizer *copy = detokenizer_open(d->tok, d->flags);
+    for (size_t i = 0; i <= d->tok->decoder.n; i++) {
+        struct stage_state *s = &copy->states[i];
+        *s = d->states[i];
+        s->token = s->pending = (struct buf){0};
+        buf_str(&s->token, buf_view(&d->states[i].token));
+        buf_str(&s->pending, buf_view(&d->states[i].pending));
+    }
+    copy->n_bytes = d->n_bytes;
+    copy->n_given = d->n_given;
+    copy->last_place = d->last_place;
+    buf_str(&copy->due, buf_view(&d->due));
+    copy->n_due_gone = d->n_due_gone;
+    return copy;
+}
+
+static size_t held_by(const struct decoder_stage *stage, const struct stage_state *s) {
+    switch (stage->kind) {
+    case DECODE_RAW_BYTES:
+    case DECODE_BYTE_LEVEL: return s->pending.len > 0; // less than one character
+    case DECODE_BYTE_FALLBACK: return MAX(utf8_count(buf_view(&s->pending)), (size_t)(s->pending.len > 0));
+    case DECODE_BPE_SUFFIX: {
+        struct str text = buf_view(&s->pending), suffix = {stage->text, stage->text_len};
+        return utf8_count(text) - (str_ends(text, suffix) ? utf8_count(suffix) : 0);
+    }
+    default: return 0;
+    }
+}
+
+size_t detokenizer_place(const struct detokenizer *d) {
+    size_t n = 0, due = utf8_count((struct str){d->due.ptr + d->n_due_gone, d->due.len - d->n_due_gone});
+    for (size_t i = 0; i < d->tok->decoder.n; i++)
+        n += held_by(&d->tok->decoder.stages[i], &d->states[i]);
+    return d->n_given + (n > due ? n - due : 0);
+}
+
+size_t detokenizer_last_place(const struct detokenizer *d) { return d->last_place; }
+
+bool detokenizer_at_start(const struct detokenizer *d) { return d->n_bytes == 0; }
 
 static enum status stage_text(struct detokenizer *d, size_t i, struct str text);
 static enum status stage_end(struct detokenizer *d, size_t i);
@@ -167,13 +203,16 @@ static enum status fallback_end(struct detokenizer *d, size_t i) {
         buf_push(&s->pending, (char)byte);
         return OK;
     }
+    bool had_run = s->pending.len > 0;
     TRY(release_run(d, i));
+    if (had_run) // now it is known what became of it
+        d->last_place = MAX(d->last_place, d->n_given);
     return stage_token(d, i + 1, buf_view(&s->token));
 }
 
 static enum status rewrite(struct detokenizer *d, size_t i, struct str token, bool last) {
     struct stage_state *s = &d->states[i];
-    struct budget budget = {.limit = 2 * most_bytes(d->n_bytes)};
+    struct budget budget = {.limit = 2 * decoder_most_bytes(d->n_bytes)};
     struct buf text = {.budget = &budget};
     enum status st = decoder_rewrite(&d->tok->decoder.stages[i], d->rm, token, s->first, last, &text, d->err);
     if (st == OK)
@@ -207,13 +246,31 @@ static enum status ctc_end(struct detokenizer *d, size_t i) {
     return rewrite(d, i, buf_view(&s->token), false);
 }
 
+/* The characters that the text before had already, as far as they are the same, are not given out. */
+static void give_out(struct detokenizer *d, struct str text) {
+    while (d->n_due_gone < d->due.len && text.len > 0) {
+        size_t n = (size_t)utf8_length(text.ptr[0]);
+        if (!str_starts((struct str){d->due.ptr + d->n_due_gone, d->due.len - d->n_due_gone}, (struct str){text.ptr, n})) {
+            d->n_due_gone = d->due.len;
+            break;
+        }
+        d->n_due_gone += n;
+        text.ptr += n;
+        text.len -= n;
+    }
+    if (!d->out)
+        return;
+    d->n_given += utf8_count(text);
+    buf_str(d->out, text);
+}
+
 static enum status stage_text(struct detokenizer *d, size_t i, struct str text) {
     d->states[i].n_bytes += text.len;
-    if (d->states[i].n_bytes > most_bytes(d->n_bytes))
-        return fail(d->err, ERR_LIMIT, "the decoder of the tokenizer makes more than %zu bytes of tokens of %zu", most_bytes(d->n_bytes),
-                    d->n_bytes);
+    if (d->states[i].n_bytes > decoder_most_bytes(d->n_bytes))
+        return fail(d->err, ERR_LIMIT, "the decoder of the tokenizer makes more than %zu bytes of tokens of %zu",
+                    decoder_most_bytes(d->n_bytes), d->n_bytes);
     if (i == d->tok->decoder.n) {
-        buf_str(d->out, text);
+        give_out(d, text);
         return OK;
     }
     switch (d->tok->decoder.stages[i].kind) {
@@ -269,6 +326,7 @@ static enum status stage_finish(struct detokenizer *d, size_t i) {
 enum status detokenizer_feed(struct detokenizer *d, int32_t id, struct buf *out, struct error *err) {
     d->out = out;
     d->err = err;
+    d->last_place = detokenizer_place(d);
     const struct tokenizer *t = d->tok;
     struct str text = tokenizer_token_text(t, id);
     if (!text.len || ((d->flags & DETOKENIZE_SKIP_SPECIAL) && tokenizer_is_special(t, id)))
@@ -294,6 +352,18 @@ enum status detokenizer_finish(struct detokenizer *d, struct buf *out, struct er
     return st;
 }
 
+enum status detokenizer_begin_after(struct detokenizer *d, const int32_t *ids, size_t n, struct error *err) {
+    for (size_t i = 0; i < n; i++)
+        TRY(detokenizer_feed(d, ids[i], NULL, err));
+    for (size_t i = 0; i < d->tok->decoder.n; i++) // what the answer adds to a run of bytes cannot spoil the prompt's characters
+        if (d->tok->decoder.stages[i].kind == DECODE_BYTE_FALLBACK && utf8_valid(buf_view(&d->states[i].pending)))
+            TRY(release_run(d, i));
+    struct detokenizer *ended = detokenizer_copy(d);
+    enum status st = detokenizer_finish(ended, &d->due, err);
+    detokenizer_free(ended);
+    return st;
+}
+
 enum status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n, int flags, struct buf *out, struct error *err) {
     struct detokenizer *d = detokenizer_open(tok, flags);
     enum status st = OK;
@@ -303,43 +373,4 @@ enum status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, si
         st = detokenizer_finish(d, out, err);
     detokenizer_free(d);
     return st;
-}
-
-/* What one token is inside a text; out is set. True when further stages have nothing more to say: what bytes stand
- * for may be part of a character, which no pattern can look at. */
-static bool rewrite_inside(const struct decoder_stage *s, struct regex_memory *rm, struct str token, struct buf *out) {
-    int byte = s->kind == DECODE_BYTE_FALLBACK ? decoder_fallback_byte(token) : -1;
-    if (byte >= 0) {
-        buf_push(out, (char)byte);
-        return true;
-    }
-    if (s->kind == DECODE_BYTE_LEVEL && byte_level_decode(out, token))
-        return true;
-    struct error ignored; // a pattern that gives up leaves the token as it is
-    size_t mark = out->len;
-    if (decoder_rewrite(s, rm, token, false, false, out, &ignored) != OK || out->budget->failed) {
-        out->len = mark;
-        buf_str(out, token);
-    }
-    return s->kind == DECODE_RAW_BYTES;
-}
-
-void tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out) {
-    struct regex_memory *rm = has_regex(&tok->decoder) ? regex_memory_open() : NULL;
-    struct budget budget = {.limit = 4 * most_bytes(tokenizer_token_text(tok, id).len)};
-    struct buf text = {.budget = &budget}, next = {.budget = &budget};
-    buf_str(&text, tokenizer_token_text(tok, id));
-    for (size_t i = 0; i < tok->decoder.n; i++) {
-        buf_clear(&next);
-        bool done = rewrite_inside(&tok->decoder.stages[i], rm, buf_view(&text), &next);
-        struct buf swap = text;
-        text = next;
-        next = swap;
-        if (done)
-            break;
-    }
-    regex_memory_free(rm);
-    buf_str(out, buf_view(&text));
-    buf_release(&text);
-    buf_release(&next);
 }

@@ -69,6 +69,9 @@ struct str tokenizer_token_text(const struct tokenizer *tok, int32_t id);
 /* Appends the bytes that a token stands for inside a text (" the"; a byte token gives its one byte). */
 void tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out);
 
+/* The same for the token that begins a text, where decoders strip a space. */
+void tokenizer_first_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out);
+
 /* The id of a token as the file writes it; -1 if there is none. */
 int32_t tokenizer_find(const struct tokenizer *tok, struct str text);
 

@@ -24,6 +24,14 @@ static inline int utf8_length(char first) {
     return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
+/* How many characters begin in s. */
+static inline size_t utf8_count(struct str s) {
+    size_t n = 0;
+    for (size_t i = 0; i < s.len; i++)
+        n += ((unsigned char)s.ptr[i] & 0xC0) != 0x80;
+    return n;
+}
+
 /* The start of the code point that ends at p; p is past the start of the text. */
 static inline const char *utf8_back(const char *p) {
     do

@@ -25,6 +25,25 @@ static inline void fuzz_write(const char *name, struct str bytes, char path[stat
     BUG_IF(file_write(path, bytes, &err) != OK);
 }
 
+/* Behind each place the rest is the end of the whole, and characters are whole. */
+static inline void fuzz_continue(const struct tokenizer *tok, const struct token_ids *ids, struct str whole, bool has_text) {
+    for (size_t from = 0; from <= ids->n; from += 1 + ids->n / 8) {
+        struct detokenizer *d = detokenizer_open(tok, 0);
+        struct buf rest = {0};
+        struct error err;
+        enum status st = detokenizer_begin_after(d, ids->ids, from, &err);
+        for (size_t i = from; i < ids->n && st == OK; i++)
+            st = detokenizer_feed(d, ids->ids[i], &rest, &err);
+        BUG_IF(st == OK && detokenizer_last_place(d) > detokenizer_place(d));
+        if (st == OK)
+            st = detokenizer_finish(d, &rest, &err);
+        BUG_IF(st == OK && !utf8_valid(buf_view(&rest)));
+        BUG_IF(st == OK && has_text && from == 0 && !str_eq(whole, buf_view(&rest)));
+        detokenizer_free(d);
+        buf_release(&rest);
+    }
+}
+
 static inline void fuzz_decode(const struct tokenizer *tok, const struct token_ids *ids) {
     struct buf whole = {0}, parts = {0}, bytes = {0};
     struct error err;
@@ -37,6 +56,7 @@ static inline void fuzz_decode(const struct tokenizer *tok, const struct token_i
     if (st == OK)
         st = detokenizer_finish(d, &parts, &err);
     BUG_IF(st == OK && !str_eq(buf_view(&whole), buf_view(&parts)));
+    fuzz_continue(tok, ids, buf_view(&whole), st == OK);
     BUG_IF(st == OK && !utf8_valid(buf_view(&whole)));
     detokenizer_free(d);
     buf_release(&whole);
