@@ -163,7 +163,7 @@ static enum status find_header(const char *bytes, size_t n_bytes, const char *pa
     if (n_bytes < 8)
         return fail(err, ERR_FORMAT, "%s: has %zu bytes, too few for a safetensors file", path, n_bytes);
     if (str_starts((struct str){bytes, n_bytes}, STR("version https://git-lfs")))
-        return fail(err, ERR_FORMAT, "%s: is a Git LFS pointer, the weights themselves were not downloaded", path);
+        return fail(err, ERR_FORMAT, "%s: is a Git LFS pointer, the weights themselves were not downloaded: run git lfs pull in its folder", path);
     uint64_t n_header = load_u64_le(bytes);
     if (n_header > max_header_bytes)
         return fail(err, ERR_FORMAT, "%s: the header length %llu is over the limit of %llu: not a safetensors file", path,

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "gyre.h"
+#include "main/model_path.h"
 #include "main/progress.h"
 #include "model/model.h"
 
@@ -142,13 +143,19 @@ static void print_model(const struct machine_limits *limits, const struct progra
            bytes / token_s * 1e-9, 100 * bytes / token_s / limits->read_bytes_per_s);
 }
 
+static bool is_dummy(void) { return strcmp(opt.load_format, "dummy") == 0; }
+
+static enum status check_path(const char *path, struct error *err) {
+    return model_path_check(path, is_dummy() ? MODEL_SETTINGS : MODEL_COMPUTE, err);
+}
+
 static enum status bench_model(const char *path, const struct machine_limits *limits, struct error *err) {
     struct model *m;
     TRY(model_open(path, &(struct model_options){.load = LOAD_PHANTOM}, &m, err)); // its program says what must be read
     struct gyre_options o = {.model = path,
                              .backend = &backend_cpu,
                              .n_threads = (int)opt.threads,
-                             .dummy_weights = strcmp(opt.load_format, "dummy") == 0,
+                             .dummy_weights = is_dummy(),
                              .max_model_len = opt.n_prompt + opt.n_tokens + 2,
                              .max_seqs = 1};
     struct gyre *g;
@@ -174,6 +181,8 @@ static enum status bench_model(const char *path, const struct machine_limits *li
 static int run(const struct verb_args *args) {
     struct error err;
     struct machine_limits limits;
+    if (args->n > 0 && check_path(args->operands[0], &err) != OK)
+        return verb_failed(&err);
     if (measure_machine((int)opt.threads, opt.read_bytes, &limits, &err) != OK)
         return verb_failed(&err);
     print_machine(&limits);

@@ -8,6 +8,7 @@
 #include "main/bench_bound.h"
 #include "main/bench_report.h"
 #include "main/engine_flags.h"
+#include "main/model_path.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -149,7 +150,10 @@ static int run(const struct verb_args *args) {
         return verb_misused(args->spec, "bench latency needs one MODEL, or --model");
     opt.engine.prefix_cache = opt.prefix_cache;
     opt.engine.max_seqs = MAX(opt.engine.max_seqs, opt.batch_size * opt.n);
-    enum status st = !opt.no_text && tokenizer_in_folder(model) ? tokenizer_open(model, &tok, &err) : OK;
+    bool has_text = !opt.no_text && tokenizer_in_folder(model);
+    enum status st = has_text ? model_path_check(model, MODEL_TEXT, &err) : OK;
+    if (st == OK && has_text)
+        st = tokenizer_open(model, &tok, &err);
     if (st == OK)
         st = engine_flags_open(&opt.engine, model, &g, &err);
     if (st == OK)

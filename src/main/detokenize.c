@@ -1,5 +1,6 @@
 /* detokenize.c - gyre detokenize TOK: token ids to text. */
 #include "main/batch.h"
+#include "main/model_path.h"
 #include "main/verbs.h"
 #include "text/detokenizer.h"
 
@@ -57,7 +58,7 @@ static int run(const struct verb_args *args) {
         return verb_misused(args->spec, "detokenize takes ids with --ids, or many lists with --batch");
     struct error err;
     struct tokenizer *tok;
-    if (tokenizer_open(args->operands[0], &tok, &err) != OK)
+    if (model_path_check(args->operands[0], MODEL_TOKENIZER, &err) != OK || tokenizer_open(args->operands[0], &tok, &err) != OK)
         return verb_failed(&err);
     int rc = 0;
     struct buf text = {0};

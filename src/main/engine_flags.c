@@ -3,6 +3,7 @@
 
 #include "base/machine_memory.h"
 #include "engine/engine.h"
+#include "main/model_path.h"
 #include "main/progress.h"
 #include "main/terminal.h"
 
@@ -65,6 +66,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     const char *own[MOST_DEVICE_OPTIONS + 2];
     TRY(find_backend(f->device, &backend, err));
     TRY(device_options(f, backend, own, err));
+    bool is_dummy = strcmp(f->load_format, "dummy") == 0;
+    TRY(model_path_check(model, is_dummy || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));
     struct gyre_options options = {
         .model = model,
         .backend = backend,
@@ -74,7 +77,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .n_threads = (int)f->n_threads,
         .device_index = (int)f->device_index,
         .device_options = own,
-        .dummy_weights = strcmp(f->load_format, "dummy") == 0,
+        .dummy_weights = is_dummy,
         .max_model_len = f->max_model_len,
         .kv_cache_bytes = f->kv_cache_memory,
         .gpu_memory_utilization = f->gpu_memory_utilization,

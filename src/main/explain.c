@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "core/backend.h"
+#include "main/model_path.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -28,7 +29,7 @@ static int run(const struct verb_args *args) {
     // A config.json alone is enough: the program does not depend on the weights' values.
     struct model_options options = {.load = file_exists(args->operands[0]) ? LOAD_PHANTOM : LOAD_CHECKPOINT,
                                     .short_keys = backend_cpu.short_keys};
-    if (model_open(args->operands[0], &options, &m, &err) != OK)
+    if (model_path_check(args->operands[0], MODEL_SETTINGS, &err) != OK || model_open(args->operands[0], &options, &m, &err) != OK)
         return verb_failed(&err);
     struct buf text = {0};
     program_explain(m->program, &text);

@@ -215,7 +215,40 @@ const char *nearest_name(const char *typed, const char *const *names, size_t n) 
     return best;
 }
 
+static bool has_flag(const struct verb_spec *spec, const char *name) {
+    for (size_t i = 0; i < spec->n_flags; i++)
+        if (strcmp(spec->flags[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* What a flag of another program is here; NULL when nobody knows it. */
+static const char *elsewhere(const struct verb_spec *spec, const char *typed) {
+    static const struct {
+        const char *typed, *flag, *says; // flag: says is of use where the verb has it
+    } others[] = {
+        {"-m", NULL, "the model is given without a flag"},
+        {"--model", NULL, "the model is given without a flag"},
+        {"-c", "max-model-len", "the length of the context is --max-model-len"},
+        {"--ctx-size", "max-model-len", "the length of the context is --max-model-len"},
+        {"--context-length", "max-model-len", "the length of the context is --max-model-len"},
+        {"-ngl", "device", "--device cuda puts all of a model on a GPU"},
+        {"--n-gpu-layers", "device", "--device cuda puts all of a model on a GPU"},
+        {"--gpu-layers", "device", "--device cuda puts all of a model on a GPU"},
+        {"--n-predict", "max-tokens", "the most tokens of an answer are --max-tokens, or -n"},
+    };
+    bool takes_model = spec->operands && (strstr(spec->operands, "MODEL") || strcmp(spec->operands, "TOK") == 0);
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        if (strcmp(others[i].typed, typed) == 0 && (others[i].flag ? has_flag(spec, others[i].flag) : takes_model))
+            return others[i].says;
+    return NULL;
+}
+
 static int unknown_flag(const struct verb_spec *spec, const char *typed, struct arena *memory) {
+    const char *shown = arena_strdup(memory, (struct str){typed, strcspn(typed, "=")});
+    const char *known = elsewhere(spec, shown);
+    if (known)
+        return verb_misused(spec, "there is no flag %s: %s", shown, known);
     size_t n = 0, max = 2 * spec->n_flags + 1;
     const char **names = arena_calloc(memory, max, sizeof *names);
     names[n++] = "--help";
@@ -224,7 +257,6 @@ static int unknown_flag(const struct verb_spec *spec, const char *typed, struct 
         if (spec->flags[i].kind == FLAG_BOOL)
             names[n++] = arena_printf(memory, "--no-%s", spec->flags[i].name);
     }
-    const char *shown = arena_strdup(memory, (struct str){typed, strcspn(typed, "=")});
     const char *near = nearest_name(shown, names, n);
     return near ? verb_misused(spec, "there is no flag %s; did you mean %s?", shown, near)
                 : verb_misused(spec, "there is no flag %s", shown);
@@ -264,7 +296,7 @@ static int read_short(struct line *line, int argc, char **argv, int *i, struct a
         line->wants_help = true;
         return -1;
     }
-    if (!f || (f->kind == FLAG_BOOL && typed[2] != '\0'))
+    if (!f || (f->kind == FLAG_BOOL && typed[2] != '\0') || (typed[2] && elsewhere(line->spec, typed)))
         return unknown_flag(line->spec, typed, memory);
     const char *value = NULL;
     if (f->kind != FLAG_BOOL) {

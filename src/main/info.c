@@ -2,6 +2,7 @@
 #include "main/verbs.h"
 
 #include "base/file.h"
+#include "main/model_path.h"
 #include "model/family.h"
 #include "model/footprint.h"
 #include "model/model.h"
@@ -44,6 +45,7 @@ static void gather_from_weights(const char *path, struct facts *f) {
 }
 
 static enum status gather(const char *path, struct facts *f, struct error *err) {
+    TRY(model_path_check(path, MODEL_SETTINGS, err));
     TRY(model_spec_open(path, &f->spec, err));
     TRY(model_count(f->spec, &f->n_parameters, f->bytes_by_dtype, err));
     const struct family *family = family_find(f->spec->model_type);

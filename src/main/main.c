@@ -1,5 +1,6 @@
 /* main.c - the gyre command: finds the verb, reads its flags and hands over. One file a verb. */
 #include "main/help.h"
+#include "main/model_path.h"
 #include "main/verbs.h"
 
 #include <errno.h>
@@ -25,6 +26,22 @@ static int run_verb(const struct verb_spec *verb, int argc, char **argv) {
     return rc;
 }
 
+/* next: what stands behind it, NULL: nothing. */
+static int no_verb(const char *name, const char *next) {
+    const char *near = verb_nearest(name);
+    bool names_model = strcmp(name, "-m") == 0 || strcmp(name, "--model") == 0;
+    if (names_model || (!near && model_path_is_likely(name))) {
+        const char *model = names_model ? next ? next : "MODEL" : name;
+        fprintf(stderr, "gyre: a verb comes first, then the model, without a flag: gyre run %s, or gyre serve %s\n", model, model);
+    } else if (name[0] == '-') {
+        fprintf(stderr, "gyre: a verb comes first, and flags behind it, as in: gyre run MODEL %s\n", name);
+    } else {
+        fprintf(stderr, "gyre: there is no verb %s%s%s%s\n", name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    }
+    fprintf(stderr, "The verbs are listed by: gyre help\n");
+    return 2;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         help_overview(stderr);
@@ -38,13 +55,7 @@ int main(int argc, char **argv) {
         name = "version";
     argv[1] = name;
     const struct verb_spec *verb = verb_find_words(argc - 1, (const char *const *)argv + 1, &n_words);
-    if (!verb) {
-        const char *near = verb_nearest(name);
-        fprintf(stderr, "gyre: there is no verb %s", name);
-        if (near)
-            fprintf(stderr, "; did you mean %s?", near);
-        fprintf(stderr, "\nThe verbs are listed by: gyre help\n");
-        return 2;
-    }
+    if (!verb)
+        return no_verb(name, argc > 2 ? argv[2] : NULL);
     return close_stdout(run_verb(verb, argc - n_words, argv + n_words));
 }

@@ -1,7 +1,10 @@
 /* model_text.c - see model_text.h. */
 #include "main/model_text.h"
 
+#include "main/model_path.h"
+
 enum status model_text_open(struct model_text *t, const char *folder, struct error *err) {
+    TRY(model_path_check(folder, MODEL_TEXT, err));
     TRY(tokenizer_open(folder, &t->tok, err));
     t->encoder = encoder_open(t->tok);
     return OK;

@@ -1,6 +1,7 @@
 /* render.c - gyre render MODEL|TEMPLATE.jinja -f REQUEST.json: what a chat template makes of a conversation. */
 #include "base/file.h"
 #include "main/batch.h"
+#include "main/model_path.h"
 #include "main/verbs.h"
 #include "text/template_chat.h"
 
@@ -76,7 +77,8 @@ static int run(const struct verb_args *args) {
     if (opt.now && template_read_time(opt.now, "--now", &now, &err) != OK)
         return verb_failed(&err);
     job.options.now = opt.now ? &now : NULL;
-    if (chat_template_open(args->operands[0], &chat, &err) != OK)
+    if (model_path_check(args->operands[0], MODEL_CHAT_TEMPLATE, &err) != OK ||
+        chat_template_open(args->operands[0], &chat, &err) != OK)
         return verb_failed(&err);
     job.chat = chat;
     int rc = opt.batch ? batch_run(answer, &job) : render_one(&job);

@@ -7,6 +7,7 @@
 #include "main/engine_flags.h"
 #include "main/fingerprint.h"
 #include "main/memory_table.h"
+#include "main/model_path.h"
 #include "main/request_defaults.h"
 #include "main/supervise.h"
 #include "main/tokenizer_info.h"
@@ -164,6 +165,7 @@ static enum status open_server(struct server *s, const char *model, struct error
     static const char *own_name; // options keep the address, and that of what follows
     static char fingerprint[FINGERPRINT_BYTES];
     own_name = folder_name(model);
+    TRY(model_path_check(model, MODEL_TEXT, err));
     TRY(tokenizer_open(model, &s->tok, err));
     TRY(open_template(s, model, err));
     TRY(tokenizer_info_read(model, s->chat, &s->tokenizer_info, err));

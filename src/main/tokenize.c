@@ -1,6 +1,7 @@
 /* tokenize.c - gyre tokenize TOK: text to token ids. */
 #include "base/file.h"
 #include "main/batch.h"
+#include "main/model_path.h"
 #include "main/verbs.h"
 #include "text/tokenizer.h"
 
@@ -98,7 +99,7 @@ static int run(const struct verb_args *args) {
         return verb_misused(args->spec, "tokenize takes one text with -p or -f, or many with --batch");
     struct error err;
     struct tokenizer *tok;
-    if (tokenizer_open(args->operands[0], &tok, &err) != OK)
+    if (model_path_check(args->operands[0], MODEL_TOKENIZER, &err) != OK || tokenizer_open(args->operands[0], &tok, &err) != OK)
         return verb_failed(&err);
     struct job job = {.tok = tok, .enc = encoder_open(tok)};
     int rc = 0;
