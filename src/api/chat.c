@@ -15,7 +15,7 @@ static const struct field fields[] = {
     {"parallel_tool_calls", FIELD_SET_ASIDE, NULL},
     {"verbosity", FIELD_SET_ASIDE, NULL},
     {"tools", FIELD_READ, NULL}, // with a choice of "none"
-    {"tool_choice", FIELD_UNSUPPORTED, "\"none\""},
+    {"tool_choice", FIELD_READ, NULL},
     {"functions", FIELD_UNSUPPORTED, NULL},
     {"function_call", FIELD_UNSUPPORTED, "\"none\""},
     {"response_format", FIELD_UNSUPPORTED, "{\"type\":\"text\"}"},
@@ -203,7 +203,11 @@ static const struct dialect dialect = {"chatcmpl-", write_chunk, write_last, wri
 
 /* Tools are shown to the model that is told not to call any, as vLLM does unless a flag says otherwise. */
 static enum status read_ask(const struct generation *g, const json_t *body, struct chat_ask *ask, struct error *err) {
-    TRY(chat_check_tools(json_object_get(body, "tools"), json_string_value(json_object_get(body, "tool_choice")), err));
+    const json_t *choice = json_object_get(body, "tool_choice");
+    const char *name = json_string_value(choice);
+    TRY(chat_check_tools(json_object_get(body, "tools"), name, err));
+    if (choice && !json_is_null(choice) && (!name || strcmp(name, "none") != 0))
+        return fail(err, ERR_UNSUPPORTED, "tool_choice: this server does not support it yet, but for \"none\"");
     TRY(chat_ask_read(body, ask, err));
     chat_put_tools(g->api, json_incref(json_object_get(ask->context, "tools")), ask->context);
     return OK;
