@@ -295,6 +295,35 @@ static void a_stream_is_what_decoding_at_once_gives(void **state) {
     gyre_text_close(t);
 }
 
+/* A decoder that takes a blank off the beginning of a text takes none off the beginning of an answer. */
+static void a_stream_goes_on_behind_its_prompt(void **state) {
+    (void)state;
+    struct gyre_text *t;
+    struct gyre_error err;
+    EXPECT_OK(gyre_text_open("tests/data/tokenizers/llama-2-small", &t, &err), err);
+    struct gyre_ids ids = ids_of(t, "Hello big world");
+    struct gyre_string whole;
+    EXPECT_OK(gyre_detokenize(t, ids.ids, ids.n, GYRE_SKIP_SPECIAL, &whole, &err), err);
+    for (size_t n = 0; n <= ids.n; n++) {
+        struct gyre_string prompt;
+        struct gyre_stream *s;
+        size_t n_bytes;
+        EXPECT_OK(gyre_detokenize(t, ids.ids, n, GYRE_SKIP_SPECIAL, &prompt, &err), err);
+        EXPECT_OK(gyre_stream_open(t, &(struct gyre_stream_options){.prompt = ids.ids, .n_prompt = n}, &s, &err), err);
+        for (size_t i = n; i < ids.n; i++)
+            EXPECT_OK(gyre_stream_feed(s, ids.ids[i], &err), err);
+        EXPECT_OK(gyre_stream_finish(s, &err), err);
+        EXPECT_STR(gyre_stream_text(s, &n_bytes), whole.text + prompt.n_bytes);
+        EXPECT_EQ(n_bytes, whole.n_bytes - prompt.n_bytes);
+        gyre_stream_close(s);
+        gyre_string_free(&prompt);
+    }
+    EXPECT_STR(whole.text, "Hello big world");
+    gyre_string_free(&whole);
+    gyre_ids_free(&ids);
+    gyre_text_close(t);
+}
+
 // ---- refusals ---------------------------------------------------------------------------------------------------
 
 #define EXPECT_REFUSED(call, err, sentence)                                                       \
@@ -412,6 +441,7 @@ int main(void) {
         cmocka_unit_test(prompts_are_scored),
         cmocka_unit_test(a_conversation_is_rendered_from_messages_and_from_json_alike),
         cmocka_unit_test(a_stream_is_what_decoding_at_once_gives),
+        cmocka_unit_test(a_stream_goes_on_behind_its_prompt),
         cmocka_unit_test(what_is_asked_of_text_is_checked),
         cmocka_unit_test(devices_have_names),
         cmocka_unit_test(structs_of_other_versions_are_read_or_refused),

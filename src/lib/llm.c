@@ -175,17 +175,13 @@ static void copy_stops(struct asked *q, const struct gyre_request *r, const stru
         memcpy(q->stops + n_eos, r->stop_ids, r->n_stop_ids * sizeof *q->stops);
 }
 
-static int open_stream(struct gyre_llm *m, struct asked *q, const struct gyre_request *r,
-                       const struct gyre_stream_options *text, struct gyre_error *err) {
-    struct gyre_stream_options o;
-    struct error e = {0};
-    if (public_stream_options(text, &o, &e) != OK)
-        return public_report(err, &e);
+/* Once the request was submitted, since the device works meanwhile. */
+static int open_stream(struct asked *q, const struct gyre_request *r, struct gyre_stream_options o, struct gyre_error *err) {
     o.prompt = r->prompt;
     o.n_prompt = (size_t)r->n_prompt;
     o.min_tokens = r->min_tokens;
     q->include_stop = o.include_stop;
-    return gyre_stream_open(m->text, &o, &q->stream, err);
+    return gyre_stream_open(q->llm->text, &o, &q->stream, err);
 }
 
 /* Arrays of the service's answer stay where they are. */
@@ -228,23 +224,27 @@ int gyre_llm_ask(struct gyre_llm *m, const struct gyre_request *request, const s
                  struct gyre_answer **out, struct gyre_error *err) {
     struct error e = {0};
     struct gyre_request r;
+    struct gyre_stream_options o;
     *out = NULL;
-    if (abi_read(&abi_request, request, &r, &e) != OK || check_request(&r, &e) != OK)
+    if (abi_read(&abi_request, request, &r, &e) != OK || check_request(&r, &e) != OK ||
+        public_stream_options(text, &o, &e) != OK)
         return public_report(err, &e);
     struct asked *q = xcalloc(1, sizeof *q);
     q->llm = m;
     q->shown.user = r.user;
-    int st = open_stream(m, q, &r, text, err);
-    if (st == 0)
-        st = submit(m, q, &r, err);
+    int st = submit(m, q, &r, err);
     if (st != 0) {
         free_asked(q);
         return st;
     }
     copy_stops(q, &r, gyre_llm_info(m)); // checked by now
     show_answer(q);
-    *out = &q->shown;
-    return 0;
+    st = open_stream(q, &r, o, err);
+    if (st != 0)
+        gyre_answer_free(&q->shown);
+    else
+        *out = &q->shown;
+    return st;
 }
 
 // ---- reading ----------------------------------------------------------------------------------------------------

@@ -54,6 +54,10 @@ int gyre_stream_open(const struct gyre_text *t, const struct gyre_stream_options
     s->min_tokens = o.min_tokens;
     s->include_stop = o.include_stop;
     s->stopped = -1;
+    if (o.n_prompt > 0 && detokenizer_begin_after(s->detokenizer, o.prompt, o.n_prompt, &e) != OK) {
+        gyre_stream_close(s);
+        return public_report(err, &e);
+    }
     *out = s;
     return 0;
 }
