@@ -202,13 +202,14 @@ static void make_request(struct job *j, const struct job *earlier, int max_len) 
 struct world {
     struct program *program;
     struct gyre *g;
-    struct oracle oracle;
+    struct oracle oracle, drafts;
+    int one_wrong_in; // of the guesses of a draft one in so many is made up; 0: nobody guesses
     struct job jobs[A_WORLD];
     int max_len, n_submitted, n_done;
 };
 
 struct tally {
-    int64_t n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused, n_refused, n_starved;
+    int64_t n_guessed, n_accepted, n_swapped, n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused, n_refused, n_starved;
 };
 
 /* A batch of as many as may run finds memory for the first block of each, if there is any. */
@@ -217,6 +218,23 @@ static void check_first_blocks(const struct gyre *g, int n) {
         const struct kv_group *group = &g->pool.groups[i];
         EXPECT(!group->paged || needy.n_refused > 0 || group->blocks.n_blank >= MIN(n, group->blocks.n_blocks));
     }
+}
+
+/* What the toy will say, but for some of it, behind all that is known, guessed or expected. */
+static int guess(void *context, const struct sequence *seq, int32_t *out, int max) {
+    struct world *w = context;
+    const struct job *j = ((const struct request *)seq->owner)->asked.user;
+    int32_t tokens[LONGEST + 1], banned[] = {EOS, j->stop_id};
+    int n = seq->n_known, computed = 0, n_guesses = below(max + 1);
+    memcpy(tokens, seq->tokens, (size_t)n * sizeof *tokens);
+    for (; n < seq->n_tokens + n_guesses; n++) {
+        struct sample_params p = params_for(&j->request, tokens, n, banned);
+        tokens[n] = oracle_next(&w->drafts, tokens, computed, n, &p);
+        computed = n;
+        if (n >= seq->n_tokens)
+            out[n - seq->n_tokens] = one_in(w->one_wrong_in) ? below(VOCAB) : tokens[n];
+    }
+    return n_guesses;
 }
 
 static void open_world(struct world *w) {
@@ -249,10 +267,18 @@ static void open_world(struct world *w) {
     check_first_blocks(w->g, MIN(o.max_seqs, o.max_batched_tokens) + 1);
     w->max_len = (int)gyre_info(w->g)->max_model_len;
     oracle_open(&w->oracle, w->program);
+    w->one_wrong_in = one_in(3) ? 1 + below(6) : 0;
+    if (w->one_wrong_in == 0)
+        return;
+    oracle_open(&w->drafts, w->program);
+    w->g->drafter = (struct drafter){.guess = guess, .context = w};
+    w->g->scheduler.always_swap = one_in(2);
 }
 
 static void close_world(struct world *w) {
     oracle_close(&w->oracle);
+    if (w->one_wrong_in > 0)
+        oracle_close(&w->drafts);
     gyre_close(w->g);
     program_free(w->program);
 }
@@ -327,6 +353,9 @@ static void run_world(struct world *w, struct tally *t) {
     for (int i = 0; i < w->g->pool.n_groups; i++)
         EXPECT_EQ(w->g->pool.groups[i].blocks.n_free, w->g->pool.groups[i].blocks.n_usable);
     EXPECT_EQ(w->g->pool.states.n_free, w->g->pool.states.n_blocks);
+    t->n_guessed += w->g->drafter.n_guessed;
+    t->n_swapped += w->one_wrong_in > 0 ? w->g->scheduler.n_swapped : 0;
+    t->n_accepted += w->g->drafter.n_accepted;
     t->n_steps += w->g->n_steps;
     t->n_preempted += w->g->scheduler.n_preempted;
     for (int i = 0; i < A_WORLD; i++) {
@@ -358,6 +387,9 @@ static void each_of_100000_requests_gets_what_the_toy_says_alone(void **state) {
     printf("memory by need: refused %lld times, given back %lld times, %lld requests starved\n", (long long)t.n_refused,
            (long long)needy.n_given_back, (long long)t.n_starved);
     EXPECT(t.n_refused > 100 && t.n_starved > 10 && t.n_starved < REQUESTS / 20 && needy.n_given_back > 20);
+    printf("drafts: %lld guesses, %lld accepted, %lld sequences swapped\n", (long long)t.n_guessed, (long long)t.n_accepted,
+           (long long)t.n_swapped);
+    EXPECT(t.n_swapped > 100 && t.n_guessed > 20000 && t.n_accepted > 5000 && t.n_guessed - t.n_accepted > 5000);
     EXPECT(t.n_preempted > 3000 && t.n_cancelled > 1000 && t.n_reused > 40000);
 }
 

@@ -63,6 +63,16 @@ void request_free(struct request *r);
 struct step_row {
     struct request *request;
     int32_t position;
+    int32_t n_backs; // of the sequence when the step was planned: with another it is void
+};
+
+/* Who guesses what comes next: an n-gram table, a draft model. */
+struct drafter {
+    /* Writes up to max tokens that may follow those of seq, of which the last may be expected; returns how many.
+     * NULL: nobody guesses. */
+    int (*guess)(void *context, const struct sequence *seq, int32_t *out, int max);
+    void *context;
+    int64_t n_guessed, n_accepted;
 };
 
 /* A step from its plan until it is collected. */
@@ -91,6 +101,7 @@ struct gyre {
 
     struct kv_pool pool;
     struct scheduler scheduler;
+    struct drafter drafter;
     struct request_table requests;
 
     struct step steps[MAX_STEPS_IN_FLIGHT]; // by turns: plans A and B
@@ -141,6 +152,9 @@ void engine_step(struct gyre *g);
 
 /* Whether engine_step has something to do: a request that has not ended, or a step in flight for ones that have. */
 bool engine_has_work(const struct gyre *g);
+
+/* Before a step is planned: guesses for those that decode (draft.c). */
+void engine_draft(struct gyre *g);
 
 /* The request is in a step for the first time. */
 void engine_started(struct gyre *g, struct request *r, int64_t now_us);

@@ -11,32 +11,30 @@
 
 // ---- the plan ---------------------------------------------------------------------------------------------------
 
-static int n_generated(const struct request *r) { return r->sequence.n_tokens - r->n_prompt; }
-
-/* What a draw for the token at the end of all that is known or expected depends on. */
-static struct sample_params next_token_params(const struct request *r) {
+/* What a draw for the token behind `position` depends on. */
+static struct sample_params next_token_params(const struct request *r, int32_t position) {
     const struct sequence *seq = &r->sequence;
     struct sample_params p = r->sample;
-    p.n_history = seq->n_known;
-    p.has_newest = seq->n_tokens > seq->n_known;
+    p.has_newest = sequence_expects(seq, position);
+    p.n_history = position + !p.has_newest;
     p.newest_row = seq->newest_row;
-    p.position = (uint64_t)seq->n_tokens;
-    if (n_generated(r) < r->asked.min_tokens) {
+    p.position = (uint64_t)position + 1;
+    if (position + 1 - r->n_prompt < r->asked.min_tokens) {
         p.banned = r->banned;
         p.n_banned = r->n_banned;
     }
     return p;
 }
 
-/* A row in the middle of a prompt gives the log-probability of the next prompt token, the last row of what is
- * known or expected the next token. */
+/* A row in the middle of a prompt gives the log-probability of the next prompt token; that of the last known token, of an
+ * expected one and of a guess the next token. */
 static struct sample_params row_params(const struct request *r, int32_t position) {
     const struct sequence *seq = &r->sequence;
-    bool last = position == seq->n_tokens - 1;
-    struct sample_params p = last && r->asked.max_tokens > 0 ? next_token_params(r) : sample_params_default();
+    bool draws = position >= seq->n_known - 1;
+    struct sample_params p = draws && r->asked.max_tokens > 0 ? next_token_params(r, position) : sample_params_default();
     p.n_top_logprobs = position < r->n_prompt - 1 ? r->asked.n_prompt_top_logprobs : r->asked.n_top_logprobs;
     p.want_logits = r->asked.want_last_logits && position == r->n_prompt - 1;
-    p.target = last ? -1 : seq->tokens[position + 1];
+    p.target = draws ? -1 : seq->tokens[position + 1];
     return p;
 }
 
@@ -57,7 +55,7 @@ static void fill_rows(struct step *step, struct sequence *seq) {
     for (int i = 0; i < n; i++, position++, plan->n_rows++) {
         plan->out_row[plan->n_rows] = first_token + (position - seq->n_computed);
         step->sample[plan->n_rows] = row_params(seq->owner, position);
-        step->rows[plan->n_rows] = (struct step_row){seq->owner, position};
+        step->rows[plan->n_rows] = (struct step_row){seq->owner, position, seq->n_backs};
     }
     seq->newest_row = plan->n_rows - 1; // gives the token that is expected once the step is started, if one is
 }
@@ -65,9 +63,9 @@ static void fill_rows(struct step *step, struct sequence *seq) {
 /* A token that is only expected is that of a row of the step in flight. */
 static void fill_tokens(struct batch_plan *plan, const struct sequence *seq) {
     for (int32_t i = plan->n_tokens, at = seq->n_computed; at < seq->n_computed + seq->n_scheduled; i++, at++) {
-        bool known = at < seq->n_known;
-        plan->token_id[i] = known ? seq->tokens[at] : 0;
-        plan->from_row[i] = known ? -1 : seq->newest_row;
+        bool is_expected = sequence_expects(seq, at);
+        plan->token_id[i] = is_expected ? 0 : seq->tokens[at];
+        plan->from_row[i] = is_expected ? seq->newest_row : -1;
         plan->position[i] = at;
     }
 }
@@ -127,7 +125,10 @@ static void publish_token(struct gyre *g, struct request *r, const struct sample
     e->token = result->token;
     e->logprob = result->logprob;
     e->stops = is_stop(r, result->token);
-    sequence_append(&r->sequence, result->token);
+    bool was_guessed = e->position < r->sequence.n_tokens && !sequence_expects(&r->sequence, e->position) &&
+                       r->sequence.tokens[e->position] == result->token;
+    g->drafter.n_accepted += was_guessed;
+    scheduler_append(&g->scheduler, &r->sequence, result->token);
     r->last_token_us = g->collected_us;
     if (r->first_token_us == 0)
         r->first_token_us = r->last_token_us;
@@ -158,7 +159,7 @@ static enum status publish_row(struct gyre *g, const struct step *step, int row)
     const struct sample_result *result = &g->results[row];
     int32_t position = step->rows[row].position;
     bool scored = r->asked.score_prompt && position >= r->asked.score_from && position < r->n_prompt;
-    if (r->ended) // cancelled, or stopped by the token before: a surplus one
+    if (r->ended || step->rows[row].n_backs != r->sequence.n_backs) // cancelled, or stopped by the token before; or behind a wrong guess
         return OK;
     if (result->not_finite) {
         struct error err;
@@ -204,6 +205,8 @@ static struct step *oldest_step(struct gyre *g) { return &g->steps[g->n_collecte
 /* Plans the next step, if one may be started before those in flight are collected. */
 static bool plan(struct gyre *g) {
     bool must_wait = n_in_flight(g) > 0 && oldest_step(g)->is_read_back;
+    if (!must_wait)
+        engine_draft(g);
     bool planned = !must_wait && scheduler_plan(&g->scheduler);
     engine_end_starved(g);
     if (!planned)

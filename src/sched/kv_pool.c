@@ -205,7 +205,7 @@ enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n
     int32_t end = (int32_t)ceil_div(n_tokens, pool->block_size);
     for (int g = 0; g < pool->n_groups; g++)
         if (pool->groups[g].paged)
-            give_back_unseen(pool, &pool->groups[g], &seq->tables[g], seq->n_computed);
+            give_back_unseen(pool, &pool->groups[g], &seq->tables[g], MIN(seq->n_computed, seq->n_known)); // it may go back so far
     for (int g = 0; g < pool->n_groups; g++) {
         want_blank(pool, g, end - seq->tables[g].end);
         if (pool->groups[g].paged && end - seq->tables[g].end > pool->groups[g].blocks.n_free)
@@ -236,6 +236,11 @@ static void shrink_table(struct kv_group *group, struct block_table *table, int3
         give_back(&group->blocks, &group->host, table->block[--table->end]);
         table->block[table->end] = NO_BLOCK;
     }
+}
+
+void kv_pool_truncate(struct kv_pool *pool, struct sequence *seq) {
+    for (int g = 0; g < pool->n_groups; g++)
+        shrink_table(&pool->groups[g], &seq->tables[g], (int32_t)ceil_div(seq->n_computed, pool->block_size));
 }
 
 void kv_pool_drop(struct kv_pool *pool, struct sequence *seq) {

@@ -98,9 +98,13 @@ void kv_pool_uncommit(struct kv_pool *pool);
 bool kv_pool_is_short(const struct kv_pool *pool);
 
 /* Makes seq hold cache for its first n tokens, the last at most max_chunk of them not yet computed, and a state
- * slot. Blocks that n_computed has moved past a window are given back first. ERR_FULL leaves the rest as it was:
+ * slot. Blocks that what is computed and known has moved past a window are given back first. ERR_FULL leaves the rest as it was:
  * the caller makes room and asks again. */
 enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens);
+
+/* Gives back the blocks behind those of its n_computed tokens, which was larger. Steps in flight may still write them: steps run in
+ * order. */
+void kv_pool_truncate(struct kv_pool *pool, struct sequence *seq);
 
 /* Moves all that seq holds to the host's memory, or all of it back, by copies before the next step. Out: false, and nothing
  * done, if the host or the list of copies has no room for it. In: false if the list has none; for the blocks there must be. */

@@ -132,6 +132,7 @@ static bool swapping_is_cheaper(const struct scheduler *s, const struct sequence
 static void preempt_last(struct scheduler *s) {
     struct sequence *seq = s->running[--s->n_running];
     BUG_IF(seq->n_in_flight > 0);
+    sequence_expect_no_more(seq);
     if (swapping_is_cheaper(s, seq) && kv_pool_swap_out(s->pool, seq))
         s->n_swapped++;
     else
@@ -171,8 +172,6 @@ static enum room make_room(struct scheduler *s, int at, int n) {
 
 // ---- planning a step --------------------------------------------------------------------------------------------
 
-static bool decodes(const struct sequence *seq) { return seq->n_tokens - seq->n_computed == 1; }
-
 /* What a step holds back for the decoding sequences that it has not come to yet: a token and a row each. */
 struct reserve {
     int n_later, n_all;
@@ -180,16 +179,17 @@ struct reserve {
 
 /* How many tokens of seq still go into this step. */
 static int tokens_that_fit(const struct scheduler *s, const struct sequence *seq, struct reserve decoding) {
-    int reserved = decodes(seq) ? 0 : decoding.n_later;
+    bool decodes = sequence_decodes(seq), has_reserve = decodes && seq->place == SEQ_RUNNING; // of its own token; not of guesses
+    int reserved = decoding.n_later;
     int n = MIN(seq->n_tokens - seq->n_computed, s->limits.max_tokens - s->n_step_tokens - reserved);
     n = MIN(n, kv_pool_tokens_to_checkpoint(s->pool, seq));
-    if (n > 1 && decoding.n_all > 0 && s->limits.itl_target_us > 0) {
+    if (n > 1 && !decodes && decoding.n_all > 0 && s->limits.itl_target_us > 0) {
         struct step_work work = s->step_work; // the decoding ones to come look at contexts like those of this step
         work.tokens += reserved;
         n = step_cost_chunk(&s->cost, work, seq->n_computed, n, s->limits.itl_target_us);
     }
     int surplus = sequence_rows(seq, n) - (s->limits.max_rows - s->n_step_rows - reserved);
-    return MAX(0, surplus > 0 ? n - surplus : n); // rows come last, one a token
+    return MAX(has_reserve, surplus > 0 ? n - surplus : n); // rows come last, one a token
 }
 
 static void put_in_step(struct scheduler *s, struct sequence *seq, int n) {
@@ -204,7 +204,7 @@ static void put_in_step(struct scheduler *s, struct sequence *seq, int n) {
 static struct reserve count_decoding(const struct scheduler *s) {
     struct reserve r = {0};
     for (int i = 0; i < s->n_running; i++)
-        r.n_all += decodes(s->running[i]);
+        r.n_all += sequence_decodes(s->running[i]);
     r.n_later = r.n_all;
     return r;
 }
@@ -212,7 +212,7 @@ static struct reserve count_decoding(const struct scheduler *s) {
 /* False when it must wait for the step in flight; the blocks that some were given already are then theirs. */
 static bool plan_running(struct scheduler *s, struct reserve *decoding) {
     for (int at = 0; at < s->n_running; at++) {
-        decoding->n_later -= decodes(s->running[at]);
+        decoding->n_later -= sequence_decodes(s->running[at]);
         int n = tokens_that_fit(s, s->running[at], *decoding);
         if (n == 0)
             continue;
@@ -366,6 +366,11 @@ void scheduler_start(struct scheduler *s) {
     }
 }
 
+void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token) {
+    if (!sequence_append(seq, token))
+        kv_pool_truncate(s->pool, seq);
+}
+
 void scheduler_collect(struct scheduler *s, double us) {
     BUG_IF(s->n_in_flight == 0);
     struct step_in_flight f = s->in_flight[0];
@@ -385,6 +390,13 @@ void scheduler_collect(struct scheduler *s, double us) {
 
 // ---- integrity --------------------------------------------------------------------------------------------------
 
+static int n_expected(const struct sequence *seq) {
+    int n = 0;
+    for (int32_t i = seq->n_known; i < seq->n_tokens; i++)
+        n += sequence_expects(seq, i);
+    return n;
+}
+
 static const char *check_sequence(const struct scheduler *s, const struct sequence *seq, enum sequence_place place) {
     if (seq->place != place)
         return "a sequence stands in a list that it does not know of";
@@ -392,7 +404,7 @@ static const char *check_sequence(const struct scheduler *s, const struct sequen
         return seq->n_in_flight > 0 ? NULL : "a sequence is leaving and no step has it";
     if (seq->n_computed < 0 || seq->n_computed + seq->n_scheduled > seq->n_tokens || seq->n_tokens > seq->capacity)
         return "a sequence has computed more than it has";
-    if (seq->n_known > seq->n_tokens || seq->n_tokens - seq->n_known > seq->n_in_flight)
+    if (seq->n_known > seq->n_tokens || n_expected(seq) > seq->n_in_flight)
         return "a sequence expects tokens that nobody computes";
     for (int g = 0; g < s->pool->n_groups; g++)
         if (s->pool->groups[g].paged && (int64_t)seq->tables[g].end * s->pool->block_size < seq->n_computed)

@@ -98,5 +98,9 @@ void scheduler_start(struct scheduler *s);
  * by the caller afterwards. */
 void scheduler_collect(struct scheduler *s, double us);
 
+/* A token of a running sequence, from a step that was collected; where it went back (sequence.h), blocks behind what is
+ * left are given back. */
+void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token);
+
 /* For tests: NULL, or what is wrong with the lists and the pool. */
 const char *scheduler_check(const struct scheduler *s);

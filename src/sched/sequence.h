@@ -4,12 +4,17 @@
  *               in the cache, or in      in the step that is planned   waiting
  *               a step in flight
  *              [0 .............................. n_known) [n_known .......... n_tokens)
- *                                                          expected: the device has them, or will
+ *                                                          guessed, or expected: the device has them, or will
  *
  * There are no phases: while n_computed < n_tokens there is something to compute. Tokens that were generated
  * are appended and close the same gap, so a sequence that lost its cache is just one with n_computed 0. When a step is
  * started the token that it will give is expected, so that the next step can be planned with it; at most one is expected
- * when a step is planned, and it comes from row newest_row of the step in flight. */
+ * when a step is planned, and it comes from row newest_row of the step in flight.
+ *
+ * A draft is a number of guesses: tokens that may come next, which are computed as if they were known. Each gives an
+ * output row, and that of the token before it tells what it should have been. Where a guess was wrong the sequence goes
+ * back: n_computed falls to its place, and rows of what was computed behind it, of steps in flight too, are void; they
+ * were planned when n_backs was another. */
 #pragma once
 
 #include "base/arena.h"
@@ -19,7 +24,7 @@
 
 #include <stdbool.h>
 
-enum { NO_STATE_SLOT = -1 };
+enum { NO_STATE_SLOT = -1, NOT_EXPECTED = -1 };
 
 /* Where the scheduler keeps it. */
 enum sequence_place {
@@ -45,22 +50,24 @@ struct sequence_rank {
 struct sequence {
     void *owner;
     struct sequence_rank rank;
-    int32_t *tokens; // [capacity]: the prompt, then what was generated
+    int32_t *tokens; // [capacity]: the prompt, then what was generated, then guesses; any where one is expected
     int32_t capacity, n_tokens, n_computed, n_scheduled;
     int32_t n_known, newest_row;
-    int n_in_flight;    // steps that were started with it and not collected
-    int32_t first_row;  // each position from here on gives an output row; INT32_MAX: only the last known token does
-    bool whole;         // all of it is to be computed: nothing is recalled from the prefix cache
-    int32_t state_slot; // of recurrent groups
-    bool swapped;       // what it holds is in the host's memory
+    int32_t expected[2]; // positions of tokens that are expected, of the last step that was started and the one before
+    int32_t n_backs;     // times that it went back
+    int n_in_flight;     // steps that were started with it and not collected
+    int32_t first_row;   // each position from here on gives an output row; INT32_MAX: only the last known token does
+    bool whole;          // all of it is to be computed: nothing is recalled from the prefix cache
+    int32_t state_slot;  // of recurrent groups
+    bool swapped;        // what it holds is in the host's memory
     struct block_table tables[MAX_CACHE_GROUPS];
     struct prefix_salt salt;
     int32_t node, n_remembered; // the first n_remembered blocks are known to the prefix cache; node is the last one's
-    int32_t checkpoints[2];     // of recurrent groups: after so many tokens the state is kept, ascending; 0: nowhere more
-    int32_t answer_checkpoint;  // node of the last one after those; it moves along as the answer grows. NO_NODE: none
-    int32_t n_recalled;         // tokens that the prefix cache had when it was first admitted; -1: not yet
-    enum gyre_cache_miss miss;  // why it had no more of them
-    int32_t n_preempted;        // times that it lost its cache
+    int32_t checkpoints[2]; // of recurrent groups: after so many tokens the state is kept, ascending; 0: nowhere more
+    int32_t answer_checkpoint; // node of the last one after those; it moves along as the answer grows. NO_NODE: none
+    int32_t n_recalled;        // tokens that the prefix cache had when it was first admitted; -1: not yet
+    enum gyre_cache_miss miss; // why it had no more of them
+    int32_t n_preempted;       // times that it lost its cache
     enum sequence_place place;
     struct sequence *prev, *next; // in the waiting or the leaving list
 };
@@ -72,14 +79,25 @@ static inline bool sequence_before(const struct sequence *a, const struct sequen
     return a->rank.priority != b->rank.priority ? a->rank.priority < b->rank.priority : a->rank.order < b->rank.order;
 }
 
-/* The next token is known: the expected one, or one that nobody expected. */
-void sequence_append(struct sequence *seq, int32_t token);
+/* The next token is known: the expected one, one that nobody expected, or that of a guess. False: the guess was wrong, and
+ * the sequence has gone back. */
+bool sequence_append(struct sequence *seq, int32_t token);
+
+static inline bool sequence_expects(const struct sequence *seq, int32_t position) {
+    return position == seq->expected[0] || position == seq->expected[1];
+}
+
+/* Guesses of what comes behind its last token; they fit. */
+void sequence_guess(struct sequence *seq, const int32_t *tokens, int n);
+
+/* Whether one token that is no guess is all that is left to compute, before any guesses. */
+bool sequence_decodes(const struct sequence *seq);
 
 /* All that is known of it is in a step that was started: one more token will come, if there is one. The last that it may
  * have is not expected, as it need not be computed. */
 void sequence_expect(struct sequence *seq);
 
-/* It has ended: what is still expected is not wanted. */
+/* It has ended, or loses its cache: what is guessed, or still expected, is not wanted. */
 void sequence_expect_no_more(struct sequence *seq);
 
 /* Output rows that computing the next n tokens would give. */

@@ -15,9 +15,10 @@ enum { POSITION_BITS = 24 };
 enum { NEAR = 4, SAMPLES = 2 }; // slots that a row looks at: the last ones, then each twice as far; and any others
 static const uint64_t POSITION_MASK = (1u << POSITION_BITS) - 1;
 
+/* What the first n_kept tokens made, and those behind them as they came: it can go back to where any of these begins. */
 struct toy_state {
     uint64_t hash;
-    int32_t n_seen;
+    int32_t n_kept, n_behind, behind[TOY_MAX_BACK];
 };
 
 struct device {
@@ -88,8 +89,8 @@ static enum status toy_open(const struct device_options *options, struct device 
 
 static void toy_close(struct device *d) { free(d); }
 
-static enum status toy_load(struct device *d, const struct program *p, const struct load_options *options,
-                            struct loaded **out, struct error *err) {
+static enum status toy_load(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
+                            struct error *err) {
     (void)options, (void)err;
     *out = xcalloc(1, sizeof **out);
     **out = (struct loaded){.device = d, .program = p};
@@ -147,9 +148,7 @@ static toy_slot read_slot(const struct executable *exe, int group, int s, int32_
     return slot;
 }
 
-static bool is_paged(const struct executable *exe, int group) {
-    return exe->loaded->program->groups[group].kind != CACHE_STATE;
-}
+static bool is_paged(const struct executable *exe, int group) { return exe->loaded->program->groups[group].kind != CACHE_STATE; }
 
 /* The first position that a token at `position` can see. */
 static int32_t first_visible(const struct executable *exe, int group, int32_t position) {
@@ -158,8 +157,7 @@ static int32_t first_visible(const struct executable *exe, int group, int32_t po
 }
 
 static void store_in_group(const struct executable *exe, int group, int s, int32_t position, int32_t token) {
-    uint64_t before =
-        position > first_visible(exe, group, position) ? read_slot(exe, group, s, position - 1) : (uint64_t)group + 1;
+    uint64_t before = position > first_visible(exe, group, position) ? read_slot(exe, group, s, position - 1) : (uint64_t)group + 1;
     *slot_at(exe, group, s, position) = (mix(before, (uint64_t)token + 1) & ~POSITION_MASK) | (uint64_t)position;
 }
 
@@ -170,9 +168,19 @@ static uint64_t store_in_state(const struct executable *exe, int s, int32_t posi
     struct toy_state *state = &exe->loaded->states[slot];
     if (position == 0)
         *state = (struct toy_state){0};
-    BUG_IF(state->n_seen++ != position);
-    state->hash = mix(state->hash, (uint64_t)token + 1);
-    return state->hash;
+    BUG_IF(position < state->n_kept || position > state->n_kept + state->n_behind);
+    state->n_behind = position - state->n_kept;
+    if (state->n_behind == TOY_MAX_BACK) {
+        state->hash = mix(state->hash, (uint64_t)state->behind[0] + 1);
+        memmove(state->behind, state->behind + 1, (TOY_MAX_BACK - 1) * sizeof *state->behind);
+        state->n_kept++;
+        state->n_behind--;
+    }
+    state->behind[state->n_behind++] = token;
+    uint64_t hash = state->hash;
+    for (int i = 0; i < state->n_behind; i++)
+        hash = mix(hash, (uint64_t)state->behind[i] + 1);
+    return hash;
 }
 
 static uint64_t store_token(const struct executable *exe, int s, int32_t position, int32_t token) {
@@ -199,8 +207,7 @@ static uint64_t look_at_group(const struct executable *exe, int group, int s, in
 
 // ---- a step -----------------------------------------------------------------------------------------------------
 
-static enum status toy_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
-                           struct error *err) {
+static enum status toy_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample, struct error *err) {
     if (toy_faults.run_fails_in > 0 && --toy_faults.run_fails_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke when it was started");
     const struct device *d = exe->loaded->device;
@@ -298,8 +305,7 @@ static void copy_cache(const struct executable *exe) {
             continue;
         }
         size_t size = (size_t)l->config.block_size;
-        memcpy(l->slots[c.group] + (size_t)c.to * size, l->slots[c.group] + (size_t)c.from * size,
-               size * sizeof(toy_slot));
+        memcpy(l->slots[c.group] + (size_t)c.to * size, l->slots[c.group] + (size_t)c.from * size, size * sizeof(toy_slot));
     }
 }
 
@@ -311,8 +317,7 @@ static enum status toy_collect(struct executable *exe, struct sample_result *res
     BUG_IF(!exe->sample && plan->n_rows > 0);
     if (toy_faults.collect_fails_in > 0 && --toy_faults.collect_fails_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke while it computed");
-    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
-           plan->n_rows > exe->bucket.max_rows);
+    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
     BUG_IF(plan->n_tokens <= 0 || plan->query_start[0] != 0 || plan->query_start[plan->n_seqs] != plan->n_tokens);
     int out = 0;
     copy_cache(exe);
@@ -366,6 +371,7 @@ const struct backend_ops backend_toy = {
     .name = "toy",
     .ragged = true,
     .no_weights = true,
+    .max_back = TOY_MAX_BACK,
     .max_in_flight = 2,
     .open = toy_open,
     .memory = toy_memory,

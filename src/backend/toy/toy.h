@@ -11,6 +11,8 @@
  * Nothing is computed before collect(), also when the next step was started meanwhile: whoever changes a plan in flight, or
  * what it points to, or gives its blocks to somebody outside the order of steps, changes the token.
  *
+ * Its recurrent state keeps the last TOY_MAX_BACK tokens as they came, so that it can go back to where any of them begins.
+ *
  * A greedy row that asks for nothing else costs no look at the vocabulary; any other fills logits [vocab_size]. Every id
  * comes equally often, the end-of-sequence ids too, and so do those that a tokenizer shows no text for: a benchmark asks
  * with ignore_eos, and counts the tokens of the usage, not the chunks.
@@ -21,6 +23,7 @@
 
 #include "core/backend.h"
 
+enum { TOY_MAX_BACK = 9 };
 extern const struct backend_ops backend_toy;
 
 /* A program of these cache groups (any of full, windowed, latent, recurrent) and a vocabulary. */

@@ -1,0 +1,45 @@
+/* draft.c - guesses of what comes next, which the step computes and checks in one go (sched/sequence.h).
+ *
+ * A guess is right if it is the token that is drawn at its place. Draws depend on seed and position alone, so an answer
+ * is the same with guesses as without. */
+#include "engine/engine.h"
+
+enum { MOST_GUESSES = 16 };
+
+/* Of one sequence. Those of two steps may be in flight when it goes back, and then no window may have given away what is
+ * seen from there, and a recurrent state must reach it. A key that is turned by the length of the text would be turned by
+ * that of the guesses too. */
+static int most_guesses(const struct gyre *g) {
+    int n = MIN(MOST_GUESSES, g->pool.max_chunk / 2 - 1);
+    if (g->pool.has_state)
+        n = MIN(n, (g->ops->max_back - 1) / 2);
+    return program_turns_by_length(g->program) ? 0 : MAX(n, 0);
+}
+
+static bool reads_history(const struct sample_params *p) {
+    return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0 || p->n_bad > 0;
+}
+
+/* What a token depends on that comes behind guesses must be there but for the guesses themselves. */
+static bool may_guess(const struct request *r) {
+    const struct sequence *seq = &r->sequence;
+    bool one_to_go = sequence_decodes(seq) && seq->n_tokens - seq->n_computed == 1;
+    bool is_expected = sequence_expects(seq, seq->n_tokens - 1);
+    return one_to_go && r->asked.max_tokens > 0 && r->asked.pooling == GYRE_POOL_NONE &&
+           !(is_expected && reads_history(&r->sample));
+}
+
+void engine_draft(struct gyre *g) {
+    int32_t guesses[MOST_GUESSES];
+    int most = g->drafter.guess ? most_guesses(g) : 0;
+    for (int i = 0; i < g->scheduler.n_running && most > 0; i++) {
+        struct sequence *seq = g->scheduler.running[i];
+        int max = MIN(most, seq->capacity - 1 - seq->n_tokens), n;
+        if (max <= 0 || !may_guess(seq->owner))
+            continue;
+        n = g->drafter.guess(g->drafter.context, seq, guesses, max);
+        BUG_IF(n < 0 || n > max);
+        sequence_guess(seq, guesses, n);
+        g->drafter.n_guessed += n;
+    }
+}
