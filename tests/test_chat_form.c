@@ -103,6 +103,7 @@ static void a_template_that_joins_arguments_gets_the_text(void **state) {
         expect(both[i], CALL("\"\""), "<{}>");
         expect(both[i], CALL("null"), "<{}>");
         expect(both[i], CALL("{\"x\":1,\"y\":[0.5]}"), "<{\"x\": 1, \"y\": [0.5]}>");
+        expect(both[i], CALL("\"\\\"{\\\\\\\"x\\\\\\\":1}\\\"\""), "<{\"x\": 1}>"); // written twice
     }
 }
 
@@ -114,6 +115,7 @@ static void a_template_that_writes_json_gets_an_object(void **state) {
     expect(either, CALL("\" \\n\""), "{}");
     expect(either, CALL("\"null\""), "{}");
     expect(either, CALL("\"[1,2]\""), "[1, 2]");
+    expect(either, CALL("\"\\\"{\\\\\\\"x\\\\\\\":1}\\\"\""), "{\"x\": 1}"); // written twice
 }
 
 static void a_template_that_only_walks_parts_gets_texts_as_parts(void **state) {
@@ -170,6 +172,7 @@ static void what_is_wrong_is_named(void **state) {
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", "messages[0].content[0].text: it must be a string"},
         {"[{\"role\":\"user\",\"content\":\"\",\"name\":1}]", "messages[0].name: it must be a string"},
         {CALL("\"{x\""), "messages[0].tool_calls[0].function.arguments: not valid JSON"},
+        {CALL("\"\\\"abc\\\"\""), "messages[0].tool_calls[0].function.arguments: not valid JSON"},
         {CALL("\"{} {}\""), "messages[0].tool_calls[0].function.arguments: not valid JSON"},
         {"[{\"role\":\"assistant\",\"tool_calls\":{\"a\":1}}]", "messages[0].tool_calls: it must be an array"},
         {"[{\"role\":\"assistant\",\"tool_calls\":[5]}]", "messages[0].tool_calls[0]: it must be an object"},

@@ -79,14 +79,25 @@ static bool keeps_null(const struct chat_form *form, const json_t *message, cons
     return strcmp(role, "assistant") == 0 && (calls ? form->takes_null_at_calls : form->takes_null);
 }
 
+/* What stands for a content of null. */
+static json_t *instead_of_null(const struct chat_form *form, json_t *message, const char *role) {
+    json_t *refusal = json_object_get(message, "refusal");
+    if (refusal)
+        return json_incref(refusal);
+    if (keeps_null(form, message, role))
+        return json_null();
+    return form->content[chat_role_of(role)] == CHAT_CONTENT_PARTS ? json_array() : json_string("");
+}
+
 static enum status fit_content(const struct fitting *f, json_t *message, const char *role) {
-    json_t *content = json_object_get(message, "content"), *refusal = json_object_get(message, "refusal");
     enum chat_content how = f->form->content[chat_role_of(role)];
+    json_t *content = json_object_get(message, "content");
     if (!content || json_is_null(content)) {
-        bool kept = !refusal && keeps_null(f->form, message, role);
-        json_object_set_new(message, "content", refusal ? json_incref(refusal) : kept ? json_null() : json_string(""));
-        return OK;
+        content = instead_of_null(f->form, message, role);
+        json_object_set_new(message, "content", content);
     }
+    if (json_is_null(content))
+        return OK;
     if (json_is_array(content))
         return fit_parts(f, message, how);
     if (!json_is_string(content))
@@ -103,15 +114,26 @@ static bool is_blank(const json_t *text) {
     return strspn(s, " \t\r\n") == json_string_length(text);
 }
 
+static bool is_object_text(const json_t *text) {
+    const char *s = json_string_value(text);
+    return s[strspn(s, " \t\r\n")] == '{';
+}
+
 enum status chat_arguments_parse(const json_t *text, const char *where, size_t *budget, json_t **out, struct error *err) {
-    struct str s = {json_string_value(text), json_string_length(text)};
-    if (is_blank(text))
-        *out = json_object();
-    else
-        TRY(jv_parse_within(s, where, JV_ALLOW_DUPLICATES, budget, out, err));
-    if (!json_is_null(*out))
-        return OK;
-    *out = json_object();
+    json_t *value = json_incref((json_t *)text);
+    while (json_is_string(value) && !is_blank(value)) {
+        struct str s = {json_string_value(value), json_string_length(value)};
+        json_t *inner;
+        enum status st = jv_parse_within(s, where, JV_ALLOW_DUPLICATES, budget, &inner, err);
+        json_decref(value);
+        if (st != OK)
+            return st;
+        value = inner;
+    }
+    bool empty = json_is_null(value) || json_is_string(value);
+    if (empty)
+        json_decref(value);
+    *out = empty ? json_object() : value;
     return OK;
 }
 
@@ -131,7 +153,7 @@ static enum status fit_arguments(struct fitting *f, json_t *function, const char
     else
         value = given && !json_is_null(given) ? json_incref(given) : json_object();
     if (f->form->arguments_are_text) {
-        json_t *text = is_text && !is_blank(given) ? json_incref(given) : arguments_text(value);
+        json_t *text = is_text && is_object_text(given) ? json_incref(given) : arguments_text(value);
         json_decref(value);
         value = text;
     }

@@ -12,7 +12,8 @@
 
 #include "text/chat_form.h"
 
-/* Changes messages, which sentences call `name`. ERR_ARG and ERR_UNSUPPORTED name the message and the field. */
+/* Changes messages, which sentences call `name`; a second time changes nothing. ERR_ARG and ERR_UNSUPPORTED name the
+ * message and the field. */
 enum status chat_messages_fit(json_t *messages, const char *name, const struct chat_form *form, struct error *err);
 
 /* The parts of a content, all of them text (or refusals), joined by line feeds. Sentences call the array `where`. */
@@ -20,5 +21,6 @@ enum status chat_join_parts(const json_t *parts, const char *where, struct buf *
 
 enum { CHAT_ARGUMENTS_BYTES = 16 << 20 }; // what the values of all arguments of a history may take
 
-/* What a JSON text of arguments says: {} where it is empty or null. *budget as in jv_parse_within. */
+/* What a JSON text of arguments says: {} where it is empty or null, and never a text, as some clients write JSON twice.
+ * *budget as in jv_parse_within. */
 enum status chat_arguments_parse(const json_t *text, const char *where, size_t *budget, json_t **out, struct error *err);

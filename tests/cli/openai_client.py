@@ -86,6 +86,17 @@ class Chat(unittest.TestCase):
         self.assertLessEqual({"chunk", "content.delta", "content.done"}, kinds)
         self.assertEqual(final.choices[0].message.content, client.chat.completions.create(**SHORT).choices[0].message.content)
 
+    def test_a_message_goes_back_as_it_came(self):
+        said = client.chat.completions.create(max_tokens=8, temperature=0, **ASK).choices[0].message
+        def prompt_tokens(message):
+            return client.chat.completions.create(model="story", messages=[*CHAT, message, *CHAT], max_tokens=1).usage.prompt_tokens
+        plain = prompt_tokens({"role": "assistant", "content": said.content})
+        self.assertEqual([prompt_tokens(m) for m in (said, said.model_dump(), said.to_dict())], [plain] * 3)
+        call = openai.types.chat.ChatCompletionMessageFunctionToolCall(
+            id="a", type="function", function=openai.types.chat.chat_completion_message_function_tool_call.Function(name="f", arguments='{"x": 1}'))
+        called = said.model_copy(update={"content": None, "tool_calls": [call]})
+        self.assertEqual(prompt_tokens(called.model_dump()), prompt_tokens({"role": "assistant", "content": ""}))
+
     def test_several_choices_and_seeds(self):
         def ask(seed):
             r = client.chat.completions.create(n=3, seed=seed, temperature=1, max_tokens=20, **ASK)

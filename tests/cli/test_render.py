@@ -69,6 +69,11 @@ class Render(unittest.TestCase):
         self.assertIn("must be a JSON object", out[4]["error"])
         self.assertEqual(len(out), 6)
 
+    def test_a_large_integer_changes_no_other_number(self):
+        path = self.file("t.jinja", "{{ a | tojson }} {{ a.y / 2 }}")
+        p = self.gyre(path, "-f", self.file("r.json", '{"a": {"x": 1, "y": 4, "z": [-1, 1.0]}, "other": 18446744073709551615}'))
+        self.assertEqual((p.returncode, p.stdout), (0, b'{"x": 1, "y": 4, "z": [-1, 1.0]} 2.0'))
+
     def test_one_request_or_many_must_be_asked_for(self):
         path = self.file("t.jinja", "")
         for words in ((), ("--batch", "-f", path)):

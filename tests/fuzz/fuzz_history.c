@@ -1,5 +1,5 @@
 /* fuzz_history.c - any JSON as the messages of a chat: made fit for a template, or refused with a sentence. The first byte
- * says which form the template has. What was made fit renders. */
+ * says which form the template has. What was made fit renders, and does not change when it is made so again. */
 #include "text/chat_messages.h"
 #include "text/template_chat.h"
 
@@ -9,6 +9,14 @@ static struct chat_form form_of(uint8_t bits) {
     for (int role = 0; role < CHAT_N_ROLES; role++)
         form.content[role] = (enum chat_content)((bits >> 4) % 3);
     return form;
+}
+
+static void check_twice(json_t *messages, const struct chat_form *form) {
+    struct error err;
+    json_t *before = json_deep_copy(messages);
+    BUG_IF(chat_messages_fit(messages, "messages", form, &err) != OK);
+    BUG_IF(!json_equal(before, messages));
+    json_decref(before);
 }
 
 static void render(json_t *messages) {
@@ -38,8 +46,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
         return 0;
     enum status st = chat_messages_fit(messages, "messages", &form, &err);
     BUG_IF(st != OK && (!err.text[0] || !utf8_valid(str_of(err.text))));
-    if (st == OK)
+    if (st == OK) {
+        check_twice(messages, &form);
         render(messages);
+    }
     json_decref(messages);
     return 0;
 }
