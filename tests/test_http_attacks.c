@@ -652,6 +652,11 @@ static void stopping_lets_what_is_in_flight_finish(void **state) {
     EXPECT(pthread_create(&t, NULL, stop_it, &s) == 0);
     EXPECT(is_closed(idle) && is_closed(unfinished) && is_closed(gone));
     int64_t start = clock_us();
+    int newcomer = dial(r.port), silent = dial(r.port); // is heard; and who says nothing keeps nobody
+    say_text(newcomer, GET("/hello") GET("/hello"));
+    a = hear(newcomer, false);
+    EXPECT(a.status == 200 && heard_has(&a, "Connection: close") && is_closed(newcomer));
+    heard_release(&a);
     a = hear(waiting, false);
     EXPECT(a.status == 200 && heard_has(&a, "Connection: close") && is_closed(waiting));
     heard_release(&a);
@@ -661,7 +666,8 @@ static void stopping_lets_what_is_in_flight_finish(void **state) {
     EXPECT(comes_to(&s.returned, 1));
     EXPECT(clock_us() - start < SOON_US && s.took_us < SOON_US);
     EXPECT_EQ(rig_seen.gone, 0);
-    close(waiting), close(streaming), close(idle), close(unfinished), close(gone);
+    EXPECT(is_closed(silent));
+    close(waiting), close(streaming), close(idle), close(unfinished), close(gone), close(newcomer), close(silent);
     end_stopped(&r, t);
 }
 

@@ -285,6 +285,7 @@ static void a_server_stops_although_it_is_worked_for(void **state) {
     pthread_t opener;
     EXPECT(pthread_create(&opener, NULL, open_later, NULL) == 0);
     http_hurry(s.server);
+    http_hurry(s.server); // nor for what is told
     http_stop(s.server, 0);
     prep_pool_close(s.pool);
     http_free(s.server);

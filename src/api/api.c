@@ -92,6 +92,7 @@ static void end_background(struct api *api) {
 void api_stop(struct api *api, int patience_ms) {
     if (!api)
         return;
+    atomic_store(&api->ends, true);
     if (api->service)
         service_drain(api->service);
     end_background(api);

@@ -18,6 +18,7 @@
 #include "text/template_chat.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct api_limits {
     int64_t max_choices;   // n of a request, and prompts of one, together
@@ -70,6 +71,7 @@ struct api_thread {
 
 struct api {
     struct api_options options;
+    atomic_bool ends; // api_stop was called
     struct service *service;
     struct http_server *http;
     struct prep_pool *pool;

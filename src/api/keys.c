@@ -100,6 +100,10 @@ static bool enter(struct http_exchange *x, struct api_record *rec) {
 bool api_admit(struct http_exchange *x) {
     struct keyring *keyring = api_of(x)->options.keyring;
     struct api_record *rec = record_begin(x);
+    if (atomic_load(&api_of(x)->ends) && x->method == HTTP_POST && (x->route->flags & HTTP_LONG)) { // work; looking on goes on
+        api_reply_error(x, 503, NULL, "the server is shutting down");
+        return false;
+    }
     if (!keyring || is_for_everybody(x->route))
         return true;
     struct str sent = sent_key(x);

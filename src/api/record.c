@@ -76,7 +76,7 @@ void record_show(const struct api_record *rec, struct record_entry *e) {
 }
 
 static const char *ended_as(const struct http_outcome *o) {
-    if (o->complete)
+    if (o->complete && o->gone != HTTP_GONE_STOPPING) // whose answers are cut short, and told so
         return "complete";
     switch (o->gone) {
     case HTTP_GONE_SLOW: return "client slow";

@@ -75,6 +75,7 @@ void exchange_tell(struct exchange *x, enum http_gone why) {
     if (x->lent || x->n_holds == 0 || x->told_gone || exchange_answered(x) || !x->pub.route->gone)
         return;
     x->told_gone = true;
+    x->gone_why = why;
     x->pub.route->gone(&x->pub, why);
 }
 

@@ -65,7 +65,7 @@ enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_O
 enum http_gone {
     HTTP_GONE_CLIENT,   // the connection is closed or broken
     HTTP_GONE_SLOW,     // the client did not read and was cut off
-    HTTP_GONE_STOPPING, // http_stop ran out of patience; an answer that is finished within a second is still sent
+    HTTP_GONE_STOPPING, // http_stop ran out of patience; an answer that is finished within two seconds is still sent
 };
 
 enum http_route_flags {
@@ -159,12 +159,14 @@ enum status http_open(const struct http_options *options, struct http_server **o
 
 int http_port(const struct http_server *s); // that is listened on; 0: none
 
-/* Closes the listening sockets and idle connections, lets what is in flight finish (answers say "Connection: close"),
- * and after `patience_ms` tells the rest HTTP_GONE_STOPPING, gives it a second, and closes. Returns when all is
- * closed and every hold released, or five seconds later. One call a server; from outside its threads. */
+/* Closes idle connections and lets what is in flight finish (answers say "Connection: close"). Who comes meanwhile is
+ * still heard: handlers say that the server ends. After `patience_ms`, or when nothing is in flight, closes the listening
+ * sockets, tells the rest HTTP_GONE_STOPPING, gives it two seconds, and closes. Returns when all is closed and every hold
+ * released, or three seconds later. One call a server; from outside its threads. */
 void http_stop(struct http_server *s, int patience_ms);
 
-/* Makes http_stop's patience end now, whether it was called already or is called later. Safe in a signal handler. */
+/* Makes http_stop's patience end now, whether it was called already or is called later; the second time, the two seconds
+ * behind it too. Safe in a signal handler. */
 void http_hurry(struct http_server *s);
 
 /* After http_stop. Nobody may post any more. */

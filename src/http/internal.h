@@ -46,7 +46,7 @@ struct io {
     struct MHD_Daemon *daemon;
     bool daemon_has_work; // run it before sleeping
     int stage;            // of the stop that this thread has carried out
-    bool idle;            // it has reported that nothing is left
+    atomic_int idle_at;   // the stage at which it has nothing left; -1: something is
 
     struct conn *conns; // all
     atomic_int n_conns;
@@ -137,8 +137,7 @@ struct http_server {
 
     atomic_int stage; // enum stop_stage
     int stop_fd;      // written by I/O threads that have nothing left, and by http_hurry
-    atomic_bool hurry;
-    atomic_int n_busy; // I/O threads that have something left
+    atomic_int hurry; // calls of http_hurry
 
     struct {
         atomic_ullong accepted, exchanges, gone_client, gone_slow, refused_full, timed_out, wakes, stream_writes, stream_bytes;
@@ -148,8 +147,8 @@ struct http_server {
 
 enum stop_stage {
     STAGE_RUN,
-    STAGE_DRAIN, // nothing new; what is there may finish
-    STAGE_TELL,  // the rest has been told
+    STAGE_DRAIN, // idle connections are closed, what is there may finish; who comes is heard, and told that it is so
+    STAGE_TELL,  // nobody is heard any more, and the rest has been told
     STAGE_CLOSE, // and is closed
     STAGE_LEAVE, // threads return, whatever is left
 };

@@ -47,7 +47,7 @@ void io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, soc
 
 static void welcome(struct io *io, const struct newcomer *n) {
     io->daemon_has_work = true;
-    if (io->stage >= STAGE_DRAIN) {
+    if (io->stage >= STAGE_TELL) {
         close(n->fd);
         atomic_fetch_sub(&io->n_conns, 1);
     } else if (MHD_add_connection(io->daemon, n->fd, (const struct sockaddr *)&n->address, n->n_address) != MHD_YES) {
@@ -108,7 +108,7 @@ static int next_due(struct io *io) {
 
 static void carry_out(struct io *io, int stage) {
     io->stage = stage;
-    if (stage == STAGE_DRAIN && io == io->server->io)
+    if (stage >= STAGE_TELL && io == io->server->io)
         server_close_listeners(io->server);
     for (struct conn *c = io->conns, *next; c; c = next) {
         next = c->next;
@@ -120,13 +120,13 @@ static void carry_out(struct io *io, int stage) {
     }
 }
 
-/* Reports once that nothing is left here; as nothing is accepted any more, it stays so. */
+/* Says whether anything is left here. While it drains, connections without a request are not: those that only look how it is would keep
+ * the server from ending. */
 static void report_idle(struct io *io) {
     uint64_t one = 1;
-    if (io->idle || atomic_load(&io->n_conns) || io->n_exchanges)
-        return;
-    io->idle = true;
-    if (atomic_fetch_sub(&io->server->n_busy, 1) == 1)
+    bool busy = io->n_exchanges || (io->stage > STAGE_DRAIN && atomic_load(&io->n_conns));
+    int at = busy ? -1 : io->stage;
+    if (atomic_exchange(&io->idle_at, at) != at && !busy)
         BUG_IF(write(io->server->stop_fd, &one, sizeof one) != sizeof one);
 }
 
@@ -223,6 +223,7 @@ static bool watch(struct io *io, int fd, struct source *source, enum source_kind
 enum status io_open(struct io *io, struct http_server *server, struct error *err) {
     const struct http_options *o = &server->options;
     io->server = server;
+    io->idle_at = -1;
     pthread_mutex_init(&io->newcomers_mutex, NULL);
     io->deadlines[DEADLINE_HEAD].span_us = (int64_t)o->header_timeout_ms * 1000;
     io->deadlines[DEADLINE_BODY].span_us = (int64_t)o->body_timeout_ms * 1000;

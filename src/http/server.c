@@ -251,7 +251,6 @@ enum status http_open(const struct http_options *options, struct http_server **o
     s->spare_fd = eventfd(0, EFD_CLOEXEC);
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     BUG_IF(getrandom(&s->id_key, sizeof s->id_key, 0) != sizeof s->id_key);
-    atomic_store(&s->n_busy, s->n_io);
     raise_file_limit(s->options.max_connections);
 
     enum status status = read_tls(s, err);
@@ -278,10 +277,18 @@ static void go_to(struct http_server *s, int stage) {
         io_wake(&s->io[i]);
 }
 
-/* Waits until no thread has anything left, or time is up, or somebody is in a hurry (if that counts here). */
-static void wait_idle(struct http_server *s, int ms, bool hurry_counts) {
+static bool all_idle(struct http_server *s, int stage) {
+    for (int i = 0; i < s->n_io; i++)
+        if (atomic_load(&s->io[i].idle_at) != stage)
+            return false;
+    return true;
+}
+
+/* Goes to a stage and waits until no thread has anything left, or time is up, or http_hurry was called so often (0: does not count). */
+static void pass(struct http_server *s, int stage, int ms, int hurries) {
     int64_t end = clock_us() + (int64_t)ms * 1000;
-    while (atomic_load(&s->n_busy) > 0 && !(hurry_counts && atomic_load(&s->hurry)) && clock_us() < end) {
+    go_to(s, stage);
+    while (!all_idle(s, stage) && !(hurries && atomic_load(&s->hurry) >= hurries) && clock_us() < end) {
         uint64_t n;
         poll(&(struct pollfd){.fd = s->stop_fd, .events = POLLIN}, 1, (int)MIN((end - clock_us()) / 1000 + 1, 1000));
         (void)!read(s->stop_fd, &n, sizeof n);
@@ -290,17 +297,14 @@ static void wait_idle(struct http_server *s, int ms, bool hurry_counts) {
 
 void http_hurry(struct http_server *s) {
     uint64_t one = 1;
-    atomic_store(&s->hurry, true);
+    atomic_fetch_add(&s->hurry, 1);
     (void)!write(s->stop_fd, &one, sizeof one);
 }
 
 void http_stop(struct http_server *s, int patience_ms) {
-    go_to(s, STAGE_DRAIN);
-    wait_idle(s, patience_ms, true);
-    go_to(s, STAGE_TELL);
-    wait_idle(s, 1000, true);
-    go_to(s, STAGE_CLOSE);
-    wait_idle(s, atomic_load(&s->hurry) ? 100 : 5000, false);
+    pass(s, STAGE_DRAIN, patience_ms, 1);
+    pass(s, STAGE_TELL, 2000, 2);
+    pass(s, STAGE_CLOSE, atomic_load(&s->hurry) ? 100 : 3000, 0);
     go_to(s, STAGE_LEAVE);
     for (int i = 0; i < s->n_io; i++)
         pthread_join(s->io[i].thread, NULL);
