@@ -85,6 +85,8 @@ struct gyre_options {
     int n_tenants;        // who share the engine fairly, and no cached prompts: see gyre_request.tenant. 1
     void (*load_step)(void *context, int64_t done, int64_t total); // told by gyre_open how many bytes of weights are loaded
     void *load_context;
+    const int32_t *eos; // tokens that end an answer besides those that config.json and generation_config.json name: what the
+    size_t n_eos;       // tokenizer calls so (gyre_text_eos), which gyre_llm_open adds itself
 };
 
 /* Reads the model, places its weights and allocates the cache. */

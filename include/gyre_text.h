@@ -49,6 +49,9 @@ void gyre_text_close(struct gyre_text *t); // NULL is fine
 int32_t gyre_text_vocab_size(const struct gyre_text *t);
 bool gyre_text_has_chat(const struct gyre_text *t); // whether the folder has a chat template
 
+/* The tokens that end a sequence or a turn by the tokenizer's files and the chat template: for gyre_options.eos. */
+struct gyre_ids gyre_text_eos(const struct gyre_text *t);
+
 enum gyre_text_flags {
     GYRE_ADD_SPECIAL = 1,   // tokenize: what the vocabulary puts around a text, BOS ...
     GYRE_PARSE_SPECIAL = 2, // tokenize: special tokens written in the text become their ids

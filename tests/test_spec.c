@@ -453,7 +453,7 @@ static void generation_config_stands_over_config(void **state) {
     EXPECT_OK(file_write(path, STR("{\"eos_token_id\":[5,6],\"temperature\":0.6,\"top_p\":0.9,\"top_k\":20,\"do_sample\":true}"), &err),
               err);
     EXPECT_OK(model_spec_open(folder, &s, &err), err);
-    EXPECT(s->n_eos == 2 && s->eos[1] == 6 && s->generation.temperature == 0.6 && s->generation.top_k == 20 && s->generation.do_sample);
+    EXPECT(s->n_eos == 3 && s->eos[0] == 2 && s->eos[1] == 5 && s->eos[2] == 6 && s->generation.temperature == 0.6 && s->generation.top_k == 20 && s->generation.do_sample);
     model_spec_free(s);
     EXPECT_OK(file_write(path, STR("{\"eos_token_id\":\"x\"}"), &err), err);
     EXPECT_EQ(model_spec_open(folder, &s, &err), ERR_FORMAT);

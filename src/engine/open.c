@@ -10,7 +10,23 @@
 
 enum { DEFAULT_CACHE_IDLE_S = 300 };
 
-static void fill_info(struct gyre *g, const struct engine_model *m, const struct engine_sizes *sizes) {
+/* A config may name one that the vocabulary does not have. */
+static enum status add_eos(struct gyre_info *info, const int32_t *ids, size_t n, struct error *err) {
+    for (size_t i = 0; i < n; i++) {
+        bool known = ids[i] < 0 || ids[i] >= info->vocab_size;
+        for (int k = 0; k < info->n_eos; k++)
+            known |= info->eos[k] == ids[i];
+        if (known)
+            continue;
+        if (info->n_eos == GYRE_MAX_EOS)
+            return fail(err, ERR_LIMIT, "the model's files and the options name more than %d tokens that end an answer", GYRE_MAX_EOS);
+        info->eos[info->n_eos++] = ids[i];
+    }
+    return OK;
+}
+
+static enum status fill_info(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, const struct engine_sizes *sizes,
+                             struct error *err) {
     struct gyre_info *info = &g->info;
     *info = (struct gyre_info){
         .vocab_size = m->program->vocab_size,
@@ -24,9 +40,8 @@ static void fill_info(struct gyre *g, const struct engine_model *m, const struct
         .max_seqs = sizes->bucket.max_seqs,
         .block_size = sizes->cache.block_size,
     };
-    for (int i = 0; i < m->n_eos; i++) // a config may name one that the vocabulary does not have
-        if (m->eos[i] >= 0 && m->eos[i] < info->vocab_size)
-            info->eos[info->n_eos++] = m->eos[i];
+    TRY(add_eos(info, m->eos, (size_t)m->n_eos, err));
+    return add_eos(info, o->eos, o->n_eos, err);
 }
 
 /* Whether no sequences that may run together can ever hold more blocks than there are. */
@@ -98,7 +113,7 @@ static enum status open_cache(struct gyre *g, const struct gyre_options *o, cons
                               struct error *err) {
     TRY(size_parts(o, m, g->loaded, sizes, err));
     g->cache = sizes->cache;
-    fill_info(g, m, sizes);
+    TRY(fill_info(g, o, m, sizes, err));
     g->info.n_tenants = g->fair.n_tenants;
     allocate_step(g, o, sizes);
     TRY(g->ops->alloc_cache(g->loaded, &sizes->cache, err));

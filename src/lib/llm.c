@@ -7,6 +7,7 @@
 
 #include "engine/abi.h"
 #include "engine/service.h"
+#include "text/token_ids.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -105,9 +106,21 @@ void gyre_answer_free(struct gyre_answer *a) {
 
 // ---- opening and closing ----------------------------------------------------------------------------------------
 
+/* What the tokenizer says of ends goes with what the caller says. */
 static int open_engine(struct gyre_llm *m, const struct gyre_options *options, struct gyre_error *err) {
     struct gyre *g;
-    int st = gyre_open(options, &g, err);
+    struct gyre_options all;
+    struct error e;
+    if (abi_read(&abi_options, options, &all, &e) != OK)
+        return public_report(err, &e);
+    struct gyre_ids eos = gyre_text_eos(m->text);
+    struct token_ids both = {eos.ids, eos.n, eos.n, NULL};
+    for (size_t i = 0; i < all.n_eos; i++)
+        token_ids_push(&both, all.eos[i]);
+    all.struct_size = sizeof all;
+    all.eos = both.ids, all.n_eos = both.n;
+    int st = gyre_open(&all, &g, err);
+    token_ids_release(&both);
     if (st != 0)
         return st;
     return service_open(g, &(struct service_options){.news = take_news, .flush = wake, .context = m}, &m->service, err);

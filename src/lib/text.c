@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "text/detokenizer.h"
-#include "text/template_chat.h"
+#include "text/turn_ends.h"
 
 #include <pthread.h>
 
@@ -181,6 +181,12 @@ int gyre_detokenize(const struct gyre_text *t, const int32_t *ids, size_t n, int
     struct error e = {0};
     struct buf text = {0};
     return conclude(detokenize(t, ids, n, flags, &text, &e), &text, &e, out, err);
+}
+
+struct gyre_ids gyre_text_eos(const struct gyre_text *t) {
+    struct token_ids ids = {0};
+    turn_ends_find(t->tok, t->chat, &ids);
+    return (struct gyre_ids){ids.ids, ids.n};
 }
 
 int gyre_token_bytes(const struct gyre_text *t, int32_t id, struct gyre_string *out, struct gyre_error *err) {

@@ -69,6 +69,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     bool is_dummy = strcmp(f->load_format, "dummy") == 0;
     TRY(model_path_check(model, is_dummy || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));
     struct gyre_options options = {
+        .struct_size = sizeof options,
         .model = model,
         .backend = backend,
         .dtype = strcmp(f->dtype, "auto") == 0 ? NULL : f->dtype,
@@ -92,6 +93,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .n_tenants = f->n_tenants,
         .load_step = progress_of_load,
         .load_context = &loading,
+        .eos = f->eos.ids,
+        .n_eos = f->eos.n,
     };
     struct gyre_error e;
     int rc = gyre_open(&options, out, &e);

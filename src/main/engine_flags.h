@@ -4,6 +4,7 @@
 #include "gyre.h"
 #include "lib/backends.h"
 #include "main/flags.h"
+#include "text/token_ids.h"
 
 struct engine_flags {
     const char *device, *dtype, *kv_cache_dtype, *quantization, *load_format;
@@ -12,7 +13,8 @@ struct engine_flags {
     struct flag_list device_options;
     const char *policy; // of servers: "fcfs", "sjf"
     double itl_target, gpu_memory_utilization, cache_idle;
-    int n_tenants; // set by the verb
+    int n_tenants;        // set by the verb, as are
+    struct token_ids eos; // the tokens that end an answer by the tokenizer
 };
 
 #define ENGINE_FLAGS_DEFAULT                                                                                        \
@@ -143,7 +145,7 @@ struct engine_flags {
                                                                                                                      .max = 1 << 14   \
     }
 
-/* Opens a model folder (or, with dummy weights, a config.json). */
+/* Opens a model folder (or, with dummy weights, a config.json). Answers end at flags->eos too. */
 enum status engine_flags_open(const struct engine_flags *flags, const char *model, struct gyre **out, struct error *err);
 
 /* The engine's sentence as ours. */

@@ -7,6 +7,7 @@
 #include "model/footprint.h"
 #include "model/model.h"
 #include "model/scales.h"
+#include "text/turn_ends.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -44,6 +45,26 @@ static void gather_from_weights(const char *path, struct facts *f) {
     checkpoint_free(c);
 }
 
+/* To the ends of the configs those of the tokenizer, as serve and run take them. A folder without one, or with a faulty one, is
+ * described all the same. */
+static void add_ends_of_text(const char *path, struct model_spec *s) {
+    struct tokenizer *tok;
+    struct error ignored;
+    struct token_ids ends = {0};
+    if (!tokenizer_in_folder(path) || tokenizer_open(path, &tok, &ignored) != OK)
+        return;
+    turn_ends_in_folder(tok, path, &ends);
+    for (size_t i = 0; i < ends.n; i++) {
+        bool known = ends.ids[i] >= s->vocab_size || s->n_eos == MAX_EOS;
+        for (int k = 0; k < s->n_eos; k++)
+            known |= s->eos[k] == ends.ids[i];
+        if (!known)
+            s->eos[s->n_eos++] = ends.ids[i];
+    }
+    token_ids_release(&ends);
+    tokenizer_free(tok);
+}
+
 static enum status gather(const char *path, struct facts *f, struct error *err) {
     TRY(model_path_check(path, MODEL_SETTINGS, err));
     TRY(model_spec_open(path, &f->spec, err));
@@ -63,6 +84,7 @@ static enum status gather(const char *path, struct facts *f, struct error *err) 
         f->n_moe_layers += f->spec->layers[l].moe;
         f->n_dense_layers += f->spec->layers[l].ffn_size > 0;
     }
+    add_ends_of_text(path, f->spec);
     gather_from_weights(path, f);
     return OK;
 }
@@ -371,14 +393,14 @@ static int run(const struct verb_args *args) {
     return rc;
 }
 
-const struct verb_spec verb_info = {
-    "info",
-    "MODEL|config.json",
-    "says what a model is and what it takes, from its configuration",
-    flags,
-    ARRAY_LEN(flags),
-    1,
-    1,
-    .run = run,
-    .epilogue = "Parameters are counted tensor by tensor, each as the checkpoint stores it, scales included; of weights only the headers are read.\n"
-                "Of a model with vision or sound, the text model alone is described.\n"};
+const struct verb_spec verb_info = {"info",
+                                    "MODEL|config.json",
+                                    "says what a model is and what it takes, from its configuration",
+                                    flags,
+                                    ARRAY_LEN(flags),
+                                    1,
+                                    1,
+                                    .run = run,
+                                    .epilogue = "Parameters are counted tensor by tensor, each as the checkpoint stores it, scales "
+                                                "included; of weights only the headers are read.\n"
+                                                "Of a model with vision or sound, the text model alone is described.\n"};

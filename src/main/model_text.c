@@ -1,6 +1,8 @@
 /* model_text.c - see model_text.h. */
 #include "main/model_text.h"
 
+#include "text/turn_ends.h"
+
 #include "main/model_path.h"
 
 enum status model_text_open(struct model_text *t, const char *folder, struct error *err) {
@@ -12,6 +14,13 @@ enum status model_text_open(struct model_text *t, const char *folder, struct err
 
 enum status model_text_open_chat(struct model_text *t, const char *folder, struct error *err) {
     return chat_template_open(folder, &t->chat, err);
+}
+
+void model_text_ends(const struct model_text *t, const char *folder, struct token_ids *out) {
+    if (t->chat)
+        turn_ends_find(t->tok, t->chat, out);
+    else if (t->tok)
+        turn_ends_in_folder(t->tok, folder, out);
 }
 
 void model_text_release(struct model_text *t) {

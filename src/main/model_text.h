@@ -14,6 +14,9 @@ struct model_text {
 /* Opens the tokenizer. The struct may be released in any state. */
 enum status model_text_open(struct model_text *t, const char *folder, struct error *err);
 enum status model_text_open_chat(struct model_text *t, const char *folder, struct error *err);
+
+/* What the tokenizer and the folder's chat templates say that ends an answer: appended, each once. */
+void model_text_ends(const struct model_text *t, const char *folder, struct token_ids *out);
 void model_text_release(struct model_text *t);
 
 /* A text as it stands: special tokens written in it are read as such, and the tokenizer adds its own (BOS ...). */

@@ -137,6 +137,7 @@ static enum status open_text(struct runner *r, struct error *err) {
 static enum status runner_open(struct runner *r, struct error *err) {
     int64_t start = clock_us();
     TRY(open_text(r, err));
+    model_text_ends(&r->text, r->model, &opt.engine.eos);
     TRY(engine_flags_open(&opt.engine, r->model, &r->g, err));
     r->base = base_request(r->g);
     r->load_seconds = clock_seconds_since(start);
@@ -322,6 +323,7 @@ static int run(const struct verb_args *args) {
         rc = is_conversation() ? converse(&r) : run_once(&r);
     device_warnings_of(r.g);
     gyre_close(r.g);
+    token_ids_release(&opt.engine.eos);
     model_text_release(&r.text);
     return rc;
 }

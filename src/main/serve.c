@@ -13,6 +13,7 @@
 #include "main/tokenizer_info.h"
 #include "main/vllm_flags.h"
 #include "model/pooling.h"
+#include "text/turn_ends.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -119,6 +120,7 @@ static void server_release(struct server *s) {
     json_decref(s->tokenizer_info);
     json_decref(s->template_kwargs);
     tokenizer_free(s->tok);
+    token_ids_release(&opt.engine.eos);
     if (s->keyring)
         keyring_release(s->keyring);
     free(s->keyring);
@@ -169,6 +171,7 @@ static enum status open_server(struct server *s, const char *model, struct error
     TRY(tokenizer_open(model, &s->tok, err));
     TRY(open_template(s, model, err));
     TRY(tokenizer_info_read(model, s->chat, &s->tokenizer_info, err));
+    turn_ends_find(s->tok, s->chat, &opt.engine.eos);
     TRY(engine_flags_open(&opt.engine, model, &engine, err));
     memory_table_print(engine, stderr);
     fingerprint_of(&opt.engine, model, fingerprint);

@@ -114,10 +114,19 @@ static enum status read_token(const struct spec_reader *r, const json_t *value, 
     return OK;
 }
 
-// A number or a list of numbers; -1 is how some files say none.
-static enum status read_eos(struct spec_reader *r, const json_t *value, const char *where) {
+static enum status add_eos(struct spec_reader *r, const char *where, int32_t id) {
     struct model_spec *s = r->spec;
-    s->n_eos = 0;
+    for (int i = 0; i < s->n_eos; i++)
+        if (s->eos[i] == id)
+            return OK;
+    if (s->n_eos == MAX_EOS)
+        return fail(r->err, ERR_FORMAT, "%s: with the ids of \"eos_token_id\" in config.json there are more than %d", where, MAX_EOS);
+    s->eos[s->n_eos++] = id;
+    return OK;
+}
+
+// A number or a list of numbers, to those that are there; -1 is how some files say none.
+static enum status read_eos(struct spec_reader *r, const json_t *value, const char *where) {
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
     if (n > MAX_EOS)
         return fail(r->err, ERR_FORMAT, "%s: \"eos_token_id\" has %zu ids, at most %d are supported", where, n, MAX_EOS);
@@ -125,7 +134,7 @@ static enum status read_eos(struct spec_reader *r, const json_t *value, const ch
         int32_t id;
         TRY(read_token(r, json_is_array(value) ? json_array_get(value, i) : value, where, "eos_token_id", &id));
         if (id >= 0)
-            s->eos[s->n_eos++] = id;
+            TRY(add_eos(r, where, id));
     }
     return OK;
 }

@@ -101,7 +101,7 @@ struct model_spec {
     int n_mtp_layers;                               // next-token predictors that follow the model in the checkpoint
 
     int32_t bos, pad;     // -1: none
-    int32_t eos[MAX_EOS]; // generation_config.json if there, else config.json
+    int32_t eos[MAX_EOS]; // of config.json and generation_config.json together
     int n_eos;
     struct generation_defaults generation;
     struct quant_spec *quant; // NULL: plain weights

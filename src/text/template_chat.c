@@ -282,6 +282,13 @@ bool chat_template_exists(const char *folder) {
     return found;
 }
 
+bool chat_template_writes(const struct chat_template *t, struct str text) {
+    for (size_t i = 0; i < t->n_variants; i++)
+        if (memmem(t->variants[i].source.ptr, t->variants[i].source.len, text.ptr, text.len))
+            return true;
+    return false;
+}
+
 void chat_template_free(struct chat_template *t) {
     if (!t)
         return;

@@ -59,4 +59,7 @@ enum status chat_template_prompt(const struct chat_template *t, json_t *request,
 enum status chat_template_render(const struct chat_template *t, const json_t *request, const struct template_options *options,
                                  struct buf *out, struct error *err);
 
+/* Whether one of them has the text in its source. */
+bool chat_template_writes(const struct chat_template *t, struct str text);
+
 void chat_template_free(struct chat_template *t); // NULL is fine

@@ -157,6 +157,8 @@ int32_t tokenizer_find(const struct tokenizer *t, struct str text) {
 
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id) { return id >= 0 && id < t->n_roles && t->roles[id] == ROLE_SPECIAL; }
 
+bool tokenizer_is_added(const struct tokenizer *t, int32_t id) { return id >= 0 && id < t->n_roles && t->roles[id] != 0; }
+
 struct special_token tokenizer_special(const struct tokenizer *t, enum special_name name) {
     if (!t->special_text[name])
         return (struct special_token){STR(""), -1};

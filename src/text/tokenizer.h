@@ -78,9 +78,12 @@ int32_t tokenizer_find(const struct tokenizer *tok, struct str text);
 /* Special tokens are those that a reader should not see: BOS, <|im_start|> ... */
 bool tokenizer_is_special(const struct tokenizer *tok, int32_t id);
 
+/* Added tokens are those that are cut out of a text before the model of the vocabulary sees it, special or not. */
+bool tokenizer_is_added(const struct tokenizer *tok, int32_t id);
+
 /* The named special tokens of tokenizer_config.json (or of the .model file). text is "" and id -1 where the
  * files name none; id is -1 too when a named text is not in the vocabulary. */
-enum special_name { SPECIAL_BOS, SPECIAL_EOS, SPECIAL_UNK, SPECIAL_PAD, N_SPECIAL_NAMES };
+enum special_name { SPECIAL_BOS, SPECIAL_EOS, SPECIAL_UNK, SPECIAL_PAD, SPECIAL_EOT, N_SPECIAL_NAMES };
 struct special_token {
     struct str text;
     int32_t id;

@@ -72,6 +72,8 @@ enum status tokenizer_read_config(struct tokenizer *t, const char *path, struct 
     if (st == OK)
         st = read_special(t, config, path, "eos_token", SPECIAL_EOS, err);
     if (st == OK)
+        st = read_special(t, config, path, "eot_token", SPECIAL_EOT, err);
+    if (st == OK)
         st = read_special(t, config, path, "unk_token", SPECIAL_UNK, err);
     if (st == OK)
         st = read_special(t, config, path, "pad_token", SPECIAL_PAD, err);

@@ -25,7 +25,8 @@ class Options(Structure):
                 ("max_model_len", c_int64), ("swap_bytes", c_int64), ("kv_cache_bytes", c_int64),
                 ("gpu_memory_utilization", c_double), ("cache_idle_s", c_double), ("max_batched_tokens", c_int),
                 ("max_seqs", c_int), ("block_size", c_int), ("policy", c_int), ("itl_target_ms", c_double),
-                ("no_prefix_cache", c_bool), ("n_tenants", c_int), ("load_step", c_void_p), ("load_context", c_void_p)]
+                ("no_prefix_cache", c_bool), ("n_tenants", c_int), ("load_step", c_void_p), ("load_context", c_void_p),
+                ("eos", POINTER(c_int32)), ("n_eos", c_size_t)]
 
 
 class Info(Structure):
