@@ -25,8 +25,8 @@ struct encoder;
  *
  * Folder: tokenizer.json is taken if there is one, else tokenizer.model (spiece.model, sentencepiece.bpe.model),
  * else the one *.tiktoken. Its tokenizer_config.json, if any, gives the names of the special tokens, adds the
- * tokens of added_tokens_decoder that the vocabulary lacks, and where it has add_bos_token or add_eos_token
- * these decide over the post-processor, as in transformers 5. A file opened by itself stands for itself, except
+ * tokens of added_tokens_decoder that the vocabulary lacks, and where there is no post-processor in
+ * tokenizer.json, its add_bos_token and add_eos_token decide what stands around a text. A file opened by itself stands for itself, except
  * ranks: NAME.tiktoken reads its splitting pattern from NAME.pattern.txt or pattern.txt beside it, and its
  * special tokens from tokenizer_config.json or the one *_tokenizer_config.json beside it.
  *

@@ -46,12 +46,13 @@ static void push_special(const struct tokenizer *t, bool wanted, enum special_na
         token_ids_push(items, id);
 }
 
-/* A file that has one of the two switches decides alone what stands around a text. */
+/* Where tokenizer.json has no post-processor of its own, a file with one of the two switches decides alone what stands around a
+ * text. transformers 4 let the switches decide for some classes of tokenizers; 5 asks tokenizer.json for all. */
 static enum status read_switches(struct tokenizer *t, const json_t *config, const char *path, struct error *err) {
     bool add_bos, add_eos;
     TRY(jv_bool_or(config, path, "add_bos_token", false, &add_bos, err));
     TRY(jv_bool_or(config, path, "add_eos_token", false, &add_eos, err));
-    if (!json_object_get(config, "add_bos_token") && !json_object_get(config, "add_eos_token"))
+    if (t->has_postprocessor || (!json_object_get(config, "add_bos_token") && !json_object_get(config, "add_eos_token")))
         return OK;
     struct token_ids items = {0};
     push_special(t, add_bos, SPECIAL_BOS, &items);

@@ -92,6 +92,7 @@ static enum status read_steps(struct tokenizer *t, const struct sections *s, con
         st = pretokenizer_read(pre_tokenizer, path, &t->pretokenizer, err);
     if (st == OK)
         st = postprocessor_read(post_processor, path, &t->post, err);
+    t->has_postprocessor = post_processor && !json_is_null(post_processor);
     if (st == OK)
         st = decoder_read(decoder, path, &t->decoder, err);
     json_decref(normalizer);

@@ -33,6 +33,7 @@ struct tokenizer {
     struct pretokenizer pretokenizer;
     struct added_tokens added;
     struct postprocessor post;
+    bool has_postprocessor; // of a tokenizer.json: it decides what stands around a text, even if it adds nothing
     struct decoder decoder;
 
     uint8_t *roles; // [n_roles] by id, owned: 0, or token_role

@@ -126,10 +126,20 @@ class Faults(unittest.TestCase):
             self.write("tokenizer_config.json", bad)
             self.refused(self.folder.name, "tokenizer_config.json")
 
-    def test_the_config_adds_tokens_and_decides_what_stands_around(self):
-        self.write("tokenizer.json", GOOD)
-        self.write("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<e>", "special": True}}, "eos_token": "<e>", "add_eos_token": True, "add_bos_token": False, "model_max_length": 10**30})
-        self.assertEqual(self.tokenize(self.folder.name).stdout, "2,3,0,9\n")
+    def test_the_config_adds_tokens_and_decides_what_stands_around_where_no_post_processor_does(self):
+        def given(post_processor, **switches):
+            self.write("tokenizer.json", changed("post_processor", post_processor))
+            self.write("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<e>", "special": True}}, "eos_token": "<e>", "bos_token": "<s>", "model_max_length": 10**30, **switches})
+            return self.tokenize(self.folder.name).stdout
+
+        own, empty = GOOD["post_processor"], {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False}
+        for switches in ({}, {"add_bos_token": False}, {"add_bos_token": True}, {"add_eos_token": True}, {"add_bos_token": False, "add_eos_token": True, "tokenizer_class": "LlamaTokenizerFast"}):
+            self.assertEqual(given(own, **switches), "4,2,3,0\n")  # as transformers 5.24.0 has it, for all classes
+            self.assertEqual(given(empty, **switches), "2,3,0\n")
+        for nothing in (None, ...):
+            self.assertEqual(given(nothing), "2,3,0\n")
+            self.assertEqual(given(nothing, add_bos_token=True), "4,2,3,0\n")
+            self.assertEqual(given(nothing, add_bos_token=False, add_eos_token=True), "2,3,0,9\n")
 
     def test_a_model_cut_off_anywhere_is_refused_or_read(self):
         with open(os.path.join(SEEDS, "tokenizer_model/bpe"), "rb") as file:
