@@ -294,6 +294,27 @@ static int read_head(struct exchange *x, struct head *h, struct MHD_Connection *
     return status;
 }
 
+/* ---- the host ------------------------------------------------------------------------------------------------------ */
+
+static bool is_allowed_host(const struct http_options *o, struct str host) {
+    for (size_t i = 0; i < o->n_allowed_hosts; i++)
+        if (name_equal(host, str_of(o->allowed_hosts[i])) || str_eq(str_of(o->allowed_hosts[i]), STR("*")))
+            return true;
+    return host_is_local(host) || (o->host && name_equal(host, str_of(o->host)));
+}
+
+/* 421 for a name that is none of ours, or 0. */
+static int check_host(struct exchange *x, const char **why) {
+    const struct http_server *s = x->io->server;
+    struct str host = host_of(http_field(&x->pub, "Host"));
+    if (!s->options.guards_host || !(s->is_local || s->options.n_allowed_hosts) || !host.ptr || strcmp(x->pub.client, "unix") == 0 ||
+        is_allowed_host(&s->options, host))
+        return 0;
+    *why = arena_printf(&x->pub.arena, "the Host %.*s is none of this server's names; --allowed-host lets one in",
+                        (int)MIN(host.len, (size_t)100), host.ptr);
+    return 421;
+}
+
 /* ---- the route --------------------------------------------------------------------------------------------------- */
 
 static void allow(struct buf *list, enum http_method m) { buf_printf(list, "%s%s", list->len ? ", " : "", method_name(m)); }
@@ -402,6 +423,8 @@ static void check_body(struct exchange *x, const struct head *h) {
 /* A body that will not be used is read and dropped up to this size; past it the connection closes at once. */
 static size_t drop_limit(const struct exchange *x) { return 4 * x->io->server->options.max_body + (1u << 20); }
 
+enum { SMALL_BODY = 64 << 10 };
+
 static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *mhd, const char *method, const char *version) {
     const struct http_options *o = &x->io->server->options;
     struct head h = {.method = str_of(method)};
@@ -411,8 +434,11 @@ static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *
     COUNT(x->io->server, exchanges, 1);
     atomic_fetch_add(&x->io->server->stats.in_flight, 1);
     int status = read_head(x, &h, mhd, version, &why);
+    if (status == 0)
+        status = check_host(x, &why);
     x->closes = status != 0 || h.chunked || x->io->stage >= STAGE_DRAIN;
     x->body_limit = o->max_body;
+    x->is_small = h.has_length && h.length <= SMALL_BODY && !http_field(&x->pub, "Content-Encoding").ptr;
     if (status)
         answer_error(x, status, why, NULL, 0);
     else
@@ -433,13 +459,15 @@ static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *
 
 /* ---- the body ---------------------------------------------------------------------------------------------------- */
 
-/* Counts n more bytes against what all bodies may have together, in steps. */
+/* Counts a body of n bytes so far against what all may have together, in steps. An eighth is for those alone that
+ * said at first that they are small: they pass when large ones have used up their share. */
 static bool reserve(struct exchange *x, size_t n) {
     struct http_server *s = x->io->server;
+    size_t all = s->options.all_bodies, limit = x->is_small ? all : all - all / 8;
     if (n <= x->body_reserved)
         return true;
-    size_t more = MAX(n - x->body_reserved, (size_t)64 << 10);
-    if (atomic_fetch_add(&s->body_bytes, more) + more > s->options.all_bodies) {
+    size_t more = MAX(n - x->body_reserved, (size_t)SMALL_BODY);
+    if (atomic_fetch_add(&s->body_bytes, more) + more > limit) {
         atomic_fetch_sub(&s->body_bytes, more);
         return false;
     }
@@ -471,13 +499,16 @@ static void inflate_body(struct exchange *x, const char *bytes, size_t n) {
     } while (!x->answer && n_piece > 0);
 }
 
+/* A GET may have a body (RFC 9110), which says nothing: it is read and dropped. */
+static bool keeps_body(const struct exchange *x) { return x->pub.method == HTTP_POST || x->pub.method == HTTP_PUT; }
+
 static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t n) {
     x->body_seen += n;
-    if (x->answer)
+    if (x->answer || !keeps_body(x))
         return x->body_seen > drop_limit(x) ? MHD_NO : MHD_YES;
     (x->compressed ? inflate_body : keep_body)(x, bytes, n);
     if (x->answer) {
-        buf_release(&x->body);
+        drop_body(x);
         inflater_free(x->inflater);
         x->inflater = NULL;
     }

@@ -1,6 +1,8 @@
 /* head.c - see head.h. The grammar is RFC 9110 (fields), RFC 9112 (framing, targets) and RFC 3986 (escapes). */
 #include "http/head.h"
 
+#include <arpa/inet.h>
+
 static const char *const METHODS[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
 
 enum http_method method_of(struct str name) {
@@ -38,6 +40,29 @@ struct str head_find(const struct head_field *fields, size_t n, const char *name
         if (name_equal(fields[i].name, str_of(name)))
             return fields[i].value;
     return (struct str){0};
+}
+
+struct str host_of(struct str authority) {
+    const char *colon = authority.len ? memrchr(authority.ptr, ':', authority.len) : NULL;
+    bool in_brackets = colon && memchr(colon, ']', (size_t)(authority.ptr + authority.len - colon));
+    return colon && !in_brackets ? (struct str){authority.ptr, (size_t)(colon - authority.ptr)} : authority;
+}
+
+static bool is_loopback_v4(struct str host) {
+    char text[INET_ADDRSTRLEN];
+    struct in_addr a;
+    if (host.len >= sizeof text)
+        return false;
+    memcpy(text, host.ptr, host.len);
+    text[host.len] = '\0';
+    return inet_pton(AF_INET, text, &a) == 1 && ntohl(a.s_addr) >> 24 == 127;
+}
+
+bool host_is_local(struct str host) {
+    struct str name = STR("localhost"), tail = {host.ptr + host.len - MIN(host.len, name.len), MIN(host.len, name.len)};
+    if (name_equal(tail, name) && (host.len == name.len || host.ptr[host.len - name.len - 1] == '.'))
+        return true;
+    return str_eq(host, STR("[::1]")) || is_loopback_v4(host);
 }
 
 static bool is_token(struct str s) {

@@ -35,6 +35,12 @@ int target_split(struct str target, struct str *path, struct str *query, const c
 /* The field's value; ptr is NULL when there is none. Names compare without regard to case. */
 struct str head_find(const struct head_field *fields, size_t n, const char *name);
 
+/* The host of "host:port" or "[v6]:port". */
+struct str host_of(struct str authority);
+
+/* localhost, a name below it (RFC 6761: they are loopback everywhere), an address of 127.0.0.0/8, or [::1]. */
+bool host_is_local(struct str host);
+
 struct str blank_trim(struct str s); // without spaces and tabs around it
 
 bool name_equal(struct str a, struct str b); // of ASCII, without regard to case

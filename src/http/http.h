@@ -40,6 +40,7 @@
  *     405  another method, with Allow                        408  a head or body that does not arrive in time
  *     411  HTTP_JSON_BODY without Content-Length or chunks   413  a body past max_body
  *     414  a target past target_bytes                        415  HTTP_JSON_BODY of another type or coding
+ *     421  a Host that is none of this server's: see guards_host
  *     431  fields past header_bytes, or more than 100        501  a transfer coding other than chunked
  *     503  past max_connections, or no room for another body
  *
@@ -116,9 +117,15 @@ enum { HTTP_ALL_BODIES = 1 << 30 };
 
 /* Zero means the default everywhere. */
 struct http_options {
-    const char *host;               // name or address; NULL: all
-    int port;                       // 0: the system chooses (see http_port); -1: no TCP
-    const char *unix_path;          // a socket there, too; one that is left over and answers nobody is replaced
+    const char *host;      // name or address; NULL: all
+    int port;              // 0: the system chooses (see http_port); -1: no TCP
+    const char *unix_path; // a socket there, too; one that is left over and answers nobody is replaced
+    /* Who a request may say that it asks (Host): otherwise a page whose own name now resolves to 127.0.0.1 is, for its browser,
+     * of one origin with this server. With guards_host a server that listens on loopback addresses only takes localhost, names
+     * below it, 127.0.0.0/8, [::1], `host` and allowed_hosts ("*": any); one with allowed_hosts does so wherever it listens. */
+    bool guards_host;
+    const char *const *allowed_hosts;
+    size_t n_allowed_hosts;
     const char *tls_cert, *tls_key; // PEM files; with both, all sockets speak TLS, 1.2 or 1.3
     int n_threads;                  // 2
 

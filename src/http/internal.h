@@ -107,6 +107,7 @@ struct exchange {
     struct inflater *inflater; // of one that is compressed, from its first byte on
     uint64_t body_seen;        // bytes as they were sent, kept or not
     size_t body_limit, body_reserved;
+    bool is_small; // its length was said, and is little
 
     struct http_header added[HTTP_MAX_ADDED];
     size_t n_added;
@@ -130,6 +131,7 @@ struct http_server {
     int port;
     int spare_fd; // given up for a moment when the process runs out of descriptors
     bool tls, unix_bound, started;
+    bool is_local; // all addresses that it listens on are loopback ones
     char *tls_cert, *tls_key;
     uint64_t id_key;
     atomic_ullong next_id;

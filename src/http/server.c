@@ -55,6 +55,12 @@ static int bind_tcp(const struct addrinfo *a) {
     return -1;
 }
 
+static bool is_loopback(const struct sockaddr *a) {
+    if (a->sa_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
+    return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
+}
+
 static enum status listen_tcp(struct http_server *s, struct error *err) {
     const struct http_options *o = &s->options;
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list;
@@ -74,6 +80,7 @@ static enum status listen_tcp(struct http_server *s, struct error *err) {
             errors = errno;
             continue; // a machine without IPv6 has names that resolve to it
         }
+        s->is_local = (s->is_local || s->n_listeners == 0) && is_loopback(a->ai_addr);
         status = add_listener(s, fd, err);
         s->port = port_of(fd);
     }

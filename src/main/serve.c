@@ -25,7 +25,7 @@ static struct {
     const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format, *generation_config, *generation_override, *key_file;
     bool no_log;
     double step_timeout, max_wait;
-    struct flag_list names, keys;
+    struct flag_list names, keys, hosts;
     int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, stored_bytes, drain_seconds;
     struct engine_flags engine;
 } opt = {.host = "127.0.0.1",
@@ -52,6 +52,9 @@ static const struct flag flags[] = {
     {"ssl-certfile", 0, FLAG_STRING, &opt.tls_cert, "FILE", "Network", "PEM certificate; with --ssl-keyfile all connections are TLS"},
     {"ssl-keyfile", 0, FLAG_STRING, &opt.tls_key, "FILE", "Network", "PEM key"},
     {"allowed-origin", 0, FLAG_STRING, &opt.cors, "ORIGIN", "Network", "web pages of this origin may call, * is any; otherwise none"},
+    {"allowed-host", 0, FLAG_LIST, &opt.hosts, "NAME", "Network",
+     "Host that requests may have besides this machine's own names, * is any; may be repeated. Without keys a server on a loopback address "
+     "takes no other"},
     {"io-threads", 0, FLAG_INT, &opt.io_threads, "N", "Network", "threads for connections and the text of answers", .min = 1, .max = 256},
     {"text-threads", 0, FLAG_INT, &opt.text_threads, "N", "Network",
      "threads that read requests: JSON, chat template, tokenizer. Of several the first takes small ones only", .min = 1, .max = 256},
@@ -190,6 +193,9 @@ static enum status open_server(struct server *s, const char *model, struct error
         .http = {.host = opt.host,
                  .port = opt.uds ? -1 : (int)opt.port,
                  .unix_path = opt.uds,
+                 .guards_host = !s->keyring || opt.hosts.n > 0,
+                 .allowed_hosts = opt.hosts.items,
+                 .n_allowed_hosts = opt.hosts.n,
                  .tls_cert = opt.tls_cert,
                  .tls_key = opt.tls_key,
                  .n_threads = (int)opt.io_threads,
