@@ -222,7 +222,7 @@ static void settle(const struct rig *r, int connections, size_t body_bytes) {
 
 static void bodies_share_a_bound(void **state) {
     (void)state;
-    struct rig r = rig_open((struct http_options){.all_bodies = 4600000});
+    struct rig r = rig_open((struct http_options){.all_bodies = 5300000});
     static const char head[] = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n";
     char *block = xcalloc(1, 1000000);
     int fds[5];

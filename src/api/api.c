@@ -8,7 +8,24 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LONG_TEXT = 1 << 20 };
+enum {
+    LONG_TEXT = 1 << 20,
+    MAX_TEXT = 8 << 20, // bytes
+    MAX_TEXT_A_TOKEN = 16,
+    SHRINKS_BY = 4 // what a normalizer may make of a text, at most
+};
+
+static size_t longest_token(const struct tokenizer *tok) {
+    size_t longest = 1;
+    struct buf bytes = {0};
+    for (int32_t id = 0; id < tokenizer_n_vocab(tok); id++) {
+        buf_clear(&bytes);
+        tokenizer_token_bytes(tok, id, &bytes);
+        longest = MAX(longest, MAX(bytes.len, tokenizer_token_text(tok, id).len));
+    }
+    buf_release(&bytes);
+    return longest;
+}
 
 static struct api_limits limits_or_defaults(struct api_limits l) {
     if (l.max_choices <= 0)
@@ -47,6 +64,7 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     if (api->options.http.n_threads <= 0)
         api->options.http.n_threads = 2;
     api->created = (int64_t)time(NULL);
+    api->longest_token = longest_token(options->tokenizer);
     pthread_mutex_init(&api->lock, NULL);
     records_init(&api->records);
     api->responses = response_store_open(options->stored_bytes);
@@ -138,7 +156,21 @@ static void give_encoder_back(struct api *api, struct encoder *enc) {
     pthread_mutex_unlock(&api->lock);
 }
 
+static size_t context_of(const struct api *api) { return (size_t)service_info(api->service)->max_model_len; }
+
+enum status api_check_prompt(const struct api *api, struct str text, struct error *err) {
+    size_t context = context_of(api), most;
+    if (size_mul(context, SHRINKS_BY * api->longest_token, &most) && text.len > most)
+        return fail(err, ERR_ARG,
+                    "prompt is too long: %zu bytes, and this model's maximum context length is %zu tokens of %zu bytes at most", text.len,
+                    context, api->longest_token);
+    return OK;
+}
+
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err) {
+    size_t most = MAX((size_t)MAX_TEXT, MAX_TEXT_A_TOKEN * context_of(api));
+    if (text.len > most)
+        return fail(err, ERR_ARG, "the text has %zu bytes, and at most %zu are tokenized at once", text.len, most);
     struct encoder *enc = take_encoder(api);
     enum status st = tokenizer_encode(enc, text, flags, out, err);
     if (text.len > LONG_TEXT) // what it took, some sixteen bytes for one, is nobody's then

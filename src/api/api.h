@@ -82,6 +82,7 @@ struct api {
     struct records records;
     struct request_log log;
     pthread_mutex_t lock;
+    size_t longest_token;      // bytes
     struct encoder **encoders; // idle ones, each used by one thread at a time
     size_t n_encoders;
 };
@@ -152,8 +153,16 @@ bool api_read_body(struct http_exchange *x, json_t **out);
 
 /* ---- tokens ---- */
 
-/* Appends the ids of a text. Any thread. */
+/* Appends the ids of a text. Any thread. A text of more than 8 MiB, and 16 bytes a token of the context, is refused: what
+ * tokenizing takes of memory and time grows with it. */
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err);
+
+/* Refuses a text that cannot fit the context, before it is tokenized: with more than four times the bytes of a context full of
+ * the longest token (normalizers may make text shorter, though hardly by that much). Not for what is cut to fit. */
+enum status api_check_prompt(const struct api *api, struct str text, struct error *err);
+
+/* The key pays for so many tokens that were made of its text, or made text, whatever becomes of the request. */
+void api_charge_text(struct http_exchange *x, size_t n_tokens);
 
 /* False after a 404 was sent: `model` is there and is none of our names. */
 bool api_check_model(struct http_exchange *x, const json_t *body);

@@ -133,8 +133,11 @@ enum status chat_prompt(struct generation *g, const struct chat_ask *ask, struct
     struct buf text = {0};
     struct token_ids ids = {0};
     enum status st = chat_render(g->api, ask, &text, err);
+    if (st == OK && !g->cuts_prompt)
+        st = api_check_prompt(g->api, buf_view(&text), err);
     if (st == OK) // the template writes its own special tokens, BOS among them
         st = api_tokenize(g->api, buf_view(&text), ENCODE_PARSE_SPECIAL | (g->add_special ? ENCODE_ADD_SPECIAL : 0), &ids, err);
+    api_charge_text(g->x, ids.n);
     if (st == OK) {
         *out = (struct prompt_ids){arena_calloc(&g->x->arena, ids.n, sizeof *ids.ids), ids.n};
         if (ids.n > 0)

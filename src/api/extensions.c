@@ -31,11 +31,12 @@ static int64_t room_for_prompt(const struct generation *g, const struct gyre_req
     return answer < context ? context - answer : 1;
 }
 
-static enum status read_cut(const struct generation *g, const json_t *body, const struct gyre_request *r, struct prompt_cut *out,
+static enum status read_cut(struct generation *g, const json_t *body, const struct gyre_request *r, struct prompt_cut *out,
                             struct error *err) {
     const char *side;
     TRY(jv_int_or(body, WHERE, "truncate_prompt_tokens", -1, INT32_MAX, INT64_MAX, &out->most, err));
     TRY(jv_string_or(body, WHERE, "truncation_side", "left", &side, err));
+    g->cuts_prompt = out->most != INT64_MAX;
     if (out->most == 0)
         return fail(err, ERR_ARG, "truncate_prompt_tokens: 0 would leave no prompt");
     if (strcmp(side, "left") != 0 && strcmp(side, "right") != 0)

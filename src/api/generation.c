@@ -483,6 +483,8 @@ static void refuse(struct generation *g, int n_submitted, int32_t tenant, const 
     if (n_submitted == 0) {
         if (g->dialect->release)
             g->dialect->release(g);
+        if (err->status == ERR_FULL) // it is told to come again, and pays then
+            ((struct api_record *)g->x->record)->n_text_tokens = 0;
         record_generated(g->x);
         g->x->user = NULL;
         if (err->status == ERR_FULL)

@@ -70,6 +70,7 @@ struct generation {
     int n_top;
     int n_prompt_logprobs; // -1: not asked
     bool add_special;      // to a chat's prompt
+    bool cuts_prompt;      // one that is too long is cut to fit
     int64_t min_tokens;    // before so many tokens no stop string is looked for
     const int32_t *stop_ids;
     size_t n_stop_ids;

@@ -113,14 +113,28 @@ bool api_admit(struct http_exchange *x) {
 
 // ---- what a key says about its requests ---------------------------------------------------------------------------
 
+/* What it has paid already counts. */
+static void charge_up_to(struct http_exchange *x, int64_t tokens) {
+    struct api_record *rec = x->record;
+    if (!rec->key || tokens <= rec->charged)
+        return;
+    keyring_charge(api_of(x)->options.keyring, rec->key, tokens - rec->charged);
+    rec->charged = tokens;
+}
+
+void api_charge_text(struct http_exchange *x, size_t n_tokens) {
+    struct api_record *rec = x->record;
+    rec->n_text_tokens += (int64_t)n_tokens;
+    charge_up_to(x, rec->n_text_tokens);
+}
+
 void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_prompt_tokens, int n_answers) {
     struct api *api = api_of(x);
     struct api_record *rec = x->record;
     if (!rec->key)
         return;
     int64_t most = MIN(MAX(r->max_tokens, 0), service_info(api->service)->max_model_len); // what is longer will be refused
-    rec->charged = n_prompt_tokens + n_answers * most;
-    keyring_charge(api->options.keyring, rec->key, rec->charged);
+    charge_up_to(x, n_prompt_tokens + n_answers * most);
     r->priority = MAX(r->priority, rec->key->limits.priority);
     if (service_info(api->service)->n_tenants == 1)
         return;

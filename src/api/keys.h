@@ -18,7 +18,8 @@
  *
  * A limit a minute is a bucket that holds as much as the limit and fills evenly. A request takes one from the bucket of
  * requests and pays its prompt and, if it says max_tokens, those too when it starts, and gets back what it did not use when it
- * ends; it is let in while there is anything in the bucket of tokens. */
+ * ends; it is let in while there is anything in the bucket of tokens. Text that was tokenized is paid for in any case, also by
+ * /tokenize and by requests that are refused, unless they are told to come again. */
 #pragma once
 
 #include "base/status.h"

@@ -51,19 +51,24 @@ static enum status cut_text(struct api *api, struct str text, const struct promp
 }
 
 /* *whole: the text, if nothing of it was cut. */
-static enum status from_text(struct api *api, struct str text, const struct prompt_source *source, struct token_ids *out, struct str *whole,
-                             struct error *err) {
+static enum status from_text(struct http_exchange *x, struct str text, const struct prompt_source *source, struct token_ids *out,
+                             struct str *whole, struct error *err) {
+    struct api *api = api_of(x);
+    bool is_cut = (source->cut.most > 0 && source->cut.most < INT64_MAX) || source->is_cut_later;
+    if (!is_cut)
+        TRY(api_check_prompt(api, text, err));
     TRY(api_tokenize(api, text, source->encode_flags, out, err));
+    api_charge_text(x, out->n);
     if (source->cut.most > 0 && out->n > (size_t)source->cut.most)
         return cut_text(api, text, source, out, err);
     *whole = text;
     return OK;
 }
 
-static enum status from_value(struct api *api, const json_t *value, const struct prompt_source *source, struct token_ids *out,
+static enum status from_value(struct http_exchange *x, const json_t *value, const struct prompt_source *source, struct token_ids *out,
                               struct str *whole, struct error *err) {
     if (json_is_string(value))
-        return from_text(api, (struct str){json_string_value(value), json_string_length(value)}, source, out, whole, err);
+        return from_text(x, (struct str){json_string_value(value), json_string_length(value)}, source, out, whole, err);
     if (json_is_array(value))
         return from_ids(value, source->field, out, err);
     return fail(err, ERR_ARG, "%s: it must be a string, an array of strings, an array of token ids or an array of those", source->field);
@@ -94,7 +99,7 @@ enum status prompts_read(struct http_exchange *x, const json_t *body, const stru
     for (size_t i = 0; i < n_prompts; i++) {
         struct token_ids ids = {0};
         struct str whole = {0};
-        enum status st = from_value(api_of(x), many ? json_array_get(value, i) : value, source, &ids, &whole, err);
+        enum status st = from_value(x, many ? json_array_get(value, i) : value, source, &ids, &whole, err);
         if (st == OK) {
             (*out)[i] = (struct prompt_ids){.ids = arena_calloc(&x->arena, ids.n, sizeof *ids.ids), .n = ids.n};
             if (ids.n > 0)

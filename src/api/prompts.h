@@ -16,6 +16,7 @@ struct prompt_source {
     const char *or_max;    // what one more would be more than, for the sentence: "answers that one request may ask for"
     struct prompt_cut cut; // special tokens that were added to a text stay
     bool keeps_text;       // of a text that was not cut, in prompt_ids.text
+    bool is_cut_later;     // a text that is too long for the context may be there
 };
 
 /* Reads body's field into *out, n of them, in the exchange's arena. Ids are checked against the vocabulary when they are

@@ -181,7 +181,8 @@ void record_generated(struct http_exchange *x) {
     }
     pthread_mutex_unlock(&r->lock);
     if (rec->key)
-        keyring_charge(api_of(x)->options.keyring, rec->key, rec->generated.n_prompt + rec->generated.n_generated - rec->charged);
+        keyring_charge(api_of(x)->options.keyring, rec->key,
+                       MAX(rec->generated.n_prompt + rec->generated.n_generated, rec->n_text_tokens) - rec->charged);
     rec->charged = 0;
     if (rec->sent)
         record_over(rec);

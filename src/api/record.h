@@ -43,6 +43,7 @@ struct api_record {
     struct api_key *key;           // that it was sent with; NULL: none was wanted
     bool entered;                  // it counts as in flight for the key
     int64_t charged;               // tokens, to the key
+    int64_t n_text_tokens;         // that were made of its texts: it pays for so many at least
     int64_t wait_us;               // that it was refused for; 0: it was not
     struct generation *generation; // under the lock: while its answers are there
     int64_t began_us, began_unix_us;
@@ -67,7 +68,7 @@ void records_release(struct records *r);
 /* On the exchange's thread, all of these. */
 struct api_record *record_begin(struct http_exchange *x);
 void record_generating(struct http_exchange *x, struct generation *g);
-void record_generated(struct http_exchange *x); // before its answers are released; or none came to be: it pays nothing
+void record_generated(struct http_exchange *x); // before its answers are released; or none came to be: it pays for its text
 
 /* Under the lock: as it is now. */
 void record_show(const struct api_record *rec, struct record_entry *e);

@@ -44,7 +44,8 @@ static void write_tokens(struct api *api, const struct token_ids *ids, bool stri
 /* {"prompt" or "content": text, "add_special_tokens", "parse_special_tokens", "return_token_strs"}, or, as chat
  * completions have them, {"messages", "tools", "chat_template", ...}: then no special tokens are added to what the
  * template writes unless that is asked for. */
-static enum status tokenize(struct api *api, const json_t *body, struct buf *out, struct error *err) {
+static enum status tokenize(struct http_exchange *x, const json_t *body, struct buf *out, struct error *err) {
+    struct api *api = api_of(x);
     const json_t *messages = json_object_get(body, "messages");
     bool chat = messages && !json_is_null(messages), add_special, parse_special, strings;
     struct buf text = {0};
@@ -56,6 +57,7 @@ static enum status tokenize(struct api *api, const json_t *body, struct buf *out
     enum status st = chat ? render(api, body, &text, err) : read_text(body, &text, err);
     if (st == OK)
         st = api_tokenize(api, buf_view(&text), flags, &ids, err);
+    api_charge_text(x, ids.n);
     if (st == OK)
         write_tokens(api, &ids, strings, out);
     token_ids_release(&ids);
@@ -64,7 +66,8 @@ static enum status tokenize(struct api *api, const json_t *body, struct buf *out
 }
 
 /* {"tokens": [ids]} */
-static enum status detokenize(struct api *api, const json_t *body, struct buf *out, struct error *err) {
+static enum status detokenize(struct http_exchange *x, const json_t *body, struct buf *out, struct error *err) {
+    struct api *api = api_of(x);
     const json_t *array = json_object_get(body, "tokens"), *item;
     struct token_ids ids = {0};
     struct buf text = {0};
@@ -80,6 +83,7 @@ static enum status detokenize(struct api *api, const json_t *body, struct buf *o
         }
         token_ids_push(&ids, (int32_t)id);
     }
+    api_charge_text(x, ids.n);
     if (st == OK)
         st = tokenizer_decode(api->options.tokenizer, ids.ids, ids.n, 0, &text, err);
     buf_str(out, STR("{\"prompt\":"));
@@ -90,13 +94,13 @@ static enum status detokenize(struct api *api, const json_t *body, struct buf *o
     return st;
 }
 
-static void run(struct http_exchange *x, enum status (*fn)(struct api *, const json_t *, struct buf *, struct error *)) {
+static void run(struct http_exchange *x, enum status (*fn)(struct http_exchange *, const json_t *, struct buf *, struct error *)) {
     json_t *body;
     struct buf out = {0};
     struct error err;
     if (!api_read_body(x, &body))
         return;
-    if (fn(api_of(x), body, &out, &err) == OK)
+    if (fn(x, body, &out, &err) == OK)
         api_reply_json(x, 200, buf_view(&out));
     else
         api_reply_fault(x, &err);

@@ -5,7 +5,6 @@
  * is normally sent after the body was read and dropped, as a client that is still sending would lose it to a reset. */
 #include "http/internal.h"
 
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -29,12 +28,6 @@ void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd) {
     return x;
 }
 
-/* What a large body became lay in many small pieces, which glibc keeps. */
-static void give_memory_back(size_t n_body_bytes) {
-    if (n_body_bytes >= 1u << 20)
-        malloc_trim(0);
-}
-
 static void drop_body(struct exchange *x) {
     atomic_fetch_sub(&x->io->server->body_bytes, x->body_reserved);
     x->body_reserved = 0;
@@ -55,7 +48,6 @@ static void exchange_free(struct exchange *x) {
         MHD_destroy_response(x->response);
     buf_release(&x->out);
     arena_release(&x->pub.arena);
-    give_memory_back(x->body_seen);
     free(x);
 }
 

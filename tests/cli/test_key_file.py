@@ -115,11 +115,28 @@ class Limits(unittest.TestCase):
         self.assertGreaterEqual(int(fields["retry-after"]), 1)
         self.assertEqual(ask("bob", max_tokens=1)[0], 200)
 
-    def test_refused_requests_cost_no_tokens(self):
+    def test_refused_requests_cost_the_tokens_of_their_text(self):
+        began = time.time()
         for _ in range(3):
             self.assertEqual(ask("carol", prompt="", max_tokens=900)[0], 400)
             self.assertEqual(ask("carol", n=100, max_tokens=2 ** 62)[0], 400)
-        self.assertEqual(ask("carol", max_tokens=1)[1]["x-ratelimit-remaining-tokens"], "600")
+        left = int(ask("carol", max_tokens=1)[1]["x-ratelimit-remaining-tokens"])
+        self.assertTrue(560 <= left <= 600, left)
+
+    def test_text_that_is_only_tokenized_is_paid_for(self):
+        ids = ask("carol", target="/tokenize", prompt="Once upon a time there was a fox. " * 10)[2]["tokens"]
+        self.assertGreater(len(ids), 60)
+        for target, body, paid in (("/tokenize", {"prompt": "Once upon a time there was a fox. " * 10}, len(ids)), ("/detokenize", {"tokens": ids}, len(ids)),
+                                   ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "once " * 100}]}, 100),
+                                   ("/v1/responses/input_tokens", {"input": "once " * 100}, 100), ("/v1/completions", {"prompt": "once " * 1100}, 1100)):
+            for limit in ("3k", "2k"):
+                reload(FILE.replace("tokens=600", "tokens=" + limit), "taken over")
+                while ask("carol", target="/tokenize", prompt="")[1]["x-ratelimit-limit-tokens"] != limit[0] + "000":
+                    time.sleep(0.01)
+            began = time.time()
+            self.assertIn(server.request("POST", target, body, bearer("carol"))[0], (200, 400) if "completions" in target else (200,))
+            left = int(ask("carol", target="/tokenize", prompt="")[1]["x-ratelimit-remaining-tokens"])
+            self.assertLessEqual(left, 2000 - paid + 34 * (time.time() - began) + 1, target)
 
     def test_concurrency(self):
         got = []
