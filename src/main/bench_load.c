@@ -50,10 +50,14 @@ void bench_arrivals(double rate, double burstiness, uint64_t seed, size_t n, dou
 
 // ---- requests ---------------------------------------------------------------------------------------------------
 
+/* What is kept of an answer, its times included: more than any that was asked for. vllm bench too waits six hours for one. */
+enum { MAX_ANSWER = 16 << 20, BYTES_A_TOKEN = 256, LONGEST_ANSWER_S = 6 * 3600 };
+
 struct slot {
     struct api_stream stream;
     struct bench_result *result;
     double start, last; // seconds since the benchmark's start
+    size_t most;        // bytes of the answer
     const struct runner *runner;
     struct slot *next_idle;
 };
@@ -78,11 +82,13 @@ static void push_itl(struct bench_result *r, double gap) {
     r->itl[r->n_itl++] = gap;
 }
 
+/* Of text and times. */
+static size_t kept_bytes(const struct bench_result *r) { return r->text.len + r->n_itl * sizeof *r->itl; }
+
 static enum status take_chunk(struct api_stream *stream, struct error *err) {
     struct slot *slot = stream->user;
     struct bench_result *r = slot->result;
     const struct answer_event *e = &stream->event;
-    (void)err;
     if (e->has_usage) {
         r->prompt_tokens = e->prompt_tokens;
         r->output_tokens = e->completion_tokens;
@@ -98,6 +104,8 @@ static enum status take_chunk(struct api_stream *stream, struct error *err) {
     r->latency = now - slot->start;
     buf_str(&r->text, buf_view(&e->reasoning));
     buf_str(&r->text, buf_view(&e->content));
+    if (kept_bytes(r) > slot->most)
+        return fail(err, ERR_LIMIT, "the answer is longer than %zu bytes, which is more than what was asked for can be", slot->most);
     return OK;
 }
 
@@ -132,6 +140,14 @@ static void finish(struct runner *r, struct slot *slot, enum status st, const st
     r->n_done++;
 }
 
+static void set_patience(CURL *easy, int64_t patience_s) {
+    libcurl.easy_setopt(easy, CURLOPT_TIMEOUT, (long)LONGEST_ANSWER_S);
+    if (patience_s <= 0)
+        return;
+    libcurl.easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    libcurl.easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)patience_s);
+}
+
 static void send_next(struct runner *r) {
     struct error err;
     struct slot *slot = r->idle;
@@ -143,11 +159,14 @@ static void send_next(struct runner *r) {
     slot->runner = r;
     slot->stream.user = slot;
     slot->stream.take = take_chunk;
-    struct buf body = request_body(r->load, &r->load->prompts[r->n_sent++]);
+    const struct bench_prompt *prompt = &r->load->prompts[r->n_sent++];
+    struct buf body = request_body(r->load, prompt);
     enum status st = api_stream_begin(&slot->stream, r->load->server, r->load->path, buf_view(&body), &err);
     buf_release(&body);
+    slot->most = MAX_ANSWER + BYTES_A_TOKEN * (size_t)MAX(prompt->n_output_tokens, 0);
     slot->start = slot->last = slot->result->start = seconds_now(r);
     if (st == OK) {
+        set_patience(slot->stream.easy, r->load->patience_s);
         libcurl.multi_add_handle(r->multi, slot->stream.easy);
         r->n_running++;
     } else

@@ -31,11 +31,13 @@ struct bench_load {
     double burstiness;       // shape of the gaps' gamma distribution; 1 is a Poisson process
     int64_t max_concurrency; // 0: no bound
     uint64_t seed;
+    int64_t patience_s; // how long a server may send nothing; 0: no bound
     bool progress;
 };
 
 /* Runs it; results is [n]. Returns the seconds from the first request to the end of the last. Ctrl-C ends what runs: those
- * requests and those not sent have failed. */
+ * requests and those not sent have failed. So does one whose answer is longer than what was asked for can be (16 MiB and 256 bytes a
+ * token), that brings nothing for patience_s, or that goes on for six hours. */
 double bench_load_run(const struct bench_load *load, struct bench_result *results);
 void bench_result_release(struct bench_result *r);
 

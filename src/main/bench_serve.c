@@ -17,7 +17,7 @@ static struct {
     const char *backend, *base_url, *ca_file, *host, *endpoint, *key, *model, *served_name, *tokenizer, *rate, *metrics, *percentiles,
         *label, *result_dir, *result_filename, *extra_body;
     struct flag_list headers, goodput, metadata;
-    int64_t port, max_concurrency, n_warmups, ready_seconds, top_k, logprobs;
+    int64_t port, max_concurrency, n_warmups, ready_seconds, patience_s, top_k, logprobs;
     double burstiness, temperature, top_p, min_p, frequency_penalty, presence_penalty, repetition_penalty;
     bool ignore_eos, save_result, save_detailed, append_result, no_progress, trust;
     struct bench_dataset_flags data;
@@ -28,6 +28,7 @@ static struct {
          .percentiles = "99",
          .port = 8000,
          .ready_seconds = 600,
+         .patience_s = 600,
          .top_k = -2,
          .logprobs = -1,
          .burstiness = 1,
@@ -51,6 +52,8 @@ static const struct flag flags[] = {
     {"cacert", 0, FLAG_STRING, &opt.ca_file, "FILE", "Server", "PEM certificates to trust in place of the system's"},
     {"model", 0, FLAG_STRING, &opt.model, "NAME", "Server", "otherwise the first that the server lists"},
     {"served-model-name", 0, FLAG_STRING, &opt.served_name, "NAME", "Server", "the name to send, where --model is a folder"},
+    {"timeout", 0, FLAG_INT, &opt.patience_s, "SECONDS", "Server", "how long the server may send nothing of an answer; 0 is no bound", .min = 0,
+     .max = 86400},
     {"ready-check-timeout-sec", 0, FLAG_INT, &opt.ready_seconds, "SECONDS", "Server", "how long a first request may be tried until one succeeds; 0 makes none", .min = 0, .max = 86400},
     {"request-rate", 0, FLAG_STRING, &opt.rate, "RATE|inf", "Load", "requests a second; inf sends all at once"},
     {"burstiness", 0, FLAG_REAL, &opt.burstiness, "X", "Load", "1 is a Poisson process, less comes in bursts, more is even", .min = 0.001, .max = 1e6},
@@ -217,6 +220,7 @@ static struct bench_load load_of(const struct bench *b) {
                                .burstiness = opt.burstiness,
                                .max_concurrency = opt.max_concurrency,
                                .seed = (uint64_t)opt.data.seed,
+                               .patience_s = opt.patience_s,
                                .progress = !opt.no_progress};
 }
 

@@ -227,6 +227,24 @@ class BenchServe(unittest.TestCase):
         self.assertEqual(len([e for e in r["errors"] if e]), 15)
         self.assertTrue(all(e for i, e in enumerate(r["errors"]) if i % 4))
 
+    def test_answers_that_do_not_end(self):
+        def answer(h, b):
+            i = int(b["prompt"].split()[1])
+            h.begin_stream()
+            if i == 0:  # for ever, and fast
+                try:
+                    while True:
+                        h.event({"choices": [{"index": 0, "text": "x" * 60000}]})
+                except OSError:
+                    return
+            h.event({"choices": [{"index": 0, "text": "x"}]})
+            time.sleep(15)  # and then nothing: curl averages over five seconds
+            h.close_connection = True
+        p, r = self.saved(self.fake(answer).url, *self.custom(2), "--ready-check-timeout-sec", "0", "--disable-shuffle", "--timeout", "2")
+        self.assertEqual((r["completed"], r["failed"]), (0, 2))
+        self.assertIn("the answer is longer than 16", r["errors"][0])
+        self.assertRegex(r["errors"][1], "(?i)too slow|timed out|timeout")
+
     def test_goodput_counts_requests_within_all_bounds(self):
         s = self.fake(lambda h, b: completions(h, b, first=4 if int(b["prompt"].split()[1]) % 2 else 0))
         _, r = self.saved(s.url, *self.custom(10), "--goodput", "ttft:3000", "--disable-shuffle")
