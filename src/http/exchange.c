@@ -28,22 +28,13 @@ void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd) {
     return x;
 }
 
-static void drop_body(struct exchange *x) {
-    atomic_fetch_sub(&x->io->server->body_bytes, x->body_reserved);
-    x->body_reserved = 0;
-    x->pub.body = (struct str){0};
-    inflater_free(x->inflater);
-    x->inflater = NULL;
-    buf_release(&x->body);
-}
-
-static void exchange_free(struct exchange *x) {
+void exchange_free(struct exchange *x) {
     struct http_server *s = x->io->server;
     if (x->head_read) {
         x->io->n_exchanges--;
         atomic_fetch_sub(&s->stats.in_flight, 1);
     }
-    drop_body(x);
+    body_drop(x);
     if (x->response)
         MHD_destroy_response(x->response);
     buf_release(&x->out);
@@ -89,7 +80,7 @@ static void report(struct exchange *x, bool complete) {
 }
 
 /* Its connection has done with it. */
-static void end(struct exchange *x, bool complete) {
+void exchange_over(struct exchange *x, bool complete) {
     if (x->head_read)
         report(x, complete);
     if (x->n_holds == 0)
@@ -120,7 +111,7 @@ void exchange_end(void *io, struct MHD_Connection *mhd, void **context, enum MHD
     if (complete && x->answer == ANSWER_WHOLE && x->pub.method != HTTP_HEAD)
         x->sent_bytes = x->out.len;
     x->conn = NULL;
-    end(x, complete);
+    exchange_over(x, complete);
 }
 
 void http_hold(struct http_exchange *x) { of(x)->n_holds++; }
@@ -139,67 +130,6 @@ void http_release(struct http_exchange *pub) {
 bool http_is_gone(const struct http_exchange *pub) {
     const struct exchange *x = of(pub);
     return x->lent ? atomic_load(&x->left) : !x->conn || x->conn->dead;
-}
-
-/* ---- work elsewhere ---------------------------------------------------------------------------------------------- */
-
-void http_lend(struct http_exchange *x) { of(x)->lent = true; }
-
-bool http_is_lent(const struct http_exchange *x) { return of(x)->lent; }
-
-bool http_was_left(const struct http_exchange *x) { return atomic_load(&of(x)->left); }
-
-void http_give_back(struct http_exchange *pub) {
-    struct exchange *x = of(pub);
-    struct io *io = x->io;
-    x->next_given = atomic_load(&io->given);
-    while (!atomic_compare_exchange_weak(&io->given, &x->next_given, x))
-        ;
-    io_wake(io); // the exchange may be gone by now
-}
-
-static void take_back(struct exchange *x) {
-    struct io *io = x->io;
-    x->lent = false;
-    drop_body(x); // an answer may go on for minutes
-    if (x->ended)
-        x->conn = NULL;
-    x->n_holds++; // while others look at it
-    if (io->server->options.returned)
-        io->server->options.returned(&x->pub);
-    x->n_holds--;
-    if (x->ended) {
-        end(x, false);
-        return;
-    }
-    BUG_IF(!x->answer && x->n_holds == 0 && !x->conn->dead); // who had it answers, or holds
-    if (x->answer)
-        answer_commit(x);
-    if (io->stage >= STAGE_TELL)
-        exchange_tell(x, HTTP_GONE_STOPPING);
-}
-
-/* In the order in which they were given back. */
-void exchange_take_back(struct io *io) {
-    struct exchange *given = atomic_exchange(&io->given, NULL), *first = NULL;
-    while (given) {
-        struct exchange *next = given->next_given;
-        given->next_given = first;
-        first = given;
-        given = next;
-    }
-    while (first) {
-        struct exchange *next = first->next_given;
-        take_back(first);
-        first = next;
-    }
-}
-
-void exchange_free_given(struct io *io) {
-    for (struct exchange *x = atomic_exchange(&io->given, NULL), *next; x; x = next) {
-        next = x->next_given;
-        exchange_free(x);
-    }
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
@@ -377,46 +307,6 @@ static void find_route(struct exchange *x) {
     buf_release(&allowed);
 }
 
-/* A page of any origin can send a form, or a body without a type, and no browser would ask first; but browsers say where it comes from. */
-static bool is_wanted_type(const struct exchange *x) {
-    struct str type = http_field(&x->pub, "Content-Type");
-    if (type.ptr && is_media_type(type, STR("application/json")))
-        return true;
-    if (http_field(&x->pub, "Origin").ptr || http_field(&x->pub, "Sec-Fetch-Site").ptr)
-        return false;
-    return !type.ptr || is_media_type(type, STR("application/x-www-form-urlencoded")); // what curl -d says of anything
-}
-
-static bool is_compressed(struct str coding) {
-    return name_equal(coding, STR("gzip")) || name_equal(coding, STR("x-gzip")) || name_equal(coding, STR("deflate"));
-}
-
-/* What a body must be before it is read. */
-static void check_body(struct exchange *x, const struct head *h) {
-    struct str coding = http_field(&x->pub, "Content-Encoding");
-    x->compressed = coding.ptr && is_compressed(coding);
-    if (h->has_length && h->length > x->body_limit) {
-        char message[96];
-        snprintf(message, sizeof message, "the body has %llu bytes, and at most %zu are read", (unsigned long long)h->length,
-                 x->body_limit);
-        answer_error(x, 413, message, NULL, 0);
-    } else if (!(x->pub.route->flags & HTTP_JSON_BODY)) {
-        return;
-    } else if (!h->has_length && !h->chunked) {
-        answer_error(x, 411, "a request with a body says how long it is", NULL, 0);
-    } else if (!is_wanted_type(x)) {
-        answer_error(x, 415, "the body must be of type application/json", NULL, 0);
-    } else if (coding.ptr && !x->compressed && !name_equal(coding, STR("identity"))) {
-        answer_error(x, 415, "the body may be compressed with gzip or deflate only",
-                     &(struct http_header){"Accept-Encoding", "gzip, deflate"}, 1);
-    }
-}
-
-/* A body that will not be used is read and dropped up to this size; past it the connection closes at once. */
-static size_t drop_limit(const struct exchange *x) { return 4 * x->io->server->options.max_body + (1u << 20); }
-
-enum { SMALL_BODY = 64 << 10 };
-
 static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *mhd, const char *method, const char *version) {
     const struct http_options *o = &x->io->server->options;
     struct head h = {.method = str_of(method)};
@@ -430,7 +320,6 @@ static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *
         status = check_host(x, &why);
     x->closes = status != 0 || h.chunked || x->io->stage >= STAGE_DRAIN;
     x->body_limit = o->max_body;
-    x->is_small = h.has_length && h.length <= SMALL_BODY && !http_field(&x->pub, "Content-Encoding").ptr;
     if (status)
         answer_error(x, status, why, NULL, 0);
     else
@@ -438,72 +327,14 @@ static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *
     if (!x->answer) {
         if (x->pub.route->max_body)
             x->body_limit = x->pub.route->max_body;
-        check_body(x, &h);
+        body_check(x, &h);
     }
     if (!x->answer && o->admit && !o->admit(&x->pub))
         BUG_IF(!x->answer);
     conn_reading(x->conn, h.chunked || h.length ? DEADLINE_BODY : DEADLINE_NONE);
     // After a head that is not clear nobody knows where a body ends; and who waits for "100 Continue" sends none.
-    if (x->answer && (status || h.wants_continue || h.length > drop_limit(x)))
+    if (x->answer && (status || h.wants_continue || h.length > body_drop_limit(x)))
         return answer_queue(x);
-    return MHD_YES;
-}
-
-/* ---- the body ---------------------------------------------------------------------------------------------------- */
-
-/* Counts a body of n bytes so far against what all may have together, in steps. An eighth is for those alone that
- * said at first that they are small: they pass when large ones have used up their share. */
-static bool reserve(struct exchange *x, size_t n) {
-    struct http_server *s = x->io->server;
-    size_t all = s->options.all_bodies, limit = x->is_small ? all : all - all / 8;
-    if (n <= x->body_reserved)
-        return true;
-    size_t more = MAX(n - x->body_reserved, (size_t)SMALL_BODY);
-    if (atomic_fetch_add(&s->body_bytes, more) + more > limit) {
-        atomic_fetch_sub(&s->body_bytes, more);
-        return false;
-    }
-    x->body_reserved += more;
-    return true;
-}
-
-static void keep_body(struct exchange *x, const char *bytes, size_t n) {
-    if (n > x->body_limit - x->body.len)
-        answer_error(x, 413, "the body is too large", NULL, 0);
-    else if (!reserve(x, x->body.len + n + (x->inflater ? INFLATER_BYTES : 0)))
-        answer_error(x, 503, "too many large requests at once", &(struct http_header){"Retry-After", "1"}, 1);
-    else
-        buf_append(&x->body, bytes, n);
-}
-
-/* What it becomes is bounded as a body that is sent as it is. */
-static void inflate_body(struct exchange *x, const char *bytes, size_t n) {
-    char piece[16 << 10];
-    size_t n_piece;
-    if (!x->inflater)
-        x->inflater = inflater_open();
-    inflater_give(x->inflater, bytes, n);
-    do {
-        if (inflater_take(x->inflater, piece, sizeof piece, &n_piece))
-            keep_body(x, piece, n_piece);
-        else
-            answer_error(x, 400, "the body is not compressed as its Content-Encoding says", NULL, 0);
-    } while (!x->answer && n_piece > 0);
-}
-
-/* A GET may have a body (RFC 9110), which says nothing: it is read and dropped. */
-static bool keeps_body(const struct exchange *x) { return x->pub.method == HTTP_POST || x->pub.method == HTTP_PUT; }
-
-static enum MHD_Result take_body(struct exchange *x, const char *bytes, size_t n) {
-    x->body_seen += n;
-    if (x->answer || !keeps_body(x))
-        return x->body_seen > drop_limit(x) ? MHD_NO : MHD_YES;
-    (x->compressed ? inflate_body : keep_body)(x, bytes, n);
-    if (x->answer) {
-        drop_body(x);
-        inflater_free(x->inflater);
-        x->inflater = NULL;
-    }
     return MHD_YES;
 }
 
@@ -513,10 +344,8 @@ static enum MHD_Result answer_or_wait(struct exchange *x) {
         return MHD_NO;
     if (!x->handled && !x->answer) {
         conn_deadline(x->conn, DEADLINE_NONE);
-        if (x->compressed && !(x->inflater && inflater_ended(x->inflater))) {
-            answer_error(x, 400, "the compressed body ends too early", NULL, 0);
+        if (!body_is_whole(x))
             return answer_queue(x);
-        }
         x->handled = true;
         x->pub.body = buf_view(&x->body);
         const struct http_route *route = x->pub.route;
@@ -542,7 +371,7 @@ enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char 
         return answer_or_wait(x);
     size_t n = *n_upload;
     *n_upload = 0;
-    return take_body(x, upload, n);
+    return body_take(x, upload, n);
 }
 
 /* ---- what handlers ask ------------------------------------------------------------------------------------------- */

@@ -6,7 +6,8 @@
  *     exchange.c   a request: head, body, dispatch                  struct exchange
  *     answer.c     its answer, whole or streamed
  *     head.c       the grammar, pure functions
- *     inflate.c    a compressed body */
+ *     body.c       its body                                         inflate.c: one that was compressed
+ *     lend.c       while another thread works on it */
 #pragma once
 
 #include "base/clock.h"
@@ -207,6 +208,19 @@ bool exchange_waits(const struct exchange *x);    // for its handler to answer
 void exchange_leave(struct exchange *x);          // its client is going: whoever works on it may stop
 void exchange_take_back(struct io *io);           // what was lent and is given back
 void exchange_free_given(struct io *io);          // what was given back after the thread had ended
+
+void exchange_free(struct exchange *x);
+void exchange_over(struct exchange *x, bool complete); // its connection has done with it
+
+/* ---- body.c ------------------------------------------------------------------------------------------------------ */
+
+void body_check(struct exchange *x, const struct head *h); // before it is read; refuses what it must not be
+enum MHD_Result body_take(struct exchange *x, const char *bytes, size_t n);
+bool body_is_whole(struct exchange *x); // at its end; if not, that is said
+void body_drop(struct exchange *x);     // frees it
+
+/* A body that will not be used is read and dropped up to this size; past it the connection closes at once. */
+size_t body_drop_limit(const struct exchange *x);
 
 /* ---- answer.c ---------------------------------------------------------------------------------------------------- */
 
