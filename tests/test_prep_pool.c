@@ -98,12 +98,14 @@ static const struct http_route routes[] = {
     {HTTP_GET, "/now", now, NULL, NULL, 0, 0},
 };
 
+static void handle(struct http_exchange *x) { x->route->handle(x); }
+
 static void start(int n_threads, size_t max_waiting) {
     struct error err;
     memset(&s, 0, sizeof s);
     pthread_mutex_init(&s.lock, NULL);
     pthread_cond_init(&s.changed, NULL);
-    EXPECT_OK(prep_pool_open(n_threads, 4, max_waiting, &s.pool, &err), err);
+    EXPECT_OK(prep_pool_open(n_threads, 4, max_waiting, handle, &s.pool, &err), err);
     struct http_options o = {
         .host = "127.0.0.1", .n_threads = 1, .routes = routes, .n_routes = ARRAY_LEN(routes), .hand_over = hand_over, .finished = finished};
     EXPECT_OK(http_open(&o, &s.server, &err), err);

@@ -39,11 +39,27 @@ static bool is_wanted(const struct wanted *w, const struct api_record *rec) {
     return w->all || json_object_get(w->ids, rec->generation->id) || json_object_getn(w->ids, sent.ptr, sent.len);
 }
 
+enum { BYTES_AN_ID = sizeof((struct generation *)0)->id + 3 };
+
+/* Takes the lock when `out` has room for the ids of all that are in flight: under it nothing is allocated. */
+static void lock_with_room(struct records *r, struct buf *out) {
+    for (size_t n_room = 0, n_in_flight;; n_room = n_in_flight) {
+        buf_reserve(out, (n_room + 1) * BYTES_AN_ID);
+        pthread_mutex_lock(&r->lock);
+        n_in_flight = 0;
+        for (const struct api_record *rec = r->in_flight; rec; rec = rec->next)
+            n_in_flight++;
+        if (n_in_flight <= n_room)
+            return;
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
 /* Under the lock a record's answers are not released; the engine does the rest when it gets to it. */
 static void abort_wanted(struct api *api, const struct wanted *w, struct buf *out) {
     buf_str(out, STR("{\"aborted\":["));
     bool first = true;
-    pthread_mutex_lock(&api->records.lock);
+    lock_with_room(&api->records, out);
     for (const struct api_record *rec = api->records.in_flight; rec; rec = rec->next) {
         if (!is_wanted(w, rec))
             continue;

@@ -9,6 +9,8 @@
  */
 #include "api/api.h"
 
+#include "base/guard.h"
+
 #include <stdio.h>
 
 static const struct queue_model *queue_of(const struct api *api) { return &service_telemetry(api->service)->queue; }
@@ -21,6 +23,24 @@ enum status api_check_wait(struct http_exchange *x, int32_t tenant, struct error
     ((struct api_record *)x->record)->wait_us = wait;
     return fail(err, ERR_FULL, "the request would wait about %.1f s for its turn, and at most %.1f s are accepted", (double)wait * 1e-6,
                 (double)limit * 1e-6);
+}
+
+static void work_within_scope(struct http_exchange *x) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0) {
+        http_fail(x);
+        return;
+    }
+    x->route->handle(x);
+    alloc_scope_end(&scope);
+}
+
+void api_work(struct http_exchange *x) {
+    struct api_record *rec = x->record;
+    work_within_scope(x);
+    json_decref(rec->body);
+    rec->body = NULL;
 }
 
 void api_hand_over(struct http_exchange *x) {

@@ -3,6 +3,7 @@
 
 #include "api/generation.h"
 #include "api/responses/store.h"
+#include "base/guard.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -51,7 +52,7 @@ static enum status open_service(struct api *api, struct gyre *engine, struct err
 static enum status open_pool(struct api *api, struct error *err) {
     const struct api_options *o = &api->options;
     size_t all_bodies = o->http.all_bodies ? o->http.all_bodies : HTTP_ALL_BODIES;
-    return prep_pool_open(o->n_text_threads > 0 ? o->n_text_threads : 2, o->keyring ? KEYS_MAX + 1 : 1, all_bodies / 4, &api->pool, err);
+    return prep_pool_open(o->n_text_threads, o->keyring ? KEYS_MAX + 1 : 1, all_bodies / 4, api_work, &api->pool, err);
 }
 
 /* The service comes first: a request may arrive as soon as http listens; and no news come before the first request. */
@@ -80,6 +81,10 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     api->options.http.returned = generation_returned;
     api->options.http.finished = record_finished;
     api->n_threads = api->options.http.n_threads;
+    if (api->options.n_text_threads <= 0)
+        api->options.n_text_threads = 2;
+    api->encoders = xcalloc((size_t)(api->n_threads + api->options.n_text_threads), sizeof *api->encoders);
+    jv_use_scopes();
     api->threads = aligned_alloc(64, (size_t)api->n_threads * sizeof *api->threads);
     BUG_IF(!api->threads);
     memset(api->threads, 0, (size_t)api->n_threads * sizeof *api->threads);
@@ -151,8 +156,7 @@ static struct encoder *take_encoder(struct api *api) {
 
 static void give_encoder_back(struct api *api, struct encoder *enc) {
     pthread_mutex_lock(&api->lock);
-    api->encoders = xrealloc(api->encoders, api->n_encoders + 1, sizeof(*api->encoders));
-    api->encoders[api->n_encoders++] = enc;
+    api->encoders[api->n_encoders++] = enc; // there are no more than threads
     pthread_mutex_unlock(&api->lock);
 }
 
@@ -167,13 +171,26 @@ enum status api_check_prompt(const struct api *api, struct str text, struct erro
     return OK;
 }
 
+/* What the encoder does not say itself. */
+static enum status encode_within_scope(struct encoder *enc, struct str text, int flags, struct token_ids *out, struct error *err) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0) {
+        token_ids_release(out);
+        return fail(err, ERR_MEMORY, "there is not enough memory to tokenize the text now");
+    }
+    enum status st = tokenizer_encode(enc, text, flags, out, err);
+    alloc_scope_end(&scope);
+    return st;
+}
+
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err) {
     size_t most = MAX((size_t)MAX_TEXT, MAX_TEXT_A_TOKEN * context_of(api));
     if (text.len > most)
         return fail(err, ERR_ARG, "the text has %zu bytes, and at most %zu are tokenized at once", text.len, most);
     struct encoder *enc = take_encoder(api);
-    enum status st = tokenizer_encode(enc, text, flags, out, err);
-    if (text.len > LONG_TEXT) // what it took, some sixteen bytes for one, is nobody's then
+    enum status st = encode_within_scope(enc, text, flags, out, err);
+    if (text.len > LONG_TEXT || st == ERR_MEMORY) // what it took, some sixteen bytes for one, is nobody's then
         encoder_free(enc);
     else
         give_encoder_back(api, enc);

@@ -83,7 +83,7 @@ struct api {
     struct request_log log;
     pthread_mutex_t lock;
     size_t longest_token;      // bytes
-    struct encoder **encoders; // idle ones, each used by one thread at a time
+    struct encoder **encoders; // [n_text_threads + n_threads], idle ones, each used by one thread at a time
     size_t n_encoders;
 };
 
@@ -105,6 +105,9 @@ bool api_admit(struct http_exchange *x);
 
 /* http's hook: the exchange goes to the pool, or is told 429 or 503. */
 void api_hand_over(struct http_exchange *x);
+
+/* The pool's work: calls the handler. An allocation that fails in it ends that request alone, with 503. */
+void api_work(struct http_exchange *x);
 
 /* What the key of the exchange says about its request to the engine; tokens that it may use are charged to the key. */
 void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_prompt_tokens, int n_answers);

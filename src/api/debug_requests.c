@@ -21,12 +21,25 @@ static void add(struct look *l, const struct record_entry *e, const char *key) {
     l->n++;
 }
 
+/* Takes the lock when there is room for all that is in flight: under it nothing is allocated. */
+static void lock_with_room(struct records *r, struct look *l) {
+    *l = (struct look){0};
+    for (size_t n_room = 0, n_in_flight;; n_room = n_in_flight) {
+        free(l->entries);
+        l->entries = NULL;
+        l->entries = xcalloc(n_room + FLIGHT_RECORDER_SIZE, sizeof *l->entries);
+        pthread_mutex_lock(&r->lock);
+        n_in_flight = 0;
+        for (const struct api_record *rec = r->in_flight; rec; rec = rec->next)
+            n_in_flight++;
+        if (n_in_flight <= n_room)
+            return;
+        pthread_mutex_unlock(&r->lock);
+    }
+}
+
 static void take_look(struct records *r, const char *key, struct look *l) {
-    size_t max = FLIGHT_RECORDER_SIZE;
-    pthread_mutex_lock(&r->lock);
-    for (const struct api_record *rec = r->in_flight; rec; rec = rec->next)
-        max++;
-    *l = (struct look){.entries = xcalloc(max, sizeof *l->entries)};
+    lock_with_room(r, l);
     for (const struct api_record *rec = r->in_flight; rec; rec = rec->next) {
         struct record_entry e;
         record_show(rec, &e);

@@ -2,6 +2,7 @@
 #include "api/generation.h"
 
 #include "api/beam_search.h"
+#include "base/guard.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -415,7 +416,7 @@ static void collect(struct generation *g, struct choice *c) {
     finish(g);
 }
 
-static void hear(struct choice *c) {
+static void hear_now(struct choice *c) {
     struct generation *g = c->generation;
     if (http_is_lent(g->x)) { // another thread still submits the rest of it
         c->next_news = g->early_news;
@@ -436,6 +437,33 @@ static void hear(struct choice *c) {
     } else {
         collect(g, c);
     }
+}
+
+/* 503 in place of a whole answer for which there was no memory; false: it is not time for it, or there is none for that either. */
+static bool refuse_for_memory(struct generation *g) {
+    struct alloc_scope scope;
+    if (g->stream || g->search || g->n_done < g->n_choices || http_is_gone(g->x))
+        return false;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0)
+        return false;
+    api_reply_error(g->x, 503, NULL, "there is not enough memory for the answer now");
+    finish(g);
+    alloc_scope_end(&scope);
+    return true;
+}
+
+static void hear(struct choice *c) {
+    struct http_exchange *x = c->generation->x;
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0) {
+        if (!refuse_for_memory(c->generation))
+            http_fail(x);
+        return;
+    }
+    hear_now(c);
+    alloc_scope_end(&scope);
 }
 
 static void hear_all(struct choice *c) {
@@ -510,12 +538,12 @@ void generation_prepare(struct generation *g, const struct prompt_ids *prompts, 
     g->choices = arena_calloc(&x->arena, (size_t)g->n_choices, sizeof *g->choices);
     g->created = (int64_t)time(NULL);
     api_new_id(g->dialect->id_prefix, g->id);
-    x->user = g;
     for (int i = 0; i < g->n_choices; i++)
         choice_init(&g->choices[i], g, i, prompts[i / n]);
     for (int i = 0; i < n_prompts; i++)
         g->n_prompt_tokens += (int64_t)prompts[i].n;
     g->thread = http_thread(x);
+    x->user = g; // all of it is there
 }
 
 void generation_begin(struct generation *g) {

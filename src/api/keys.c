@@ -90,11 +90,9 @@ static bool enter(struct http_exchange *x, struct api_record *rec) {
     if (x->method != HTTP_POST)
         return true;
     enum key_refusal why = keyring_enter(api_of(x)->options.keyring, rec->key, clock_us(), &state, &retry_us);
+    rec->entered = why == KEY_ADMITTED;
     add_limit_headers(x, &state);
-    if (why != KEY_ADMITTED)
-        return refuse_limit(x, rec->key, why, &state.limits, retry_us);
-    rec->entered = true;
-    return true;
+    return rec->entered || refuse_limit(x, rec->key, why, &state.limits, retry_us);
 }
 
 bool api_admit(struct http_exchange *x) {

@@ -142,8 +142,11 @@ static void append_stored(struct buf *b, const struct api *api) {
     front_metric(b, "gyre:stored_response_bytes", "gauge", "What they take, with the turns that they go on from.", (double)bytes);
 }
 
+enum { UNDER_LOCK = 64 << 10 }; // more than what is written there
+
 static void append_asked(struct buf *b, struct api *api) {
     struct records *r = &api->records;
+    buf_reserve(b, UNDER_LOCK); // nothing is allocated under it
     pthread_mutex_lock(&r->lock);
     engine_histogram(b, api, "vllm:request_params_n", "Answers that a request asked for of a prompt, its n.", &r->n_asked, 1);
     pthread_mutex_unlock(&r->lock);
@@ -169,6 +172,7 @@ static void append_statuses(struct buf *b, struct api *api) {
     static const char name[] = "gyre:http_responses_total";
     struct records *r = &api->records;
     describe(b, name, "counter", "Requests that are over, by status; 0 were not answered.");
+    buf_reserve(b, UNDER_LOCK); // nothing is allocated under it
     pthread_mutex_lock(&r->lock);
     for (size_t i = 0; i < ARRAY_LEN(r->n_by_status); i++)
         if (r->n_by_status[i] > 0 || i == 200)

@@ -41,6 +41,7 @@ struct prep_pool {
     int n_waiting, n_working;
     uint64_t n_arrived;
     size_t max_waiting;
+    void (*do_work)(struct http_exchange *x);
     bool stopping;
     pthread_t *threads; // [n_threads]
     int n_threads, n_started;
@@ -128,10 +129,10 @@ bool prep_pool_add(struct prep_pool *p, struct http_exchange *x, int tenant) {
 
 // ---- the threads ------------------------------------------------------------------------------------------------
 
-static void run(struct http_exchange *x) {
+static void run(const struct prep_pool *p, struct http_exchange *x) {
     bool large = size_of(x) == LARGE_JOB;
     if (!http_was_left(x))
-        x->route->handle(x);
+        p->do_work(x);
     http_give_back(x);
     if (large) // what many small values were in is not given back to the system otherwise
         malloc_trim(0);
@@ -149,7 +150,7 @@ static void *thread_of_pool(void *arg) {
         }
         p->n_working++;
         pthread_mutex_unlock(&p->lock);
-        run(job->x);
+        run(p, job->x);
         pthread_mutex_lock(&p->lock);
         p->n_working--;
     }
@@ -173,13 +174,15 @@ static enum status start_threads(struct prep_pool *p, int n, struct error *err) 
     return why ? fail(err, ERR_IO, "a thread that reads requests cannot be started: %s", strerror(why)) : OK;
 }
 
-enum status prep_pool_open(int n_threads, int n_tenants, size_t max_waiting, struct prep_pool **out, struct error *err) {
+enum status prep_pool_open(int n_threads, int n_tenants, size_t max_waiting, void (*work)(struct http_exchange *x), struct prep_pool **out,
+                           struct error *err) {
     struct prep_pool *p = xcalloc(1, sizeof *p);
     *out = NULL;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     fair_share_init(&p->fair, n_tenants);
     p->max_waiting = max_waiting;
+    p->do_work = work;
     p->tenants = xcalloc((size_t)n_tenants, sizeof *p->tenants);
     for (int i = 0; i < n_tenants; i++)
         for (int size = 0; size < N_SIZES; size++)

@@ -27,8 +27,9 @@
 
 struct prep_pool;
 
-/* n_tenants: tenants are below it. */
-enum status prep_pool_open(int n_threads, int n_tenants, size_t max_waiting, struct prep_pool **out, struct error *err);
+/* n_tenants: tenants are below it. `work` is called for each exchange, to call its route's handler. */
+enum status prep_pool_open(int n_threads, int n_tenants, size_t max_waiting, void (*work)(struct http_exchange *x), struct prep_pool **out,
+                           struct error *err);
 
 /* On the exchange's thread: lends it to the thread of the pool that will call its route's handler. False: what waits of the
  * tenant is too much, and nothing was done. */

@@ -192,6 +192,8 @@ void record_finished(struct http_exchange *x, const struct http_outcome *outcome
     struct api_record *rec = x->record ? x->record : record_new(x);
     rec->outcome = *outcome;
     rec->sent = true;
+    json_decref(rec->body);
+    rec->body = NULL;
     if (!rec->generation)
         record_over(rec);
 }

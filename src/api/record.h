@@ -11,6 +11,7 @@
 
 #include "api/keys.h"
 #include "base/histogram.h"
+#include "base/json.h"
 #include "http/http.h"
 
 #include <pthread.h>
@@ -40,6 +41,7 @@ enum { FLIGHT_RECORDER_SIZE = 256 };
 struct api_record {
     struct api_record *prev, *next; // in flight, under the lock
     struct http_exchange *x;
+    json_t *body;                  // that was read; freed when the handler has ended, however it did
     struct api_key *key;           // that it was sent with; NULL: none was wanted
     bool entered;                  // it counts as in flight for the key
     int64_t charged;               // tokens, to the key

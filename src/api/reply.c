@@ -148,6 +148,7 @@ bool api_read_body(struct http_exchange *x, json_t **out) {
         api_reply_fault(x, &err);
         return false;
     }
+    ((struct api_record *)x->record)->body = json_incref(*out);
     if (json_is_object(*out))
         return true;
     api_reply_error(x, 400, NULL, "the body must be a JSON object");

@@ -2,6 +2,7 @@
 #include "api/request_log.h"
 
 #include "api/record.h"
+#include "base/guard.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
 
@@ -139,10 +140,8 @@ static bool has_room(int fd) {
     return poll(&p, 1, 0) == 1 && (p.revents & POLLOUT);
 }
 
-void request_log_write(struct request_log *log, const struct record_entry *e) {
+static void write_line(struct request_log *log, const struct record_entry *e) {
     struct buf line = {0};
-    if (log->format == REQUEST_LOG_OFF)
-        return;
     if (log->format == REQUEST_LOG_JSON)
         record_append_json(&line, e);
     else
@@ -153,4 +152,17 @@ void request_log_write(struct request_log *log, const struct record_entry *e) {
         atomic_fetch_add(&log->n_dropped, 1);
     pthread_mutex_unlock(&log->lock);
     buf_release(&line);
+}
+
+void request_log_write(struct request_log *log, const struct record_entry *e) {
+    struct alloc_scope scope;
+    if (log->format == REQUEST_LOG_OFF)
+        return;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0) {
+        atomic_fetch_add(&log->n_dropped, 1);
+        return;
+    }
+    write_line(log, e);
+    alloc_scope_end(&scope);
 }

@@ -23,6 +23,10 @@ enum jv_flags {
 
 enum { JV_MAX_BYTES = 256 << 20 }; // about 5 million numbers, or 900,000 objects
 
+/* From here on an allocation of jansson's that fails ends the alloc_scope (guard.h), if there is one, but for those of
+ * jv_parse. */
+void jv_use_scopes(void);
+
 /* Parses one JSON text (any type at the root). On success *out is owned by the caller (json_decref). ERR_FORMAT for a
  * text that is not JSON, with its line and column; ERR_LIMIT for too many values; ERR_MEMORY where there was none for
  * them. */

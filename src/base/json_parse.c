@@ -5,6 +5,7 @@
  * among them, since a text cannot hold more of those than it has. */
 #include "base/json.h"
 
+#include "base/guard.h"
 #include "base/json_reader.h"
 
 #include <stdio.h>
@@ -138,12 +139,36 @@ static enum status take_all(struct parser *p, json_t **root) {
     return json_expect_end(&p->reader, p->err);
 }
 
+/* jansson is told that there is no memory in its own way while it is ready for that: in take_all. */
+static _Thread_local bool takes_null;
+
+static void *json_malloc(size_t n) {
+    void *p = malloc(n);
+    if (!p && alloc_scope && !takes_null)
+        alloc_failed(n);
+    return p;
+}
+
+void jv_use_scopes(void) { json_set_alloc_funcs(json_malloc, free); }
+
+static enum status take_within_scope(struct parser *p, json_t **root) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0)
+        return no_memory(p);
+    enum status st = take_all(p, root);
+    alloc_scope_end(&scope);
+    return st;
+}
+
 enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out, struct error *err) {
     struct parser *p = xmalloc(sizeof *p);
     *p = (struct parser){.err = err, .allow_duplicates = flags & JV_ALLOW_DUPLICATES, .max_bytes = *budget};
     json_reader_init(&p->reader, text, where);
     *out = NULL;
-    enum status st = take_all(p, out);
+    takes_null = true;
+    enum status st = take_within_scope(p, out);
+    takes_null = false;
     if (st != OK) {
         json_decref(*out);
         *out = NULL;

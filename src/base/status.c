@@ -90,7 +90,16 @@ void bug(const char *file, int line, const char *condition) {
 
 _Thread_local int alloc_guard_depth;
 
-static _Noreturn void out_of_memory(size_t n_bytes) {
+_Thread_local struct alloc_scope *alloc_scope;
+
+_Noreturn void alloc_failed(size_t n_bytes) {
+    struct alloc_scope *scope = alloc_scope;
+    if (scope) {
+        alloc_scope = scope->outer;
+        if (scope->held)
+            pthread_mutex_unlock(scope->held);
+        longjmp(scope->env, 1);
+    }
     fprintf(stderr, "gyre: out of memory (%zu bytes)\n", n_bytes);
     abort();
 }
@@ -99,7 +108,7 @@ void *xmalloc(size_t n_bytes) {
     BUG_IF(alloc_guard_depth > 0);
     void *p = malloc(n_bytes ? n_bytes : 1);
     if (!p)
-        out_of_memory(n_bytes);
+        alloc_failed(n_bytes);
     return p;
 }
 
@@ -107,7 +116,7 @@ void *xcalloc(size_t n, size_t size) {
     BUG_IF(alloc_guard_depth > 0);
     void *p = calloc(n ? n : 1, size ? size : 1);
     if (!p)
-        out_of_memory(n * size);
+        alloc_failed(n * size);
     return p;
 }
 
@@ -115,10 +124,10 @@ void *xrealloc(void *ptr, size_t n, size_t size) {
     size_t n_bytes;
     BUG_IF(alloc_guard_depth > 0);
     if (!size_mul(n, size, &n_bytes))
-        out_of_memory(SIZE_MAX);
+        alloc_failed(SIZE_MAX);
     void *p = realloc(ptr, n_bytes ? n_bytes : 1);
     if (!p)
-        out_of_memory(n_bytes);
+        alloc_failed(n_bytes);
     return p;
 }
 

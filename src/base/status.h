@@ -56,7 +56,7 @@ _Noreturn void bug(const char *file, int line, const char *condition) __attribut
             bug(__FILE__, __LINE__, #condition);     \
     } while (0)
 
-/* Small host allocations; they never return NULL (the process ends with a sentence). Sizes that come
+/* Small host allocations; they never return NULL (the process ends with a sentence, or the alloc_scope: guard.h). Sizes that come
  * from a file must have been bounded first. xcalloc checks n * size. Freed with free(). */
 void *xmalloc(size_t n_bytes) __attribute__((malloc, returns_nonnull));
 void *xcalloc(size_t n, size_t size) __attribute__((malloc, returns_nonnull));

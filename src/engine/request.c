@@ -215,7 +215,7 @@ static void init_sequence(struct request *r, const struct gyre *g) {
 enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out, struct error *err) {
     *out = NULL;
     TRY(check_request(g, asked, err));
-    struct request *r = xcalloc(1, sizeof *r);
+    struct request *r = *out = xcalloc(1, sizeof *r); // known at once: what follows may run out of memory
     struct gyre_request *a = &r->asked;
     *a = *asked;
     if (a->max_tokens == -1)
@@ -231,7 +231,6 @@ enum status request_new(const struct gyre *g, const struct gyre_request *asked, 
     r->sample.bad = copy_bad_sequences(r, asked);
     a->bad_sequences = NULL; // in r->sample
     r->submitted_us = clock_us();
-    *out = r;
     return OK;
 }
 

@@ -5,6 +5,7 @@
 #include "engine/service.h"
 
 #include "base/clock.h"
+#include "base/guard.h"
 #include "engine/engine.h"
 
 #include <math.h>
@@ -133,17 +134,9 @@ static enum status put_in_inbox(struct service *s, struct ticket *t, bool goes_o
     return st;
 }
 
-static int submit(struct service *s, const struct gyre_request *request, void *user, bool goes_on, struct answer **out,
-                  struct gyre_error *err) {
-    BUG_IF(request->want_last_logits);
-    struct error e = {0};
-    struct request *r;
-    *out = NULL;
-    if (request_new(s->engine, request, &r, &e) != OK)
-        return engine_report(err, &e);
-    struct ticket *t = xcalloc(1, sizeof *t);
-    t->request = r;
-    t->answer.user = user;
+static enum status fill_ticket(struct service *s, struct ticket *t, const struct gyre_request *request, struct error *err) {
+    TRY(request_new(s->engine, request, &t->request, err));
+    struct request *r = t->request;
     r->asked.user = t;
     r->progress = &t->answer.progress;
     t->answer.progress.submitted_us = r->submitted_us;
@@ -153,6 +146,31 @@ static int submit(struct service *s, const struct gyre_request *request, void *u
     t->answer.progress.tenant = r->asked.tenant;
     t->max_tokens = r->asked.max_tokens;
     allocate_answer(s, t, &r->asked);
+    return OK;
+}
+
+/* An answer of a million tokens with twenty log-probabilities each is some 160 MB: that there is no memory for it is told. */
+static enum status fill_within_scope(struct service *s, struct ticket *t, const struct gyre_request *request, struct error *err) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0)
+        return fail(err, ERR_MEMORY, "there is not enough memory for the request now");
+    enum status st = fill_ticket(s, t, request, err);
+    alloc_scope_end(&scope);
+    return st;
+}
+
+static int submit(struct service *s, const struct gyre_request *request, void *user, bool goes_on, struct answer **out,
+                  struct gyre_error *err) {
+    BUG_IF(request->want_last_logits);
+    struct error e = {0};
+    *out = NULL;
+    struct ticket *t = xcalloc(1, sizeof *t);
+    t->answer.user = user;
+    if (fill_within_scope(s, t, request, &e) != OK) {
+        free_ticket(t);
+        return engine_report(err, &e);
+    }
     *out = &t->answer; // before the engine can see it: news may come before this returns
     if (put_in_inbox(s, t, goes_on, &e) != OK) {
         *out = NULL;

@@ -9,7 +9,9 @@
 static struct exchange *of(const struct http_exchange *x) { return (struct exchange *)x; }
 
 static void add_header(struct MHD_Response *r, const char *name, const char *value) {
-    BUG_IF(MHD_add_response_header(r, name, value) != MHD_YES); // a line break or an empty value, from our own code
+    BUG_IF(!*value || strpbrk(value, "\r\n")); // from our own code
+    if (MHD_add_response_header(r, name, value) != MHD_YES)
+        alloc_failed(strlen(value));
 }
 
 static void add_headers(struct exchange *x, const struct http_answer *a) {
@@ -53,12 +55,11 @@ enum MHD_Result answer_queue(struct exchange *x) {
 static bool is_wanted(const struct exchange *x) { return x->lent || x->conn; }
 
 static void begin(struct exchange *x, enum answer_kind kind, const struct http_answer *a) {
-    BUG_IF(x->answer != ANSWER_NONE);
-    x->answer = kind;
-    x->status = a->status;
-    x->ping = a->ping;
     if (x->response)
         add_headers(x, a);
+    x->answer = kind; // where there was no memory so far, another answer may take its place
+    x->status = a->status;
+    x->ping = a->ping;
     if (!x->lent)
         answer_commit(x);
 }
@@ -69,12 +70,23 @@ void http_add_header(struct http_exchange *pub, const char *name, const char *va
     x->added[x->n_added++] = (struct http_header){arena_strdup(&pub->arena, str_of(name)), arena_strdup(&pub->arena, str_of(value))};
 }
 
+/* Nothing was answered; what was made of an answer for which there was no memory goes. */
+static void start_answer(struct exchange *x) {
+    BUG_IF(x->answer != ANSWER_NONE);
+    if (x->response)
+        MHD_destroy_response(x->response);
+    x->response = NULL;
+    buf_clear(&x->out);
+}
+
 void http_reply(struct http_exchange *pub, const struct http_answer *a, struct str body) {
     struct exchange *x = of(pub);
+    start_answer(x);
     if (is_wanted(x)) {
         buf_append(&x->out, body.ptr, body.len);
         x->response = MHD_create_response_from_buffer(x->out.len, x->out.ptr, MHD_RESPMEM_PERSISTENT);
-        BUG_IF(!x->response);
+        if (!x->response)
+            alloc_failed(x->out.len);
     }
     begin(x, ANSWER_WHOLE, a);
 }
@@ -88,15 +100,22 @@ void answer_error(struct exchange *x, int status, const char *message, const str
     buf_release(&body);
 }
 
-/* Asks the handler, which may release what it holds when this was the end. */
-static void fill(struct exchange *x) {
+/* Asks the handler, which may release what it holds when this was the end. False: there was no memory. */
+static bool fill(struct exchange *x) {
+    struct alloc_scope scope;
     buf_clear(&x->out);
     x->out_sent = 0;
     if (x->stream_ended)
-        return;
+        return true;
     http_hold(&x->pub);
-    x->stream_ended = x->pub.route->fill(&x->pub, &x->out);
+    alloc_scope_begin(&scope);
+    bool done = setjmp(scope.env) == 0;
+    if (done) {
+        x->stream_ended = x->pub.route->fill(&x->pub, &x->out);
+        alloc_scope_end(&scope);
+    }
     http_release(&x->pub);
+    return done;
 }
 
 /* MHD asks for at most `max` bytes of the stream. */
@@ -105,8 +124,8 @@ static ssize_t read_stream(void *arg, uint64_t position, char *to, size_t max) {
     struct exchange *x = arg;
     if (x->conn->dead)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (x->out_sent == x->out.len)
-        fill(x);
+    if (x->out_sent == x->out.len && !fill(x))
+        return MHD_CONTENT_READER_END_WITH_ERROR;
     size_t n = MIN(x->out.len - x->out_sent, max);
     if (n == 0 && x->stream_ended)
         return MHD_CONTENT_READER_END_OF_STREAM;
@@ -127,10 +146,12 @@ static ssize_t read_stream(void *arg, uint64_t position, char *to, size_t max) {
 void http_stream_begin(struct http_exchange *pub, const struct http_answer *a) {
     struct exchange *x = of(pub);
     BUG_IF(!pub->route->fill);
+    start_answer(x);
     // The block is for HTTP/1.0 alone; chunks are made in the connection's own memory.
     if (is_wanted(x)) {
         x->response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, x, NULL);
-        BUG_IF(!x->response);
+        if (!x->response)
+            alloc_failed(4096);
     }
     begin(x, ANSWER_STREAM, a);
 }
@@ -142,11 +163,21 @@ void http_stream_more(struct http_exchange *pub) {
         conn_resume(x->conn);
 }
 
+/* Unless there is no memory for it. */
+static void append_ping(struct exchange *x) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0)
+        return;
+    buf_append(&x->out, x->ping, strlen(x->ping));
+    alloc_scope_end(&scope);
+}
+
 void answer_ping(struct exchange *x) {
     if (!x->ping || !x->conn->suspended || x->out_sent != x->out.len)
         return;
     buf_clear(&x->out);
     x->out_sent = 0;
-    buf_append(&x->out, x->ping, strlen(x->ping));
+    append_ping(x);
     conn_resume(x->conn);
 }

@@ -32,8 +32,11 @@ static void name_client(char *out, size_t n, const struct sockaddr *address) {
     }
 }
 
+/* NULL: there is no memory for one; what it asks is not answered. */
 static struct conn *conn_new(struct io *io, struct MHD_Connection *mhd) {
-    struct conn *c = xcalloc(1, sizeof *c);
+    struct conn *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
     c->source.kind = SOURCE_CONN;
     c->io = io;
     c->mhd = mhd;
@@ -79,6 +82,8 @@ void conn_notify(void *io, struct MHD_Connection *mhd, void **context, enum MHD_
     } else if (*context) {
         conn_free(*context);
         *context = NULL;
+    } else {
+        atomic_fetch_sub(&((struct io *)io)->n_conns, 1);
     }
 }
 
@@ -134,7 +139,7 @@ void conn_kill(struct conn *c) {
     conn_deadline(c, DEADLINE_DEAD);
 }
 
-void raw_refuse(const struct http_server *s, int fd, int status, const char *message) {
+static void write_refusal(const struct http_server *s, int fd, int status, const char *message) {
     struct buf body = {0}, all = {0};
     server_error_body(s, (struct str){0}, status, message, &body);
     buf_printf(&all, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n", status,
@@ -143,6 +148,15 @@ void raw_refuse(const struct http_server *s, int fd, int status, const char *mes
     (void)!send(fd, all.ptr, all.len, MSG_DONTWAIT | MSG_NOSIGNAL); // a socket with no room for it has other troubles
     buf_release(&body);
     buf_release(&all);
+}
+
+void raw_refuse(const struct http_server *s, int fd, int status, const char *message) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0)
+        return; // it is closed without a word
+    write_refusal(s, fd, status, message);
+    alloc_scope_end(&scope);
 }
 
 /* Finds out whether a client that sent FIN still listens: RST comes back if not, and with it EPOLLHUP. */

@@ -13,15 +13,31 @@ static struct exchange *of(const struct http_exchange *x) { return (struct excha
 
 /* ---- begin and end ----------------------------------------------------------------------------------------------- */
 
+/* Copies what was asked, and who asks; false: there is no memory. */
+static bool name_target(struct exchange *x, const struct conn *c, const char *target) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0) {
+        arena_release(&x->pub.arena);
+        return false;
+    }
+    x->pub.client = arena_strdup(&x->pub.arena, str_of(c->client));
+    x->target = str_of(arena_strdup(&x->pub.arena, str_of(target ? target : "")));
+    alloc_scope_end(&scope);
+    return true;
+}
+
 void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd) {
     struct conn *c = conn_of(mhd);
-    BUG_IF(c->exchange);
-    struct exchange *x = xcalloc(1, sizeof *x);
+    BUG_IF(c && c->exchange);
+    struct exchange *x = c ? calloc(1, sizeof *x) : NULL;
+    if (!x || !name_target(x, c, target)) { // exchange_go_on closes the connection
+        free(x);
+        return NULL;
+    }
     x->io = io;
     x->conn = c;
     x->started_us = clock_us();
-    x->pub.client = arena_strdup(&x->pub.arena, str_of(c->client));
-    x->target = str_of(arena_strdup(&x->pub.arena, str_of(target ? target : "")));
     c->exchange = x;
     if (c->deadline == DEADLINE_NONE)
         conn_reading(c, DEADLINE_HEAD);
@@ -62,6 +78,15 @@ void exchange_tell(struct exchange *x, enum http_gone why) {
     x->pub.route->gone(&x->pub, why);
 }
 
+static void tell_finished(struct exchange *x, const struct http_outcome *o) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0)
+        return;
+    x->io->server->options.finished(&x->pub, o);
+    alloc_scope_end(&scope);
+}
+
 static void report(struct exchange *x, bool complete) {
     struct http_server *s = x->io->server;
     if (!complete && x->gone_why == HTTP_GONE_SLOW)
@@ -75,7 +100,7 @@ static void report(struct exchange *x, bool complete) {
                                  .duration_us = clock_us() - x->started_us,
                                  .complete = complete,
                                  .gone = x->gone_why};
-        s->options.finished(&x->pub, &o);
+        tell_finished(x, &o);
     }
 }
 
@@ -361,17 +386,41 @@ static enum MHD_Result answer_or_wait(struct exchange *x) {
     return MHD_YES;
 }
 
+/* What MHD has for the exchange. */
+struct progress {
+    struct MHD_Connection *mhd;
+    const char *method, *version, *upload;
+    size_t n_upload;
+};
+
+static enum MHD_Result go_on(struct exchange *x, const struct progress *p) {
+    if (!x->head_read)
+        return begin_request(x, p->mhd, p->method, p->version);
+    return p->n_upload > 0 ? body_take(x, p->upload, p->n_upload) : answer_or_wait(x);
+}
+
+/* Where there is no memory for what is done here, the connection is closed. */
+static enum MHD_Result go_on_within_scope(struct exchange *x, const struct progress *p) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0) {
+        conn_kill(x->conn);
+        return MHD_NO;
+    }
+    enum MHD_Result result = go_on(x, p);
+    alloc_scope_end(&scope);
+    return result;
+}
+
 enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char *url, const char *method, const char *version,
                                const char *upload, size_t *n_upload, void **context) {
     (void)io, (void)url; // decoded already, so useless for telling paths apart
-    struct exchange *x = *context;
-    if (!x->head_read)
-        return begin_request(x, mhd, method, version);
-    if (*n_upload == 0)
-        return answer_or_wait(x);
-    size_t n = *n_upload;
-    *n_upload = 0;
-    return body_take(x, upload, n);
+    const struct progress p = {mhd, method, version, upload, *n_upload};
+    if (!*context)
+        return MHD_NO;
+    if (((struct exchange *)*context)->head_read)
+        *n_upload = 0;
+    return go_on_within_scope(*context, &p);
 }
 
 /* ---- what handlers ask ------------------------------------------------------------------------------------------- */

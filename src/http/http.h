@@ -240,6 +240,10 @@ void http_release(struct http_exchange *x);
  * finished() wait, and what is answered, held or released takes effect when it is given back. In hand_over only. */
 void http_lend(struct http_exchange *x);
 
+/* What was done for the exchange has failed, as there is no memory: it is told 503 if nothing was answered or held, else its
+ * connection closes, and gone() follows. By whoever has it. */
+void http_fail(struct http_exchange *x);
+
 /* By that thread, which must have answered or hold it, or have been told that it was left. The exchange is not its own any more. */
 void http_give_back(struct http_exchange *x);
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "base/clock.h"
+#include "base/guard.h"
 #include "http/head.h"
 #include "http/http.h"
 #include "http/inflate.h"
@@ -58,7 +59,7 @@ struct io {
     _Atomic(struct exchange *) given; // lent exchanges that are back: a stack
 
     pthread_mutex_t newcomers_mutex;
-    struct buf newcomers; // accepted sockets that this thread has not taken over yet
+    struct newcomer *newcomers; // accepted sockets that this thread has not taken over yet
 };
 
 /* A TCP or Unix connection; lives from MHD's STARTED to its CLOSED. */
@@ -100,6 +101,7 @@ struct exchange {
 
     bool lent;                   // another thread has it: of what follows here, and of pub, this one touches nothing
     atomic_bool left;            // while it was lent its client left; or is to be cut off
+    bool broken;                 // http_fail: there is no answer to be had
     bool ended;                  // exchange_end was called meanwhile
     struct exchange *next_given; // on io->given
 
@@ -168,7 +170,7 @@ void io_turn(struct io *io, int wait_ms);
 void *io_thread(void *io); // turns until told to leave
 
 /* Hands an accepted socket to the thread. */
-void io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, socklen_t n_address);
+bool io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, socklen_t n_address); // false: there is no memory
 void io_wake(struct io *io);
 
 /* ---- server.c ---------------------------------------------------------------------------------------------------- */

@@ -18,6 +18,27 @@ void http_give_back(struct http_exchange *pub) {
     io_wake(io); // the exchange may be gone by now
 }
 
+static void refuse_within_scope(struct exchange *x) {
+    struct alloc_scope scope;
+    alloc_scope_begin(&scope);
+    if (setjmp(scope.env) != 0) {
+        x->broken = true;
+        return;
+    }
+    answer_error(x, 503, "there is not enough memory for the request now", &(struct http_header){"Retry-After", "1"}, 1);
+    alloc_scope_end(&scope);
+}
+
+void http_fail(struct http_exchange *pub) {
+    struct exchange *x = of(pub);
+    if (x->answer == ANSWER_NONE && x->n_holds == 0)
+        refuse_within_scope(x);
+    else
+        x->broken = true;
+    if (x->broken && !x->lent && x->conn)
+        conn_kill(x->conn);
+}
+
 static void take_back(struct exchange *x) {
     struct io *io = x->io;
     x->lent = false;
@@ -32,8 +53,10 @@ static void take_back(struct exchange *x) {
         exchange_over(x, false);
         return;
     }
+    if (x->broken)
+        conn_kill(x->conn);
     BUG_IF(!x->answer && x->n_holds == 0 && !x->conn->dead); // who had it answers, or holds
-    if (x->answer)
+    if (x->answer && !x->broken)
         answer_commit(x);
     if (io->stage >= STAGE_TELL)
         exchange_tell(x, HTTP_GONE_STOPPING);

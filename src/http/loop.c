@@ -32,17 +32,23 @@ void io_wake(struct io *io) {
 void http_wake(struct http_server *s, int thread) { io_wake(&s->io[thread]); }
 
 struct newcomer {
+    struct newcomer *next;
     int fd;
     socklen_t n_address;
     struct sockaddr_storage address;
 };
 
-void io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, socklen_t n_address) {
-    struct newcomer n = {.fd = fd, .n_address = n_address, .address = *address};
+bool io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, socklen_t n_address) {
+    struct newcomer *n = malloc(sizeof *n);
+    if (!n)
+        return false;
+    *n = (struct newcomer){.fd = fd, .n_address = n_address, .address = *address};
     pthread_mutex_lock(&io->newcomers_mutex);
-    buf_append(&io->newcomers, &n, sizeof n);
+    n->next = io->newcomers;
+    io->newcomers = n;
     pthread_mutex_unlock(&io->newcomers_mutex);
     io_wake(io);
+    return true;
 }
 
 static void welcome(struct io *io, const struct newcomer *n) {
@@ -55,20 +61,21 @@ static void welcome(struct io *io, const struct newcomer *n) {
     }
 }
 
+static struct newcomer *take_newcomers(struct io *io) {
+    pthread_mutex_lock(&io->newcomers_mutex);
+    struct newcomer *all = io->newcomers;
+    io->newcomers = NULL;
+    pthread_mutex_unlock(&io->newcomers_mutex);
+    return all;
+}
+
 static void look(struct io *io) {
-    struct newcomer n;
     if (!atomic_exchange(&io->woken, false))
         return;
-    for (bool more = true; more;) {
-        pthread_mutex_lock(&io->newcomers_mutex);
-        more = io->newcomers.len > 0;
-        if (more) {
-            io->newcomers.len -= sizeof n;
-            memcpy(&n, io->newcomers.ptr + io->newcomers.len, sizeof n);
-        }
-        pthread_mutex_unlock(&io->newcomers_mutex);
-        if (more)
-            welcome(io, &n);
+    for (struct newcomer *n = take_newcomers(io), *next; n; n = next) {
+        next = n->next;
+        welcome(io, n);
+        free(n);
     }
     exchange_take_back(io);
     if (io->server->options.woken)
@@ -252,6 +259,10 @@ void io_close(struct io *io) {
         close(io->wake_fd);
     if (io->epoll_fd >= 0)
         close(io->epoll_fd);
-    buf_release(&io->newcomers);
+    for (struct newcomer *n = io->newcomers, *next; n; n = next) {
+        next = n->next;
+        close(n->fd);
+        free(n);
+    }
     pthread_mutex_destroy(&io->newcomers_mutex);
 }

@@ -175,7 +175,11 @@ void server_accept(struct http_server *s, struct listener *l) {
         }
         COUNT(s, accepted, 1);
         atomic_fetch_add(&io->n_conns, 1);
-        io_adopt(io, fd, &address, n_address);
+        if (!io_adopt(io, fd, &address, n_address)) {
+            atomic_fetch_sub(&io->n_conns, 1);
+            COUNT(s, refused_full, 1);
+            close(fd);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 /* token_bytes.c - what one token stands for, by itself: names of tokens in lists. Texts are detokenizer.c's. */
+#include "base/guard.h"
 #include "text/byte_level.h"
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"
@@ -61,9 +62,12 @@ static void put_bytes(const struct tokenizer *tok, int32_t id, bool begins, stru
         p.is_fused |= d->stages[i].kind == DECODE_FUSE || d->stages[i].kind == DECODE_BYTE_LEVEL;
     }
     regex_memory_free(p.rm);
-    buf_str(out, buf_view(&text));
+    if (budget.failed != ERR_MEMORY)
+        buf_str(out, buf_view(&text));
     buf_release(&text);
     buf_release(&next);
+    if (budget.failed == ERR_MEMORY) // half a token would be taken for the whole
+        alloc_failed(budget.limit);
 }
 
 void tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out) { put_bytes(tok, id, false, out); }

@@ -1,6 +1,8 @@
 /* store.c - see store.h. */
 #include "api/responses/store.h"
 
+#include "base/guard.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -135,13 +137,15 @@ static void drop(struct response_store *s, struct entry **slot) {
 
 static void add(struct response_store *s, struct entry **slot, const struct stored_response *r) {
     struct entry *e = xcalloc(1, sizeof *e);
+    char *id = xstrdup(r->id), *body = copy(r->body);
+    struct turn *turn = new_turn(s, r); // the last thing for which memory may run out
     *e = (struct entry){.older = s->newest,
-                        .id = xstrdup(r->id),
-                        .body = copy(r->body),
+                        .id = id,
+                        .body = body,
                         .tenant = r->tenant,
                         .n_bytes = sizeof *e + strlen(r->id) + r->body.len,
                         .goes_on = r->goes_on,
-                        .turn = new_turn(s, r)};
+                        .turn = turn};
     *slot = e;
     *(s->newest ? &s->newest->newer : &s->oldest) = e;
     s->newest = e;
@@ -173,7 +177,7 @@ static void make_room(struct response_store *s) {
 bool response_store_put(struct response_store *s, const struct stored_response *r) {
     if (r->body.len + r->input.len + r->output.len > s->max_bytes)
         return false;
-    pthread_mutex_lock(&s->lock);
+    alloc_scope_lock(&s->lock);
     bool is_there = *slot_of(s, r->tenant, r->id) != NULL;
     if (is_there)
         drop(s, slot_of(s, r->tenant, r->id));
@@ -182,7 +186,7 @@ bool response_store_put(struct response_store *s, const struct stored_response *
         make_room(s);
     }
     bool stored = *slot_of(s, r->tenant, r->id) != NULL;
-    pthread_mutex_unlock(&s->lock);
+    alloc_scope_unlock(&s->lock);
     return stored;
 }
 
@@ -204,11 +208,11 @@ static struct turn *hold(struct turn *t) {
 }
 
 enum status response_store_find(struct response_store *s, int32_t tenant, const char *id, struct turn **out, struct error *err) {
-    pthread_mutex_lock(&s->lock);
+    alloc_scope_lock(&s->lock);
     const struct entry *e = *slot_of(s, tenant, id);
     bool is_there = e != NULL, goes_on = e && e->goes_on;
     *out = is_there && !goes_on ? hold(e->turn) : NULL;
-    pthread_mutex_unlock(&s->lock);
+    alloc_scope_unlock(&s->lock);
     if (!is_there)
         return fail(err, ERR_ARG,
                     "previous_response_id: there is no response \"%.80s\"; what is stored is bounded, and gone with the server", id);
@@ -216,24 +220,24 @@ enum status response_store_find(struct response_store *s, int32_t tenant, const 
 }
 
 bool response_store_body(struct response_store *s, int32_t tenant, const char *id, struct buf *body, bool *goes_on) {
-    pthread_mutex_lock(&s->lock);
+    alloc_scope_lock(&s->lock);
     const struct entry *e = *slot_of(s, tenant, id);
     if (e) {
         buf_str(body, str_of(e->body));
         *goes_on = e->goes_on;
     }
-    pthread_mutex_unlock(&s->lock);
+    alloc_scope_unlock(&s->lock);
     return e != NULL;
 }
 
 bool response_store_input(struct response_store *s, int32_t tenant, const char *id, struct turn **before, struct buf *input) {
-    pthread_mutex_lock(&s->lock);
+    alloc_scope_lock(&s->lock);
     const struct entry *e = *slot_of(s, tenant, id);
     if (e) {
         *before = hold(e->turn->before);
         buf_str(input, str_of(e->turn->input));
     }
-    pthread_mutex_unlock(&s->lock);
+    alloc_scope_unlock(&s->lock);
     return e != NULL;
 }
 

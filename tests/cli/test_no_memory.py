@@ -1,0 +1,112 @@
+"""The n-th allocation of a request fails, for each n: that request ends, with an answer, with 503 or without a word, and the next one is answered as ever."""
+import http.client
+import json
+import mmap
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from serving import GYRE, Server  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CHAT = [{"role": "user", "content": "Once upon a time"}]
+SHORT = {"max_tokens": 3, "temperature": 0, "ignore_eos": True}
+REQUESTS = (("GET", "/metrics", None), ("GET", "/debug/requests", None), ("GET", "/v1/models", None), ("GET", "/nowhere", None), ("POST", "/tokenize", {"prompt": "Once upon a time"}),
+            ("POST", "/v1/completions", dict(SHORT, prompt=["Once", "upon a"], n=2, logprobs=2)), ("POST", "/v1/completions", dict(SHORT, prompt="Once", stream=True)),
+            ("POST", "/v1/completions", dict(SHORT, prompt="Once", use_beam_search=True, beam_width=2, n=2)),
+            ("POST", "/v1/chat/completions", dict(SHORT, messages=CHAT, stream=True)), ("POST", "/v1/responses", {"input": "Once", "max_output_tokens": 16, "temperature": 0}),
+            ("POST", "/v1/messages", {"messages": CHAT, "max_tokens": 3, "temperature": 0, "stream": True}), ("POST", "/v1/embeddings", {"input": "Once"}), ("POST", "/abort_requests", {"abort_all": True}))
+
+
+def essence(text):
+    """An answer without what differs each time: ids, times, what was cached, and how a stream was cut."""
+    if "data: " in text:
+        return "".join(re.findall(r'"(?:text|content)":"(.*?)"', text))
+    return re.sub(r'"(created|created_at|completed_at)": ?[0-9.]+|[0-9a-f]{32}|"(cached_tokens|cache_read_input_tokens)": ?\d+', "", text)
+
+
+class Failing(mmap.mmap):
+    """What failing_malloc.c reads."""
+    def arm(self, n):
+        self[:16] = struct.pack("qq", n, 0)
+
+    def disarm(self):
+        """Whether one has failed."""
+        failed = struct.unpack("qq", self[:16])[1]
+        self[:8] = struct.pack("q", -1)
+        return failed > 0
+
+
+@unittest.skipIf("san" in os.path.dirname(GYRE), "a sanitizer has an allocator of its own")
+class NoMemory(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        library, shared = folder.name + "/failing_malloc.so", folder.name + "/shared"
+        subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fPIC", "-shared", "-o", library, HERE + "/failing_malloc.c"], check=True)
+        with open(shared, "w+b") as f:
+            f.write(struct.pack("qq", -1, 0))
+            f.flush()
+            cls.failing = Failing(f.fileno(), 16)
+        os.environ.update(LD_PRELOAD=library, GYRE_FAIL=shared)
+        try:
+            cls.server = Server("models/story")
+        finally:
+            del os.environ["LD_PRELOAD"]
+        cls.addClassCleanup(cls.server.process.kill)
+
+    def ask(self, method, path, body):
+        """(status, text); status None: the connection was closed before an answer, or within it."""
+        c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        try:
+            c.request(method, path, None if body is None else json.dumps(body), {} if body is None else {"Content-Type": "application/json"})
+            r = c.getresponse()
+            return r.status, r.read().decode()
+        except (http.client.HTTPException, ConnectionError):
+            return None, ""
+        finally:
+            c.close()
+
+    def expect_idle(self, what):
+        for _ in range(2000):
+            info = self.server.request("GET", "/server_info")[1]
+            if (info["running"], info["waiting"]) == (0, 0):
+                return
+            time.sleep(0.005)
+        self.fail("%s: %s" % (what, info))
+
+    def test_each_allocation_of_each_request(self):
+        for method, path, body in REQUESTS:
+            whole, n, statuses = self.ask(method, path, body), 0, {}
+            while True:
+                self.failing.arm(n)
+                status, text = self.ask(method, path, body)
+                failed = self.failing.disarm()
+                what = "%s with its allocation %d failing" % (path, n)
+                self.assertIsNone(self.server.process.poll(), (what, self.server.log[-3:]))
+                self.assertIn(status, (whole[0], 503, None), (what, text[:300]))
+                if status == 503:
+                    self.assertIn("memory", text, what)
+                self.assertEqual(self.server.request("GET", "/health/live", timeout=20)[0], 200, what)
+                if status == 200 and path.startswith(("/v1", "/tokenize")):
+                    self.assertEqual(essence(text), essence(whole[1]), what)
+                statuses[status] = statuses.get(status, 0) + 1
+                if not failed:
+                    break
+                n += 1
+            print("%s: %d allocations, answers %s" % (path, n, statuses))
+            self.expect_idle(path)
+            again = self.ask(method, path, body)
+            self.assertEqual((again[0], len(again[1]) > 0), (whole[0], True))
+        self.assertEqual(self.server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
