@@ -58,11 +58,20 @@ static bool is_loopback_v4(struct str host) {
     return inet_pton(AF_INET, text, &a) == 1 && ntohl(a.s_addr) >> 24 == 127;
 }
 
+/* Of one label: letters, digits, '-' and '_'. */
+static bool is_name(struct str host) {
+    for (size_t i = 0; i < host.len; i++)
+        if (!is_alnum(host.ptr[i]) && host.ptr[i] != '-' && host.ptr[i] != '_')
+            return false;
+    return true;
+}
+
 bool host_is_local(struct str host) {
     struct str name = STR("localhost"), tail = {host.ptr + host.len - MIN(host.len, name.len), MIN(host.len, name.len)};
     if (name_equal(tail, name) && (host.len == name.len || host.ptr[host.len - name.len - 1] == '.'))
         return true;
-    return str_eq(host, STR("[::1]")) || is_loopback_v4(host);
+    bool dotless = host.len > 0 && is_name(host);
+    return dotless || str_eq(host, STR("[::1]")) || is_loopback_v4(host);
 }
 
 static bool is_token(struct str s) {

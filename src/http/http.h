@@ -122,7 +122,7 @@ struct http_options {
     const char *unix_path; // a socket there, too; one that is left over and answers nobody is replaced
     /* Who a request may say that it asks (Host): otherwise a page whose own name now resolves to 127.0.0.1 is, for its browser,
      * of one origin with this server. With guards_host a server that listens on loopback addresses only takes localhost, names
-     * below it, 127.0.0.0/8, [::1], `host` and allowed_hosts ("*": any); one with allowed_hosts does so wherever it listens. */
+     * below it or without a dot, 127.0.0.0/8, [::1], `host` and allowed_hosts ("*": any); one with allowed_hosts does so wherever it listens. */
     bool guards_host;
     const char *const *allowed_hosts;
     size_t n_allowed_hosts;

@@ -8,8 +8,8 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import Server  # noqa: E402
 
-LOCAL = ("127.0.0.1:%d", "127.0.0.1", "localhost:%d", "LocalHost", "chat.localhost:%d", "[::1]:%d", "[::1]", "127.9.8.7:%d")
-FOREIGN = ("evil.example:%d", "evil.example", "127.0.0.1.evil.example:%d", "localhost.evil.example", "evillocalhost:%d", "10.0.0.1:%d", "[::2]:%d", "[::1]x", "", "0.0.0.0:%d", "128.0.0.1")
+LOCAL = ("127.0.0.1:%d", "127.0.0.1", "localhost:%d", "LocalHost", "chat.localhost:%d", "[::1]:%d", "[::1]", "127.9.8.7:%d", "gpu-box:%d", "x")
+FOREIGN = ("evil.example:%d", "evil.example", "127.0.0.1.evil.example:%d", "localhost.evil.example", "evil.localhost.example", "10.0.0.1:%d", "[::2]:%d", "[::1]x", "", "0.0.0.0:%d", "128.0.0.1", "evil.", "a b")
 PATHS = (("GET", "/v1/models", None), ("GET", "/", None), ("GET", "/debug/requests", None), ("GET", "/health", None), ("GET", "/nowhere", None),
          ("POST", "/v1/completions", b'{"prompt": "Once", "max_tokens": 1}'), ("POST", "/abort_requests", b'{"abort_all": true}'), ("OPTIONS", "/v1/completions", None))
 
