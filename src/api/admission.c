@@ -32,7 +32,8 @@ static void work_within_scope(struct http_exchange *x) {
         http_fail(x);
         return;
     }
-    x->route->handle(x);
+    if (http_body_ready(x))
+        x->route->handle(x);
     alloc_scope_end(&scope);
 }
 

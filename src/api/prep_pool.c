@@ -51,7 +51,7 @@ struct prep_pool {
 
 static size_t cost_of(const struct http_exchange *x) { return x->body.len + LEAST_COST; }
 
-static enum job_size size_of(const struct http_exchange *x) { return x->body.len > LARGE ? LARGE_JOB : SMALL_JOB; }
+static enum job_size size_of(const struct http_exchange *x) { return http_body_most(x) > LARGE ? LARGE_JOB : SMALL_JOB; }
 
 static void push(struct prep_pool *p, struct tenant *t, struct job *job) {
     enum job_size size = size_of(job->x);

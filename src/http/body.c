@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-enum { SMALL_BODY = 64 << 10 };
+enum { SMALL_BODY = 64 << 10, MOST_INFLATION = 1032 }; // the latter by deflate's format: 258 bytes of two bits
 
 /* A page of any origin can send a form, or a body without a type, and no browser would ask first; but browsers say where it comes from. */
 static bool is_wanted_type(const struct exchange *x) {
@@ -86,6 +86,11 @@ static void inflate_body(struct exchange *x, const char *bytes, size_t n) {
     } while (!x->answer && n_piece > 0);
 }
 
+/* Few bytes may become many: what a thread of its own will read is unpacked there. */
+static bool inflates_later(const struct exchange *x) {
+    return x->compressed && (x->pub.route->flags & HTTP_LONG) && x->io->server->options.hand_over;
+}
+
 /* A GET may have a body (RFC 9110), which says nothing: it is read and dropped. */
 static bool keeps_body(const struct exchange *x) { return x->pub.method == HTTP_POST || x->pub.method == HTTP_PUT; }
 
@@ -93,17 +98,37 @@ enum MHD_Result body_take(struct exchange *x, const char *bytes, size_t n) {
     x->body_seen += n;
     if (x->answer || !keeps_body(x))
         return x->body_seen > body_drop_limit(x) ? MHD_NO : MHD_YES;
-    (x->compressed ? inflate_body : keep_body)(x, bytes, n);
+    (x->compressed && !inflates_later(x) ? inflate_body : keep_body)(x, bytes, n);
     if (x->answer)
         body_drop(x);
     return MHD_YES;
 }
 
-bool body_is_whole(struct exchange *x) {
-    if (!x->compressed || !keeps_body(x) || (x->inflater && inflater_ended(x->inflater)))
+static bool is_inflated_whole(struct exchange *x) {
+    if (!x->answer && !(x->inflater && inflater_ended(x->inflater)))
+        answer_error(x, 400, "the compressed body ends too early", NULL, 0);
+    return !x->answer;
+}
+
+bool body_is_whole(struct exchange *x) { return !x->compressed || !keeps_body(x) || inflates_later(x) || is_inflated_whole(x); }
+
+bool http_body_ready(struct http_exchange *pub) {
+    struct exchange *x = (struct exchange *)pub;
+    if (!inflates_later(x))
         return true;
-    answer_error(x, 400, "the compressed body ends too early", NULL, 0);
-    return false;
+    x->packed = x->body; // until the exchange drops both: there may not be memory for what it becomes
+    x->body = (struct buf){0};
+    inflate_body(x, x->packed.ptr, x->packed.len);
+    pub->body = buf_view(&x->body);
+    return is_inflated_whole(x);
+}
+
+size_t http_body_most(const struct http_exchange *pub) {
+    const struct exchange *x = (const struct exchange *)pub;
+    size_t most;
+    if (!inflates_later(x))
+        return x->body.len;
+    return size_mul(x->body.len, MOST_INFLATION, &most) ? MIN(most, x->body_limit) : x->body_limit;
 }
 
 void body_drop(struct exchange *x) {
@@ -113,4 +138,5 @@ void body_drop(struct exchange *x) {
     inflater_free(x->inflater);
     x->inflater = NULL;
     buf_release(&x->body);
+    buf_release(&x->packed);
 }

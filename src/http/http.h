@@ -250,6 +250,11 @@ void http_give_back(struct http_exchange *x);
 /* Of an exchange that is lent; any thread. Its client is gone: no use in working for it. */
 bool http_was_left(const struct http_exchange *x);
 
+/* Unpacks a body that was sent compressed; false: it was refused. By that thread, before the handler; and until then, how long the
+ * body may become by it. */
+bool http_body_ready(struct http_exchange *x);
+size_t http_body_most(const struct http_exchange *x);
+
 /* On the exchange's thread. */
 bool http_is_lent(const struct http_exchange *x);
 

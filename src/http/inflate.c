@@ -1,10 +1,13 @@
 /* inflate.c - see inflate.h. */
 #include "http/inflate.h"
 
+#include "base/guard.h"
 #include "base/status.h"
 
 #include <stdlib.h>
 #include <zlib.h>
+
+enum { WINDOW = 15, EITHER_FORMAT = 32 };
 
 struct inflater {
     z_stream z;
@@ -12,10 +15,11 @@ struct inflater {
 };
 
 struct inflater *inflater_open(void) {
-    enum { WINDOW = 15, EITHER_FORMAT = 32 };
     struct inflater *f = xcalloc(1, sizeof *f);
-    BUG_IF(inflateInit2(&f->z, WINDOW + EITHER_FORMAT) != Z_OK); // memory: small allocations die
-    return f;
+    if (inflateInit2(&f->z, WINDOW + EITHER_FORMAT) == Z_OK)
+        return f;
+    free(f);
+    alloc_failed(sizeof *f);
 }
 
 void inflater_free(struct inflater *f) {
@@ -46,6 +50,8 @@ bool inflater_take(struct inflater *f, char *out, size_t size, size_t *n) {
         if (f->ended && !begin_next_member(f))
             return false;
         int rc = inflate(&f->z, Z_NO_FLUSH);
+        if (rc == Z_MEM_ERROR)
+            alloc_failed(1 << WINDOW);
         if (rc == Z_BUF_ERROR) // wants more bytes than were given
             break;
         if (rc != Z_OK && rc != Z_STREAM_END)

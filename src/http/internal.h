@@ -107,6 +107,7 @@ struct exchange {
 
     struct buf body;
     bool compressed;           // as it is sent
+    struct buf packed;         // that body, once it is unpacked elsewhere
     struct inflater *inflater; // of one that is compressed, from its first byte on
     uint64_t body_seen;        // bytes as they were sent, kept or not
     size_t body_limit, body_reserved;

@@ -1,4 +1,5 @@
 """Text that is large, and what it costs others: nobody's stream, health check or abort waits for it, and what cannot fit is refused before it is tokenized."""
+import gzip
 import http.client
 import json
 import os
@@ -64,10 +65,10 @@ def longest_gap(harm):
     return max(gaps), max(looks)
 
 
-def eight(path, body):
+def eight(path, body, coding=None):
     """From eight connections of bob; the statuses."""
     statuses = []
-    threads = [threading.Thread(target=lambda: statuses.append(server.request("POST", path, body, BOB, timeout=200)[0])) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: statuses.append(server.request("POST", path, body, dict(BOB, **({"Content-Encoding": coding} if coding else {})), timeout=200)[0])) for _ in range(8)]
     for t in threads:
         t.start()
     for t in threads:
@@ -78,10 +79,11 @@ def eight(path, body):
 class Company(unittest.TestCase):
     def test_eight_bodies_of_31_mib_keep_nobody_waiting(self):
         alone, look_alone = longest_gap(lambda: time.sleep(2))
-        for path, body in (("/tokenize", b'{"prompt":"' + b"ab c" * (31 * MIB // 4) + b'"}'), ("/v1/completions", b'{"x":[' + b"[0]," * (31 * MIB // 4) + b"0]}"),
-                           ("/v1/chat/completions", b'{"messages":[{"role":"user","content":"' + b"a" * (31 * MIB) + b'"}]}')):
+        for path, body, coding in (("/tokenize", b'{"prompt":"' + b"ab c" * (31 * MIB // 4) + b'"}', None), ("/v1/completions", b'{"x":[' + b"[0]," * (31 * MIB // 4) + b"0]}", None),
+                                   ("/v1/chat/completions", b'{"messages":[{"role":"user","content":"' + b"a" * (31 * MIB) + b'"}]}', None),
+                                   ("/v1/completions", gzip.compress(b'{"prompt":"' + b"a" * (31 * MIB) + b'"}'), "gzip")):  # 30 KiB that become 31 MiB
             statuses = []
-            gap, look = longest_gap(lambda: statuses.extend(eight(path, body)))
+            gap, look = longest_gap(lambda: statuses.extend(eight(path, body, coding)))
             self.assertEqual(len(statuses), 8)
             self.assertTrue(set(statuses) <= {400, 429}, statuses)
             print(path, "longest gap of another's stream %.0f ms (alone %.0f), health and abort %.0f ms (%.0f)" % (1e3 * gap, 1e3 * alone, 1e3 * look, 1e3 * look_alone))
