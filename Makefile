@@ -141,7 +141,12 @@ build/data/%: tests/data/%.xz | build/.setup-test
 	@mkdir -p $(@D)
 	$(call QUIET,xz)xz -dc $< > $@
 
-test-binaries: $(TESTS) $(BUILD)/gyre $(DATA) $(if $(filter build/release,$(BUILD)),$(if $(wildcard build/ptx/libgyre-cuda.so),ptx))
+# Makes calls of the C library fail; sanitizers have an allocator of their own.
+$(BUILD)/libinject.so: tests/inject/inject.c
+	@mkdir -p $(@D)
+	$(call QUIET,ld)$(CC) -std=c17 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -fPIC -shared -o $@ $< -ldl
+
+test-binaries: $(TESTS) $(BUILD)/gyre $(BUILD)/libinject.so $(DATA) $(if $(filter build/release,$(BUILD)),$(if $(wildcard build/ptx/libgyre-cuda.so),ptx))
 
 test: test-binaries
 	@BUILD=$(BUILD) tests/run.sh
@@ -209,7 +214,7 @@ install: $(BUILD)/gyre $(BUILD)/libgyre.so $(BUILD)/install/libgyre.a
 	@tools/install.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)" $(VERSION)
 
 format:
-	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*/*.[ch] src/*/*/*/*/*.[ch] include/*.h bench/*.[ch] tests/*.[ch] tests/ptx/*.[ch] tests/fuzz/*.c)
+	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*/*.[ch] src/*/*/*/*/*.[ch] include/*.h bench/*.[ch] tests/*.[ch] tests/ptx/*.[ch] tests/fuzz/*.c tests/inject/*.c)
 
 clean:
 	rm -rf build

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void clean_sentence(char *text) {
     size_t n = strlen(text);
@@ -101,7 +102,7 @@ _Noreturn void alloc_failed(size_t n_bytes) {
         longjmp(scope->env, 1);
     }
     fprintf(stderr, "gyre: out of memory (%zu bytes)\n", n_bytes);
-    abort();
+    _exit(1);
 }
 
 void *xmalloc(size_t n_bytes) {

@@ -241,14 +241,33 @@ static enum status read_tls(struct http_server *s, struct error *err) {
     return read_pem(o->tls_key, &s->tls_key, err);
 }
 
-static void start_threads(struct http_server *s) {
+static void go_to(struct http_server *s, int stage) {
+    atomic_store(&s->stage, stage);
+    for (int i = 0; i < s->n_io; i++)
+        io_wake(&s->io[i]);
+}
+
+static enum status start_threads(struct http_server *s, struct error *err) {
     sigset_t all, before;
+    int n = 0, why = 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); // signals are for the thread that called us
-    for (int i = 0; i < s->n_io; i++)
-        BUG_IF(pthread_create(&s->io[i].thread, NULL, io_thread, &s->io[i]) != 0);
+    while (n < s->n_io && (why = pthread_create(&s->io[n].thread, NULL, io_thread, &s->io[n])) == 0)
+        n++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    s->started = true;
+    s->started = why == 0;
+    if (s->started)
+        return OK;
+    go_to(s, STAGE_LEAVE);
+    for (int i = 0; i < n; i++)
+        pthread_join(s->io[i].thread, NULL);
+    return fail(err, ERR_IO, "an I/O thread of the server cannot be started: %s", strerror(why));
+}
+
+static enum status open_events(struct http_server *s, struct error *err) {
+    s->spare_fd = eventfd(0, EFD_CLOEXEC);
+    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return s->spare_fd >= 0 && s->stop_fd >= 0 ? OK : fail(err, ERR_IO, "the server cannot be set up: %s", strerror(errno));
 }
 
 enum status http_open(const struct http_options *options, struct http_server **out, struct error *err) {
@@ -259,34 +278,29 @@ enum status http_open(const struct http_options *options, struct http_server **o
     s->io = xcalloc((size_t)s->n_io, sizeof *s->io);
     for (int i = 0; i < s->n_io; i++)
         s->io[i].epoll_fd = s->io[i].wake_fd = -1;
-    s->spare_fd = eventfd(0, EFD_CLOEXEC);
-    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     BUG_IF(getrandom(&s->id_key, sizeof s->id_key, 0) != sizeof s->id_key);
     raise_file_limit(s->options.max_connections);
 
-    enum status status = read_tls(s, err);
+    enum status status = open_events(s, err);
+    if (status == OK)
+        status = read_tls(s, err);
     for (int i = 0; i < s->n_io && status == OK; i++)
         status = io_open(&s->io[i], s, err);
     if (status == OK && s->options.port >= 0)
         status = listen_tcp(s, err);
     if (status == OK && s->options.unix_path)
         status = listen_unix(s, err);
+    if (status == OK)
+        status = start_threads(s, err);
     if (status != OK) {
         http_free(s);
         return status;
     }
     *out = s;
-    start_threads(s);
     return OK;
 }
 
 int http_port(const struct http_server *s) { return s->port; }
-
-static void go_to(struct http_server *s, int stage) {
-    atomic_store(&s->stage, stage);
-    for (int i = 0; i < s->n_io; i++)
-        io_wake(&s->io[i]);
-}
 
 static bool all_idle(struct http_server *s, int stage) {
     for (int i = 0; i < s->n_io; i++)
@@ -329,8 +343,10 @@ void http_free(struct http_server *s) {
     server_close_listeners(s);
     for (int i = 0; i < s->n_io; i++)
         io_close(&s->io[i]);
-    close(s->spare_fd);
-    close(s->stop_fd);
+    if (s->spare_fd >= 0)
+        close(s->spare_fd);
+    if (s->stop_fd >= 0)
+        close(s->stop_fd);
     free(s->tls_cert);
     free(s->tls_key);
     free(s->io);

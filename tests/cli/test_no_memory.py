@@ -1,20 +1,16 @@
 """The n-th allocation of a request fails, for each n: that request ends, with an answer, with 503 or without a word, and the next one is answered as ever."""
 import http.client
 import json
-import mmap
 import os
 import re
-import struct
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from failing import Inject  # noqa: E402
 from serving import GYRE, Server  # noqa: E402
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 CHAT = [{"role": "user", "content": "Once upon a time"}]
 SHORT = {"max_tokens": 3, "temperature": 0, "ignore_eos": True}
 REQUESTS = (("GET", "/metrics", None), ("GET", "/debug/requests", None), ("GET", "/v1/models", None), ("GET", "/nowhere", None), ("POST", "/tokenize", {"prompt": "Once upon a time"}),
@@ -31,35 +27,17 @@ def essence(text):
     return re.sub(r'"(created|created_at|completed_at)": ?[0-9.]+|[0-9a-f]{32}|"(cached_tokens|cache_read_input_tokens)": ?\d+', "", text)
 
 
-class Failing(mmap.mmap):
-    """What failing_malloc.c reads."""
-    def arm(self, n):
-        self[:16] = struct.pack("qq", n, 0)
-
-    def disarm(self):
-        """Whether one has failed."""
-        failed = struct.unpack("qq", self[:16])[1]
-        self[:8] = struct.pack("q", -1)
-        return failed > 0
-
-
 @unittest.skipIf("san" in os.path.dirname(GYRE), "a sanitizer has an allocator of its own")
 class NoMemory(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        library, shared = folder.name + "/failing_malloc.so", folder.name + "/shared"
-        subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fPIC", "-shared", "-o", library, HERE + "/failing_malloc.c"], check=True)
-        with open(shared, "w+b") as f:
-            f.write(struct.pack("qq", -1, 0))
-            f.flush()
-            cls.failing = Failing(f.fileno(), 16)
-        os.environ.update(LD_PRELOAD=library, GYRE_FAIL=shared)
+        cls.failing = Inject()
+        os.environ.update(cls.failing.environment)
         try:
             cls.server = Server("models/story")
         finally:
-            del os.environ["LD_PRELOAD"]
+            for name in cls.failing.environment:
+                del os.environ[name]
         cls.addClassCleanup(cls.server.process.kill)
 
     def ask(self, method, path, body):
@@ -84,11 +62,11 @@ class NoMemory(unittest.TestCase):
 
     def test_each_allocation_of_each_request(self):
         for method, path, body in REQUESTS:
-            whole, n, statuses = self.ask(method, path, body), 0, {}
+            whole, n, statuses = self.ask(method, path, body), 1, {}
             while True:
-                self.failing.arm(n)
+                self.failing.fail("malloc", n)
                 status, text = self.ask(method, path, body)
-                failed = self.failing.disarm()
+                failed = self.failing.stop() > 0
                 what = "%s with its allocation %d failing" % (path, n)
                 self.assertIsNone(self.server.process.poll(), (what, self.server.log[-3:]))
                 self.assertIn(status, (whole[0], 503, None), (what, text[:300]))
@@ -101,7 +79,7 @@ class NoMemory(unittest.TestCase):
                 if not failed:
                     break
                 n += 1
-            print("%s: %d allocations, answers %s" % (path, n, statuses))
+            print("%s: %d allocations, answers %s" % (path, n - 1, statuses))
             self.expect_idle(path)
             again = self.ask(method, path, body)
             self.assertEqual((again[0], len(again[1]) > 0), (whole[0], True))
