@@ -63,7 +63,7 @@ struct detokenizer *detokenizer_open(const struct tokenizer *tok, int flags) {
 void detokenizer_free(struct detokenizer *d) {
     if (!d)
         return;
-    for (size_t i = 0; i < d->tok->decoder.n; i++) {
+    for (size_t i = 0; i <= d->tok->decoder.n; i++) { // a copy has memory behind the last stage too
         buf_release(&d->states[i].token);
         buf_release(&d->states[i].pending);
     }
