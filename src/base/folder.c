@@ -11,7 +11,9 @@
 
 bool folder_allow_links;
 
-bool folder_name_is_plain(const char *name) { return name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0; }
+bool folder_name_is_plain(const char *name) {
+    return name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
 
 // One or more plain components.
 static bool stays_below(const char *name) {
@@ -46,7 +48,8 @@ static size_t hub_root_len(const char *dir) {
     return last ? (size_t)(last - dir) : 0;
 }
 
-// real_file lies in ROOT/blobs; a link in its place may lead to a folder of that name, or to files that are named like blobs.
+// real_file lies in ROOT/blobs; a link in its place may lead to a folder of that name, or to files that are named like
+// blobs.
 static bool is_hub_blob(const char *real_dir, const char *real_file) {
     char blobs[PATH_MAX], real_blobs[PATH_MAX];
     size_t root = hub_root_len(real_dir), parent = parent_len(real_file);
@@ -76,11 +79,13 @@ enum status folder_file(const char *dir, const char *name, char path[FOLDER_PATH
     if (!realpath(path, real_file) || stat(real_file, &st) != 0)
         return fail(err, ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     if (!folder_allow_links && !lies_inside(strcmp(real_dir, "/") == 0 ? "" : real_dir, real_file))
-        return fail(err, ERR_FORMAT, "%s: leads to %s, outside the model's folder; --allow-links follows such links", path, real_file);
+        return fail(err, ERR_FORMAT, "%s: leads to %s, outside the model's folder; --allow-links follows such links",
+                    path, real_file);
     return S_ISREG(st.st_mode) ? OK : fail(err, ERR_IO, "%s: not a regular file", path);
 }
 
-enum status folder_find(const char *dir, const char *name, char path[FOLDER_PATH_BYTES], bool *found, struct error *err) {
+enum status folder_find(const char *dir, const char *name, char path[FOLDER_PATH_BYTES], bool *found,
+                        struct error *err) {
     TRY(path_join(path, FOLDER_PATH_BYTES, dir, name, err));
     *found = folder_has(dir, name) && !dir_exists(path);
     return *found ? folder_file(dir, name, path, err) : OK;

@@ -1,4 +1,5 @@
-/* machine_memory.c - see machine_memory.h. Formats: proc_meminfo(5), cgroups(7), the kernel's cgroup-v1/memory and cgroup-v2. */
+/* machine_memory.c - see machine_memory.h. Formats: proc_meminfo(5), cgroups(7), the kernel's cgroup-v1/memory and
+ * cgroup-v2. */
 #include "base/machine_memory.h"
 
 #include "base/file.h"
@@ -20,7 +21,8 @@ struct group_files {
 static const struct group_files versions[] = {
     {"sys/fs/cgroup", "memory.max", "memory.high", "memory.current", "inactive_file ", "active_file "},
     {"sys/fs/cgroup/unified", "memory.max", "memory.high", "memory.current", "inactive_file ", "active_file "},
-    {"sys/fs/cgroup/memory", "memory.limit_in_bytes", NULL, "memory.usage_in_bytes", "total_inactive_file ", "total_active_file "},
+    {"sys/fs/cgroup/memory", "memory.limit_in_bytes", NULL, "memory.usage_in_bytes", "total_inactive_file ",
+     "total_active_file "},
 };
 
 static bool read_small(const char *path, struct buf *out) {
@@ -54,8 +56,10 @@ static void bound(struct machine_memory *m, int64_t total, int64_t available, co
 }
 
 /* One group's own limit, where it has one. */
-static void bound_by_group(const struct group_files *f, const char *folder, struct buf *text, struct machine_memory *m) {
-    int64_t most = file_value(folder, f->most, text), high = file_value(folder, f->high, text), used = file_value(folder, f->used, text);
+static void bound_by_group(const struct group_files *f, const char *folder, struct buf *text,
+                           struct machine_memory *m) {
+    int64_t most = file_value(folder, f->most, text), high = file_value(folder, f->high, text),
+            used = file_value(folder, f->used, text);
     char path[PATH_BYTES];
     if (high >= 0 && (most < 0 || high < most))
         most = high;
@@ -68,9 +72,10 @@ static void bound_by_group(const struct group_files *f, const char *folder, stru
     bound(m, most, most - MAX(used - files, 0), "the control group's");
 }
 
-/* The group at `path` and all above it, each of which bounds those below. In a container the path may be the host's: then it leads
- * nowhere here, and the folder itself is the group. */
-static void bound_by_groups(const char *root, const struct group_files *f, struct str path, struct buf *text, struct machine_memory *m) {
+/* The group at `path` and all above it, each of which bounds those below. In a container the path may be the host's:
+ * then it leads nowhere here, and the folder itself is the group. */
+static void bound_by_groups(const char *root, const struct group_files *f, struct str path, struct buf *text,
+                            struct machine_memory *m) {
     char folder[PATH_BYTES];
     int n_top = snprintf(folder, sizeof folder, "%s/%s", root, f->folder);
     if (n_top < 0 || (size_t)n_top + path.len + 2 > sizeof folder)
@@ -99,7 +104,8 @@ static void read_groups(const char *root, struct machine_memory *m) {
         if (!at)
             continue;
         *at++ = '\0';
-        bool is_2 = strcmp(line, "0:") == 0, is_1 = strcmp(controllers, ":memory") == 0 || strstr(controllers, ",memory") != NULL;
+        bool is_2 = strcmp(line, "0:") == 0,
+             is_1 = strcmp(controllers, ":memory") == 0 || strstr(controllers, ",memory") != NULL;
         for (size_t i = 0; i < ARRAY_LEN(versions); i++)
             if (versions[i].high ? is_2 : is_1)
                 bound_by_groups(root, &versions[i], str_of(at), &text, m);

@@ -1,12 +1,13 @@
-/* machine_memory.h - how much memory a process may have, and how much of it is left: the machine's, less where a control group
- * (of version 1 or 2, as containers and services have them) or ulimit -v allows less. */
+/* machine_memory.h - how much memory a process may have, and how much of it is left: the machine's, less where a
+ * control group (of version 1 or 2, as containers and services have them) or ulimit -v allows less. */
 #pragma once
 
 #include "base/status.h"
 
 struct machine_memory {
-    int64_t total;     // bytes that there are, of whatever bounds this process most tightly
-    int64_t available; // of them, that could be taken now without swapping: free, or held by files that can be read again
+    int64_t total; // bytes that there are, of whatever bounds this process most tightly
+    int64_t
+        available; // of them, that could be taken now without swapping: free, or held by files that can be read again
     const char *whose; // "the machine's", "the control group's", "ulimit -v's": of which `available` is
 };
 

@@ -40,7 +40,8 @@ static void name_parts(const struct need *n, char *out, size_t size) {
     out[0] = '\0';
     for (size_t i = 0; i < ARRAY_LEN(parts); i++)
         if (parts[i].bytes && at < size)
-            at += (size_t)snprintf(out + at, size - at, "%s%s %s", at ? ", " : "", parts[i].name, human(parts[i].bytes).text);
+            at += (size_t)snprintf(out + at, size - at, "%s%s %s", at ? ", " : "", parts[i].name,
+                                   human(parts[i].bytes).text);
 }
 
 /* The flag that makes the largest part smaller. */
@@ -49,21 +50,23 @@ static const char *what_helps(const struct gyre_options *o, const struct need *n
     if (most == n->swap)
         return "--swap-space says how much of it there is";
     if (most == n->cache)
-        return o->kv_cache_bytes ? "--kv-cache-memory sets the cache; without it it is what is left" : "--max-model-len makes it smaller";
+        return o->kv_cache_bytes ? "--kv-cache-memory sets the cache; without it it is what is left"
+                                 : "--max-model-len makes it smaller";
     if (most == n->step)
         return "--max-num-batched-tokens makes a step smaller";
     if (is_device && !o->quantization && n->weights / 2 < available)
-        return "--quantization fp8 halves what is stored in 16 bits; a smaller model, or one stored in fewer bits, fits too";
+        return "--quantization fp8 halves what is stored in 16 bits; a smaller model, or one stored in fewer bits, "
+               "fits too";
     return "it takes a smaller model, one stored in fewer bits, or a machine with more memory";
 }
 
-static enum status refuse(const struct gyre_options *o, const struct need *n, int64_t available, int64_t total, const char *whose,
-                          bool is_device, struct error *err) {
+static enum status refuse(const struct gyre_options *o, const struct need *n, int64_t available, int64_t total,
+                          const char *whose, bool is_device, struct error *err) {
     char parts[128];
     name_parts(n, parts, sizeof parts);
-    return fail(err, ERR_MEMORY, "%s: does not fit: it needs %s%s (%s), and of %s %s %s are free; %s", o->model ? o->model : "the model",
-                is_device ? "at least " : "", human(sum_of(n)).text, parts, whose, human(total).text, human(available).text,
-                what_helps(o, n, is_device, available));
+    return fail(err, ERR_MEMORY, "%s: does not fit: it needs %s%s (%s), and of %s %s %s are free; %s",
+                o->model ? o->model : "the model", is_device ? "at least " : "", human(sum_of(n)).text, parts, whose,
+                human(total).text, human(available).text, what_helps(o, n, is_device, available));
 }
 
 int64_t engine_step_bytes(const struct gyre_options *o, const struct program *p, struct bucket bucket) {
@@ -115,19 +118,23 @@ static int64_t turned_bytes(const struct program *p) {
     return bytes;
 }
 
-enum status engine_weights_fit(const struct gyre_options *o, const struct engine_model *m, const struct device *d, struct error *err) {
+enum status engine_weights_fit(const struct gyre_options *o, const struct engine_model *m, const struct device *d,
+                               struct error *err) {
     if (!o->backend->cache_room || !o->backend->memory) // its memory is the host's
         return OK;
     static const double usual_share = 0.92;
     struct device_memory device = {0};
     o->backend->memory(d, &device);
-    int64_t may = (int64_t)((double)device.total * (o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : usual_share));
+    int64_t may =
+        (int64_t)((double)device.total * (o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : usual_share));
     struct need n = {.weights = least_weight_bytes(m->program, o), .cache = o->kv_cache_bytes};
     int64_t available = MAX(may - device.taken, 0);
-    return !device.total || sum_of(&n) <= available ? OK : refuse(o, &n, available, device.total, "the device's", true, err);
+    return !device.total || sum_of(&n) <= available ? OK
+                                                    : refuse(o, &n, available, device.total, "the device's", true, err);
 }
 
-static int64_t swap_bytes(const struct gyre_options *o, const struct engine_model *m, struct loaded *l, const struct engine_sizes *sizes) {
+static int64_t swap_bytes(const struct gyre_options *o, const struct engine_model *m, struct loaded *l,
+                          const struct engine_sizes *sizes) {
     int64_t bytes = 0;
     for (int g = 0; g < m->program->n_groups; g++) {
         int n = m->program->groups[g].kind == CACHE_STATE ? sizes->cache.n_host_states : sizes->cache.n_host_blocks[g];
@@ -136,8 +143,8 @@ static int64_t swap_bytes(const struct gyre_options *o, const struct engine_mode
     return bytes;
 }
 
-enum status engine_fits(const struct gyre_options *o, const struct engine_model *m, struct loaded *l, const struct engine_sizes *sizes,
-                        struct error *err) {
+enum status engine_fits(const struct gyre_options *o, const struct engine_model *m, struct loaded *l,
+                        const struct engine_sizes *sizes, struct error *err) {
     struct machine_memory memory;
     struct need n = {.swap = swap_bytes(o, m, l, sizes)};
     if (!o->backend->cache_room) {

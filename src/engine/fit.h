@@ -1,20 +1,22 @@
 /* fit.h - whether an engine fits into memory, told before any of it is touched.
  *
- * Counted as the host's: weights that are to be made (dummies), the cache, a step's values and swap space. Weights of a checkpoint that a
- * device computes with where they lie are not: they are a map, of which the system keeps in memory what there is room for, so that a model
- * larger than the memory runs, as slowly as its disk. Of a device with memory of its own: weights, as few bytes as it can keep them in, and
- * the cache if a size was asked for; what is exact there, backend_ops.cache_room tells once the weights are placed. */
+ * Counted as the host's: weights that are to be made (dummies), the cache, a step's values and swap space. Weights of a
+ * checkpoint that a device computes with where they lie are not: they are a map, of which the system keeps in memory
+ * what there is room for, so that a model larger than the memory runs, as slowly as its disk. Of a device with memory
+ * of its own: weights, as few bytes as it can keep them in, and the cache if a size was asked for; what is exact there,
+ * backend_ops.cache_room tells once the weights are placed. */
 #pragma once
 
 #include "engine/engine.h"
 
 /* ERR_MEMORY says in one sentence what is needed, of what, what there is, and which flag helps. sizes: of engine_size.
  * l NULL: before the model is loaded on the host; otherwise its weights are there and not asked about. */
-enum status engine_fits(const struct gyre_options *o, const struct engine_model *m, struct loaded *l, const struct engine_sizes *sizes,
-                        struct error *err);
+enum status engine_fits(const struct gyre_options *o, const struct engine_model *m, struct loaded *l,
+                        const struct engine_sizes *sizes, struct error *err);
 
 /* Of a device with memory of its own, before its weights are placed. */
-enum status engine_weights_fit(const struct gyre_options *o, const struct engine_model *m, const struct device *d, struct error *err);
+enum status engine_weights_fit(const struct gyre_options *o, const struct engine_model *m, const struct device *d,
+                               struct error *err);
 
 /* Bytes of the host's memory that the values of a step need. */
 int64_t engine_step_bytes(const struct gyre_options *o, const struct program *p, struct bucket bucket);

@@ -1,7 +1,8 @@
 /* model_path.h - what is wrong with the MODEL that a person gave, in one sentence about the model.
  *
- * The files' own readers say what is wrong with a file. Before them, this tells a name of the hub, a GGUF file, the weights or the
- * settings alone, a folder around the model's or one without a tokenizer, and what to do in place of it. */
+ * The files' own readers say what is wrong with a file. Before them, this tells a name of the hub, a GGUF file, the
+ * weights or the settings alone, a folder around the model's or one without a tokenizer, and what to do in place of it.
+ */
 #pragma once
 
 #include "base/status.h"

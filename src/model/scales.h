@@ -1,7 +1,7 @@
 /* scales.h - scales that a checkpoint stores for quantised keys, values, queries and outputs.
  *
- * They belong to no weight. Caches of 8 bits here make a scale for each key and value from itself, and activations are not quantised
- * with stored scales, so these are read past. Exporters have put them at
+ * They belong to no weight. Caches of 8 bits here make a scale for each key and value from itself, and activations are
+ * not quantised with stored scales, so these are read past. Exporters have put them at
  *
  *     layers.N.self_attn[.attn].{q,k,v,kv}_scale, .{q,k,v}_{zero_point,global_scale}, .prob[_output]_scale
  *                                                          compressed-tensors, Quark, AutoFP8
@@ -11,7 +11,7 @@
 
 #include "file/checkpoint.h"
 
-/* Whether t is one: its name is of the above with N < n_layers, and it is a vector at most. A matrix of such a name is none. */
+/* Whether t is one: its name is of the above with N < n_layers, and it is a vector at most. */
 bool is_unused_scale(const struct stored_tensor *t, int n_layers);
 
 /* How many a checkpoint has. */

@@ -1,4 +1,7 @@
-"""A server that is told to end: what runs may finish, what comes is told so, and a second signal ends each answer properly."""
+"""A server that is told to end: what runs may finish, and what comes is told so.
+
+A second signal ends each answer properly."""
+
 import http.client
 import json
 import os
@@ -17,9 +20,18 @@ ENV = {"GYRE_TOY_STEP_US": "20000"}  # a token in 20 ms, so that an answer is as
 
 class Stream:
     """An answer of n tokens that is read by a thread of its own."""
+
     def __init__(self, port, n, path="/v1/completions", stream=True):
-        body = {"prompt": "The fox", "max_tokens": n, "ignore_eos": True, "stream": stream} if "completions" in path and "chat" not in path else \
-            {"messages": [{"role": "user", "content": "The fox"}], "max_tokens": n, "ignore_eos": True, "stream": stream}
+        body = (
+            {"prompt": "The fox", "max_tokens": n, "ignore_eos": True, "stream": stream}
+            if "completions" in path and "chat" not in path
+            else {
+                "messages": [{"role": "user", "content": "The fox"}],
+                "max_tokens": n,
+                "ignore_eos": True,
+                "stream": stream,
+            }
+        )
         self.c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self.c.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         self.text, self.error = b"", None
@@ -42,7 +54,7 @@ class Stream:
         return self.text.decode()
 
     def events(self):
-        events = [e[len("data: "):] for e in self.finished().split("\n\n") if e.startswith("data: ")]
+        events = [e[len("data: ") :] for e in self.finished().split("\n\n") if e.startswith("data: ")]
         return [e if e == "[DONE]" else json.loads(e) for e in events]
 
 
@@ -98,16 +110,22 @@ class Drain(unittest.TestCase):
         for s in streams:
             events = s.events()
             self.assertEqual(events[-1], "[DONE]")
-            self.assertEqual([c["finish_reason"] for e in events[:-1] for c in e["choices"] if c["finish_reason"]], ["length"])
+            self.assertEqual(
+                [c["finish_reason"] for e in events[:-1] for c in e["choices"] if c["finish_reason"]], ["length"]
+            )
         self.assertEqual(self.server.process.wait(timeout=30), 0)
 
     def test_what_is_new_is_told_when_to_come_again(self):
         stream = Stream(self.server.port, 150)
         self.running(1)
         self.draining()
-        for path, body in (("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
-                           ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5}), ("/v1/embeddings", {"input": "x"}),
-                           ("/v1/completions", {"prompt": "x" * 3000000})):
+        for path, body in (
+            ("/v1/completions", {"prompt": "x"}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+            ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5}),
+            ("/v1/embeddings", {"input": "x"}),
+            ("/v1/completions", {"prompt": "x" * 3000000}),
+        ):
             c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
             c.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             r = c.getresponse()
@@ -128,7 +146,9 @@ class Drain(unittest.TestCase):
         for s in streams:
             events = s.events()
             self.assertEqual(events[-1], "[DONE]")
-            self.assertEqual([c["finish_reason"] for e in events[:-1] for c in e["choices"] if c["finish_reason"]], ["abort"])
+            self.assertEqual(
+                [c["finish_reason"] for e in events[:-1] for c in e["choices"] if c["finish_reason"]], ["abort"]
+            )
         answer = json.loads(whole.finished())
         self.assertEqual(answer["choices"][0]["finish_reason"], "abort")
         self.assertEqual(self.server.process.wait(timeout=30), 0)

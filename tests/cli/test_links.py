@@ -1,7 +1,8 @@
-"""Links in model folders: those that places where models are kept make are followed, those out of the folder are refused for every file.
+"""Links in model folders: those of caches and volumes are followed, those out of the folder are refused for every file.
 
-A link that git or tar carried must not make a file of the user's a part of a prompt. --allow-links takes the refusal away.
+A link that git or tar carried must not make a file of the user's a part of a prompt. --allow-links follows it.
 """
+
 import json
 import os
 import shutil
@@ -46,8 +47,11 @@ class Links(unittest.TestCase):
             os.symlink(os.path.join(prefix, names(name)), os.path.join(folder, name))
 
     def opens(self, model, *flags):
-        for p in (gyre("info", model, *flags), gyre("run", model, "-p", "Once", "-n", "2", *flags),
-                  gyre("tokenize", model, "-p", "Once", *flags)):
+        for p in (
+            gyre("info", model, *flags),
+            gyre("run", model, "-p", "Once", "-n", "2", *flags),
+            gyre("tokenize", model, "-p", "Once", *flags),
+        ):
             self.assertEqual(p.returncode, 0, p.stderr)
 
     def refused(self, model, *flags):
@@ -140,7 +144,9 @@ class Refused(Links):
             with self.subTest(name=name):
                 kept = self.path("kept")
                 shutil.copytree(self.model, kept)
-                self.link("chat_template.jinja", "config.json")  # there is one, so that what belongs to it is looked for
+                self.link(
+                    "chat_template.jinja", "config.json"
+                )  # there is one, so that what belongs to it is looked for
                 self.link(name)
                 self.leaks_nothing(gyre(*args, stdin=ask), name)
                 shutil.rmtree(self.model)
@@ -148,10 +154,19 @@ class Refused(Links):
 
     def test_other_kinds_of_tokenizer_and_template(self):
         ask = json.dumps({"messages": []})
-        for name, args in {"tokenizer.model": ["tokenize", self.model, "-p", "x"], "qwen.tiktoken": ["tokenize", self.model, "-p", "x"],
-                           "chat_template.json": ["render", self.model, "-f", "-"]}.items():
+        for name, args in {
+            "tokenizer.model": ["tokenize", self.model, "-p", "x"],
+            "qwen.tiktoken": ["tokenize", self.model, "-p", "x"],
+            "chat_template.json": ["render", self.model, "-f", "-"],
+        }.items():
             with self.subTest(name=name):
-                for other in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "qwen.tiktoken", "chat_template.jinja"):
+                for other in (
+                    "tokenizer.json",
+                    "tokenizer_config.json",
+                    "tokenizer.model",
+                    "qwen.tiktoken",
+                    "chat_template.jinja",
+                ):
                     if os.path.lexists(os.path.join(self.model, other)):
                         os.remove(os.path.join(self.model, other))
                 self.link(name)
@@ -163,8 +178,10 @@ class Refused(Links):
         self.leaks_nothing(gyre("run", self.model, "--chat", "-p", "x", "-n", "1"), "chat_template.jinja")
 
     def test_pooling_that_is_a_link(self):
-        modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-                   {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+        modules = [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        ]
         with open(os.path.join(self.model, "modules.json"), "w") as f:
             json.dump(modules, f)
         self.link("1_Pooling/config.json")

@@ -1,4 +1,7 @@
-"""What a person may give as MODEL that is none: one sentence about the model, with what to do. And where the model or a flag stands on the line."""
+"""What a person may give as MODEL that is none: one sentence about the model, with what to do.
+
+And where the model or a flag stands on the line."""
+
 import os
 import shutil
 import subprocess
@@ -8,8 +11,16 @@ import unittest
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STORY = os.path.join(ROOT, "models/story")
-VERBS = {"run": ["-p", "x", "-n", "1"], "serve": ["--port", "0"], "score": ["-p", "x"], "perplexity": ["-f", os.path.abspath(__file__)], "bench": [],
-         "bench decode": [], "bench latency": [], "bench throughput": []}
+VERBS = {
+    "run": ["-p", "x", "-n", "1"],
+    "serve": ["--port", "0"],
+    "score": ["-p", "x"],
+    "perplexity": ["-f", os.path.abspath(__file__)],
+    "bench": [],
+    "bench decode": [],
+    "bench latency": [],
+    "bench throughput": [],
+}
 TEXT = {"tokenize": ["-p", "x"], "detokenize": ["--ids", "1"]}
 SETTINGS = {"info": [], "explain": []}
 EVERY = dict(VERBS, **TEXT, **SETTINGS)
@@ -22,8 +33,15 @@ class Model(unittest.TestCase):
         self.cache = os.path.join(self.dir, "hub")
 
     def gyre(self, *words):
-        return subprocess.run([GYRE, *words], capture_output=True, text=True, timeout=60, cwd=self.dir, stdin=subprocess.DEVNULL,
-                              env=dict(os.environ, HF_HUB_CACHE=self.cache))
+        return subprocess.run(
+            [GYRE, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=self.dir,
+            stdin=subprocess.DEVNULL,
+            env=dict(os.environ, HF_HUB_CACHE=self.cache),
+        )
 
     def folder(self, name, *story, **files):
         path = os.path.join(self.dir, name)
@@ -67,9 +85,15 @@ class Model(unittest.TestCase):
     def test_one_file_of_a_model(self):
         self.folder("m", "config.json", "model.safetensors", "tokenizer.json")
         self.told("m/model.safetensors", EVERY, "holds weights alone, and MODEL is the folder that they are in: m")
-        self.told("m/config.json", dict(VERBS, **TEXT), "is one file of a model, and MODEL is the folder that it is in: m")
+        self.told(
+            "m/config.json", dict(VERBS, **TEXT), "is one file of a model, and MODEL is the folder that it is in: m"
+        )
         self.told("m/tokenizer.json", VERBS, "is one file of a model, and MODEL is the folder that it is in: m")
-        for words in (["info", "m/config.json"], ["tokenize", "m/tokenizer.json", "-p", "x"], ["run", "m", "--prompt-ids", "1", "-n", "1", "--no-chat"]):
+        for words in (
+            ["info", "m/config.json"],
+            ["tokenize", "m/tokenizer.json", "-p", "x"],
+            ["run", "m", "--prompt-ids", "1", "-n", "1", "--no-chat"],
+        ):
             self.assertEqual(self.gyre(*words).returncode, 0, words)
 
     def test_a_folder_that_is_none(self):
@@ -109,7 +133,11 @@ class Model(unittest.TestCase):
         self.told("t", dict(VERBS, **TEXT), "tokenizer.json: is a Git LFS pointer", "git lfs pull")
 
     def test_a_pipe_may_be_a_template(self):
-        p = subprocess.run(["bash", "-c", 'echo "{\\"messages\\": []}" | "$0" render <(echo hello) -f -', GYRE], capture_output=True, text=True)
+        p = subprocess.run(
+            ["bash", "-c", 'echo "{\\"messages\\": []}" | "$0" render <(echo hello) -f -', GYRE],
+            capture_output=True,
+            text=True,
+        )
         self.assertEqual((p.returncode, p.stdout.strip()), (0, "hello"), p.stderr)
 
 
@@ -122,7 +150,9 @@ class Line(unittest.TestCase):
     def test_a_model_without_a_verb(self):
         for words in ((STORY,), ("./" + os.path.relpath(STORY),), ("-m", STORY), ("--model", STORY)):
             said = self.misused(*words)
-            self.assertIn("a verb comes first, then the model, without a flag: gyre run %s, or gyre serve" % words[-1], said)
+            self.assertIn(
+                "a verb comes first, then the model, without a flag: gyre run %s, or gyre serve" % words[-1], said
+            )
         self.assertIn("gyre run org/name", self.misused("org/name"))
         self.assertIn("did you mean serve", self.misused("sevre"))
 
@@ -130,8 +160,15 @@ class Line(unittest.TestCase):
         self.assertIn("gyre run MODEL -c", self.misused("-c", "4096"))
 
     def test_flags_of_other_programs(self):
-        for flag, says in (("-m", "without a flag"), ("--model", "without a flag"), ("--model=x", "without a flag"), ("-c", "--max-model-len"),
-                           ("--ctx-size", "--max-model-len"), ("-ngl", "--device cuda"), ("--n-predict", "--max-tokens")):
+        for flag, says in (
+            ("-m", "without a flag"),
+            ("--model", "without a flag"),
+            ("--model=x", "without a flag"),
+            ("-c", "--max-model-len"),
+            ("--ctx-size", "--max-model-len"),
+            ("-ngl", "--device cuda"),
+            ("--n-predict", "--max-tokens"),
+        ):
             self.assertIn(says, self.misused("run", flag, "x", "-p", "x"))
 
 

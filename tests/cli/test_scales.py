@@ -1,4 +1,5 @@
-"""What checkpoints store beside their weights, and in what parts: scales of caches and outputs, shards without an index, a head without a table."""
+"""Odd parts of checkpoints: scales of caches and outputs, shards without an index, a head without a table."""
+
 import json
 import os
 import shutil
@@ -65,19 +66,52 @@ class Scales(Checkpoint):
                 names = list(read_safetensors(path)[0])
                 prefix = next(n for n in names if "layers.0." in n).split("layers.0.")[0]
                 layers = self.layers(folder)
-                self.read_past(folder, [prefix + "layers.%d.self_attn.%s" % (l, leaf) for l in range(layers) for leaf in ("k_scale", "v_scale")], 2 * layers)
+                self.read_past(
+                    folder,
+                    [
+                        prefix + "layers.%d.self_attn.%s" % (l, leaf)
+                        for l in range(layers)
+                        for leaf in ("k_scale", "v_scale")
+                    ],
+                    2 * layers,
+                )
 
     def test_of_every_place_and_shape(self):
-        leaves = ["q_scale", "k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point", "k_global_scale", "prob_output_scale", "attn.k_scale", "k_proj.k_scale",
-                  "v_proj.v_scale", "qkv_proj.k_scale", "qkv_proj.v_scale", "q_proj.output_scale", "k_proj.output_scale", "v_proj.output_scale", "o_proj.output_scale",
-                  "qkv_proj.output_scale"]
+        leaves = [
+            "q_scale",
+            "k_scale",
+            "v_scale",
+            "kv_scale",
+            "k_zero_point",
+            "v_zero_point",
+            "k_global_scale",
+            "prob_output_scale",
+            "attn.k_scale",
+            "k_proj.k_scale",
+            "v_proj.v_scale",
+            "qkv_proj.k_scale",
+            "qkv_proj.v_scale",
+            "q_proj.output_scale",
+            "k_proj.output_scale",
+            "v_proj.output_scale",
+            "o_proj.output_scale",
+            "qkv_proj.output_scale",
+        ]
         for how in (dict(shape=()), dict(shape=(1,)), dict(shape=(2,)), dict(shape=(2, 1, 1)), dict(dtype="BF16")):
             with self.subTest(**how):
                 folder = self.copy("tests/models/llama")
-                self.read_past(folder, [ATTENTION % 0 + leaf for leaf in leaves] + ["model.layers.1.mlp.down_proj.output_scale"], len(leaves) + 1, **how)
+                self.read_past(
+                    folder,
+                    [ATTENTION % 0 + leaf for leaf in leaves] + ["model.layers.1.mlp.down_proj.output_scale"],
+                    len(leaves) + 1,
+                    **how
+                )
 
     def test_of_a_quantised_model(self):
-        for name, leaf in (("tests/models_random/qwen3_fp8_64", "kv_scale"), ("tests/models_random/gpt_oss_mxfp4", "k_proj.k_scale")):
+        for name, leaf in (
+            ("tests/models_random/qwen3_fp8_64", "kv_scale"),
+            ("tests/models_random/gpt_oss_mxfp4", "k_proj.k_scale"),
+        ):
             with self.subTest(name=name):
                 folder = self.copy(name)
                 layers = self.layers(folder)
@@ -86,9 +120,16 @@ class Scales(Checkpoint):
     def test_where_the_cache_alone_is_quantised(self):
         scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
         attention = {"targets": ["re:.*self_attn"], "input_activations": scheme, "weights": None}
-        for settings in ({"quant_method": "compressed-tensors", "format": "dense", "config_groups": {}, "kv_cache_scheme": scheme},
-                         {"quant_method": "compressed-tensors", "format": "dense", "config_groups": {"group_0": attention}, "kv_cache_scheme": None},
-                         {"quant_method": "modelopt", "quant_algo": None, "kv_cache_scheme": "FP8"}):
+        for settings in (
+            {"quant_method": "compressed-tensors", "format": "dense", "config_groups": {}, "kv_cache_scheme": scheme},
+            {
+                "quant_method": "compressed-tensors",
+                "format": "dense",
+                "config_groups": {"group_0": attention},
+                "kv_cache_scheme": None,
+            },
+            {"quant_method": "modelopt", "quant_algo": None, "kv_cache_scheme": "FP8"},
+        ):
             with self.subTest(settings=settings):
                 folder = self.copy("tests/models/llama")
                 path = os.path.join(folder, "config.json")
@@ -96,9 +137,16 @@ class Scales(Checkpoint):
                 self.read_past(folder, [ATTENTION % 0 + "k_scale"], 1)
 
     def test_what_only_looks_like_one_is_refused(self):
-        for name, how in ((ATTENTION % 0 + "k_scale", dict(shape=(2, 2))), (ATTENTION % 99 + "k_scale", {}), (ATTENTION % 0 + "k_scales", {}),
-                          (ATTENTION % 0 + "extra", {}), ("model.layers.0.mlp.k_scale", {}), ("k_scale", {}), ("model.layers.x.self_attn.k_scale", {}),
-                          (ATTENTION % 0 + "lora.k_scale", {})):
+        for name, how in (
+            (ATTENTION % 0 + "k_scale", dict(shape=(2, 2))),
+            (ATTENTION % 99 + "k_scale", {}),
+            (ATTENTION % 0 + "k_scales", {}),
+            (ATTENTION % 0 + "extra", {}),
+            ("model.layers.0.mlp.k_scale", {}),
+            ("k_scale", {}),
+            ("model.layers.x.self_attn.k_scale", {}),
+            (ATTENTION % 0 + "lora.k_scale", {}),
+        ):
             with self.subTest(name=name, **how):
                 folder = self.copy("tests/models/llama")
                 self.add(folder, [name], **how)
@@ -147,13 +195,19 @@ class Shards(Checkpoint):
     def test_shards_of_two_sets(self):
         folder = self.copy("tests/models/qwen3")
         self.split(folder, 2)
-        shutil.copyfile(os.path.join(folder, "model-00002-of-00002.safetensors"), os.path.join(folder, "model-00003-of-00003.safetensors"))
+        shutil.copyfile(
+            os.path.join(folder, "model-00002-of-00002.safetensors"),
+            os.path.join(folder, "model-00003-of-00003.safetensors"),
+        )
         self.refused(folder, "not of one set")
 
     def test_a_tensor_in_two_of_them(self):
         folder = self.copy("tests/models/qwen3")
         self.split(folder, 2)
-        shutil.copyfile(os.path.join(folder, "model-00001-of-00002.safetensors"), os.path.join(folder, "model-00002-of-00002.safetensors"))
+        shutil.copyfile(
+            os.path.join(folder, "model-00001-of-00002.safetensors"),
+            os.path.join(folder, "model-00002-of-00002.safetensors"),
+        )
         self.refused(folder, "is also in")
 
     def test_counts_without_end(self):
@@ -179,10 +233,16 @@ class Head(Checkpoint):
 
     def test_a_tied_model_that_stores_its_head_alone(self):
         for name in ("tests/models_random/llama_tied", "tests/models/gemma2", "models/story"):
-            if "tie_word_embeddings" in read_json(os.path.join(ROOT, name, "config.json")) and not read_json(os.path.join(ROOT, name, "config.json"))["tie_word_embeddings"]:
+            if (
+                "tie_word_embeddings" in read_json(os.path.join(ROOT, name, "config.json"))
+                and not read_json(os.path.join(ROOT, name, "config.json"))["tie_word_embeddings"]
+            ):
                 continue
             with self.subTest(name=name):
-                self.assertEqual(self.score(self.stored_as_head(name, True))[0]["argmax"], self.score(os.path.join(ROOT, name))[0]["argmax"])
+                self.assertEqual(
+                    self.score(self.stored_as_head(name, True))[0]["argmax"],
+                    self.score(os.path.join(ROOT, name))[0]["argmax"],
+                )
 
     def test_a_model_that_is_not_tied_needs_both(self):
         p = self.gyre("score", self.stored_as_head("tests/models_random/llama_tied", False), "--prompt-ids", "1,2,3")
