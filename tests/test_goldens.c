@@ -321,9 +321,8 @@ static int ragged_and_chunked(struct golden *g) {
 
 /* Where caches are of short keys, once more with whole ones. */
 static int with_whole_keys(struct golden *g) {
-    struct backend_ops whole = *rig_backend();
-    whole.short_keys = NULL;
-    return strstr(g->folder, "gemma4") ? check_together(g, (struct gyre_options){.backend = &whole, .n_threads = 2}, "whole keys") : 0;
+    static const char *const own[] = {"shared-kv=0", NULL};
+    return strstr(g->folder, "gemma4") ? check_together(g, (struct gyre_options){.device_options = own, .n_threads = 2}, "whole keys") : 0;
 }
 
 static void prompts_fed_token_by_token_match_the_reference(void **state) {

@@ -136,23 +136,6 @@ static void a_caches_group_is_a_shape_and_a_window(void **state) {
     model_free(m);
 }
 
-static bool takes_half_a_key(int head_dim, int turned) { return turned <= head_dim / 2; }
-static bool takes_an_eighth(int head_dim, int turned) { return turned <= head_dim / 8; }
-
-static void keys_are_short_where_the_device_takes_them(void **state) {
-    (void)state;
-    bool (*const takes[])(int, int) = {NULL, takes_an_eighth, takes_half_a_key};
-    for (size_t i = 0; i < ARRAY_LEN(takes); i++) {
-        struct model *m;
-        struct error err;
-        EXPECT_OK(model_open("tests/models/gemma4", &(struct model_options){.short_keys = takes[i]}, &m, &err), err);
-        const struct cache_group *sliding = &m->program->groups[0], *global = &m->program->groups[1];
-        EXPECT(sliding->k_dim == 64 && sliding->v_dim == 64 && !sliding->short_keys);
-        EXPECT(global->k_dim == (i == 2 ? 32 : 128) && global->v_dim == 128 && global->short_keys == (i == 2));
-        model_free(m);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_phantom_counts_what_the_checkpoint_holds),
@@ -161,7 +144,6 @@ int main(void) {
         cmocka_unit_test(strided_parts_undo_a_transposed_interleaved_tensor),
         cmocka_unit_test(layers_that_repeat_are_folded_when_explained),
         cmocka_unit_test(a_caches_group_is_a_shape_and_a_window),
-        cmocka_unit_test(keys_are_short_where_the_device_takes_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -273,14 +273,13 @@ static void gemma4_layers_differ_in_heads_and_share_caches(void **state) {
     EXPECT(s->layers[4].mixer == MIX_SLIDING && s->layers[4].head_dim == 64 && s->layers[4].n_kv_heads == 4 && !s->layers[4].v_from_k);
     EXPECT(s->attention_scale == 1 && s->ropes[s->layers[5].rope].dim == 128 && s->ropes[s->layers[5].rope].inv_freq[16] == 0);
     EXPECT(s->ropes[s->layers[5].rope].inv_freq[15] > 0 && s->ropes[s->layers[4].rope].dim == 64);
-    EXPECT(s->layers[5].k_turned == 32 && s->layers[4].k_turned == 0);
     model_spec_free(s);
     s = spec_of(GEMMA4, "{\"attention_k_eq_v\":false}");
-    EXPECT(s->layers[5].k_turned == 0); // v is a projection of its own
+    EXPECT(!s->layers[5].v_from_k);
     model_spec_free(s);
     s = spec_of(GEMMA4, "{\"attention_k_eq_v\":true,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},"
                         "\"sliding_attention\":{\"rope_type\":\"default\"}}}");
-    EXPECT(s->layers[5].v_from_k && s->layers[5].k_turned == 0); // all channels turn
+    EXPECT(s->layers[5].v_from_k && rope_turned(&s->ropes[s->layers[5].rope]) == 128); // all channels
     model_spec_free(s);
     s = spec_of(
         GEMMA4,

@@ -18,6 +18,13 @@ const char *device_option(const char *const *own, const char *name) {
     return found;
 }
 
+bool device_option_is_off(const char *const *own, const char *name) {
+    const char *value = device_option(own, name);
+    return value && strcmp(value, "0") == 0;
+}
+
+bool device_option_is_on(const char *const *own, const char *name) { return device_option(own, name) && !device_option_is_off(own, name); }
+
 static bool is_known(const struct backend_ops *ops, const char *option) {
     for (const struct backend_option *o = ops->options; o && o->name; o++)
         if (value_of(option, o->name))

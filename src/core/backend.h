@@ -28,13 +28,10 @@ struct backend_ops {
     bool no_weights;                      // computes without weights: a model is opened by its config alone
     bool makes_dummies;                   // fills dummy weights: matrices N(0, 1/in), vectors in [0.9, 1.1]
     int default_tokens, default_seqs;     // of a step, where the user does not say; 0: the engine's
-    int max_back; // tokens that a recurrent state can go back (plan.h, state_slot)
+    int max_back;                         // tokens that a recurrent state can go back (plan.h, state_slot)
     int max_in_flight;                    // 1: run() computes; 2: the device, while the host prepares
     const struct backend_option *options; // up to one without a name; NULL: none
     const struct backend_probes *probes;  // NULL: none
-    /* Whether a cache may hold `turned` channels of a key of head_dim, where its others are its value's (ops.def,
-     * QKV_PREP); NULL: never. */
-    bool (*short_keys)(int head_dim, int turned);
 
     enum status (*open)(const struct device_options *options, struct device **out, struct error *err);
     void (*memory)(const struct device *d, struct device_memory *out);
@@ -93,10 +90,10 @@ struct backend_ops {
      * started while a step with such a row is in flight. */
     enum status (*logits)(struct executable *exe, int row, const float **out, struct error *err);
 
-    /* After collect and until the next run: the state of token row t behind the last norm, [program.hidden.width],
-     * of a program that has one. Nothing is started while a step whose rows will be asked for is in flight. NULL:
-     * the device keeps none. */
-    enum status (*hidden)(struct executable *exe, int t, const float **out, struct error *err);
+    /* After collect and until the next run: of token row t the state behind the last norm, [program.hidden.width], of a
+     * program that has one; or with `tap` from 1 on that of program.taps[tap - 1]. Nothing is started while a step whose
+     * rows will be asked for is in flight. NULL: the device keeps none. */
+    enum status (*hidden)(struct executable *exe, int tap, int t, const float **out, struct error *err);
 };
 
 extern const struct backend_ops backend_cpu;

@@ -36,6 +36,10 @@ struct load_options {
 /* The value of an option of this name, the last if there are several; NULL: it is not there. */
 const char *device_option(const char *const *own, const char *name);
 
+/* Of those with the values 0 and 1. */
+bool device_option_is_off(const char *const *own, const char *name);
+bool device_option_is_on(const char *const *own, const char *name);
+
 struct backend_ops;
 /* ERR_ARG, with what there is, if one is not "name=value" with a name that the backend tells of. */
 enum status device_options_check(const struct backend_ops *ops, const char *const *own, struct error *err);

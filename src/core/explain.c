@@ -161,7 +161,7 @@ static void print_caches(const struct program *p, struct buf *out) {
             buf_printf(out, "latent of %d values a token and layer", c->k_dim);
         else
             buf_printf(out, "k %d x %d and v %d x %d values a token and layer", c->n_heads, c->k_dim, c->n_heads, c->v_dim);
-        if (c->short_keys)
+        if (c->shared_kv)
             buf_printf(out, ", the rest of k in v");
         if (c->window)
             buf_printf(out, ", the last %d tokens", c->window);

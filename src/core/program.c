@@ -4,6 +4,7 @@
 #include "base/status.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const struct {
     const char *name;
@@ -47,6 +48,29 @@ void program_free(struct program *p) {
     free(p->ropes);
     arena_release(&p->arena);
     free(p);
+}
+
+static void *copy_of(const void *array, int n, size_t size) {
+    void *copy = xcalloc((size_t)n + 1, size);
+    if (n > 0)
+        memcpy(copy, array, (size_t)n * size);
+    return copy;
+}
+
+struct program *program_copy(const struct program *from) {
+    struct program *p = xcalloc(1, sizeof *p);
+    *p = *from;
+    arena_init(&p->arena);
+    p->ops = copy_of(from->ops, from->n_ops, sizeof *p->ops);
+    p->values = copy_of(from->values, from->n_values, sizeof *p->values);
+    p->sections = copy_of(from->sections, from->n_sections, sizeof *p->sections);
+    p->groups = copy_of(from->groups, from->n_groups, sizeof *p->groups);
+    p->caches = copy_of(from->caches, from->n_caches, sizeof *p->caches);
+    p->ropes = copy_of(from->ropes, from->n_ropes, sizeof *p->ropes);
+    p->cap_ops = from->n_ops;
+    p->cap_values = from->n_values;
+    p->cap_sections = from->n_sections;
+    return p;
 }
 
 /* Room for one more element in an array of n that grows by doubling. */
@@ -115,7 +139,7 @@ static int add_cache(struct program *p, struct cache_group g) {
     while (at < p->n_groups) {
         struct cache_group *o = &p->groups[at];
         if (o->kind == g.kind && o->n_heads == g.n_heads && o->k_dim == g.k_dim && o->v_dim == g.v_dim && o->window == g.window &&
-            o->short_keys == g.short_keys && o->state_floats == g.state_floats)
+            o->shared_kv == g.shared_kv && o->state_floats == g.state_floats)
             break;
         at++;
     }
@@ -130,11 +154,6 @@ static int add_cache(struct program *p, struct cache_group g) {
 
 int program_cache_kv(struct program *p, int n_heads, int k_dim, int v_dim, int window) {
     return add_cache(p, (struct cache_group){.kind = CACHE_KV, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .window = window});
-}
-
-int program_cache_short_keys(struct program *p, int n_heads, int turned, int v_dim, int window) {
-    struct cache_group g = {.kind = CACHE_KV, .n_heads = n_heads, .k_dim = turned, .v_dim = v_dim, .short_keys = true, .window = window};
-    return add_cache(p, g);
 }
 
 int program_cache_latent(struct program *p, int width) {
@@ -201,17 +220,9 @@ val op_linear(struct program *p, val x, const struct weight *w, const struct wei
     return result(p, op, 0, (int)w->out, rows_of(p, x), DT_F32);
 }
 
-/* Of heads of head_dim; k_turned 0: the cache has whole keys. */
-static bool cache_is_of(const struct program *p, int cache, int n_kv_heads, int head_dim, int v_head_dim, int k_turned) {
+static bool cache_is_of(const struct program *p, int cache, int n_kv_heads, int head_dim, int v_head_dim) {
     const struct cache_group *g = &p->groups[p->caches[cache].group];
-    return g->kind == CACHE_KV && g->n_heads == n_kv_heads && g->v_dim == v_head_dim && g->short_keys == (k_turned > 0) &&
-           g->k_dim == (k_turned > 0 ? k_turned : head_dim);
-}
-
-static bool keys_can_be_short(const struct program *p, const struct qkv_args *a, const struct weight *q_norm, const struct weight *k_norm) {
-    const struct rope *rope = a->rope >= 0 ? p->ropes[a->rope] : NULL;
-    return a->v_from_k && a->v_norm && q_norm && k_norm && rope && rope->dim == a->head_dim && a->k_turned < a->head_dim &&
-           rope_turned(rope) == a->k_turned;
+    return g->kind == CACHE_KV && g->n_heads == n_kv_heads && g->k_dim == head_dim && g->v_dim == v_head_dim;
 }
 
 val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const struct weight *k_norm, struct qkv_args a) {
@@ -220,8 +231,7 @@ val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const str
     BUG_IF(x.width != a.n_heads * a.head_dim + n_kv || a.n_heads % a.n_kv_heads || (a.v_from_k && a.v_head_dim != a.head_dim));
     BUG_IF(!is_vector_or_absent(q_norm, a.head_dim) || !is_vector_or_absent(k_norm, a.head_dim));
     BUG_IF(a.rope >= 0 && (a.rope >= p->n_ropes || p->ropes[a.rope]->dim > a.head_dim));
-    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim, a.k_turned));
-    BUG_IF(a.k_turned > 0 && !keys_can_be_short(p, &a, q_norm, k_norm));
+    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim) || a.k_turned != 0); // pass_shared_kv sets it
     struct op *op = record(p, OP_QKV_PREP, x, NO_VAL, NO_VAL);
     set_weights(op, q_norm, k_norm, NULL, NULL);
     op->args.qkv_prep = a;
@@ -230,8 +240,7 @@ val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const str
 
 val op_attention(struct program *p, val q, const struct weight *sinks, struct attention_args a) {
     BUG_IF(q.width != a.n_heads * a.head_dim || a.n_heads % a.n_kv_heads || !is_vector_or_absent(sinks, a.n_heads));
-    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim, a.k_turned));
-    BUG_IF(a.k_turned > 0 && a.paired_values);
+    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim) || a.k_turned != 0); // pass_shared_kv sets it
     BUG_IF(a.paired_values && a.n_heads % 2);
     struct op *op = record(p, OP_ATTENTION, q, NO_VAL, NO_VAL);
     set_weights(op, sinks, NULL, NULL, NULL);

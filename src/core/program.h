@@ -61,7 +61,7 @@ enum cache_kind {
 struct cache_group {
     enum cache_kind kind;
     int n_heads, k_dim, v_dim; // KV; LATENT: k_dim
-    bool short_keys;           // KV: only k_dim channels of a key are there, its others are its value's (ops.def, QKV_PREP)
+    bool shared_kv;            // KV: only k_dim channels of a key are there, its others are its value's (ops.def, QKV_PREP)
     int window;                // tokens that a layer can see; 0: all of them
     int64_t state_floats;      // STATE: a layer and sequence; conv inputs first, then the delta state
     int n_layers;
@@ -76,6 +76,8 @@ struct section {
     int layer;        // -1 outside layers
     int first_op;
 };
+
+enum { MAX_TAPS = 8 };
 
 struct program {
     struct arena arena;
@@ -93,18 +95,20 @@ struct program {
     const struct rope **ropes;
     int n_ropes;
     int vocab_size;
-    val hidden; // [T, W], behind the last norm: what TAKE_ROWS reads. Kept to the end of a step, for backend_ops.hidden
+    val hidden;         // [T, W], behind the last norm: what TAKE_ROWS reads. Kept to the end of a step, for backend_ops.hidden
+    val taps[MAX_TAPS]; // [n_taps], kept too (pass.h)
+    int n_taps;
 };
 
 struct program *program_new(const char *name);
 void program_free(struct program *p);
+/* Names, weights and ropes are borrowed of the first. */
+struct program *program_copy(const struct program *p);
 
 void program_section(struct program *p, const char *name, int layer);
 
 /* Declares a layer's cache; equal shapes and windows join a group. Returns the cache's number. */
 int program_cache_kv(struct program *p, int n_heads, int k_dim, int v_dim, int window);
-/* Likewise where keys have the channels of values, `turned` of them their own. */
-int program_cache_short_keys(struct program *p, int n_heads, int turned, int v_dim, int window);
 int program_cache_latent(struct program *p, int width);
 int program_cache_state(struct program *p, int64_t conv_floats, int64_t state_floats);
 int program_rope(struct program *p, const struct rope *rope); // the same pointer gives the same number

@@ -203,7 +203,7 @@ static struct engine_model engine_model_of(const struct gyre_options *o, const s
 static enum status dummies_fit(const struct gyre_options *o, struct error *err) {
     struct model *model;
     struct engine_sizes sizes;
-    TRY(model_open(o->model, &(struct model_options){.load = LOAD_PHANTOM, .short_keys = o->backend->short_keys}, &model, err));
+    TRY(model_open(o->model, &(struct model_options){.load = LOAD_PHANTOM}, &model, err));
     struct engine_model m = engine_model_of(o, model);
     m.made_bytes = m.weight_bytes;
     enum status st = size_parts(o, &m, NULL, &sizes, err);
@@ -219,7 +219,7 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
     struct load_progress progress = {o->load_step, o->load_context};
     bool no_data = o->backend->no_weights || (o->dummy_weights && o->backend->makes_dummies);
     enum load_format load = no_data ? LOAD_PHANTOM : o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT;
-    struct model_options options = {load, progress, o->backend->short_keys};
+    struct model_options options = {load, progress};
     if ((load == LOAD_DUMMY && dummies_fit(o, &e) != OK) || model_open(o->model, &options, &model, &e) != OK)
         return engine_report(err, &e);
     struct engine_model m = engine_model_of(o, model);

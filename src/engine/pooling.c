@@ -12,7 +12,7 @@ static enum status add_to_sums(struct gyre *g, const struct batch_plan *plan, st
     if (plan->position[first_row] == 0)
         memset(r->sums, 0, (size_t)width * sizeof *r->sums);
     for (int row = first_row; row < first_row + n; row++) {
-        TRY(g->ops->hidden(g->exe, row, &x, &g->failed));
+        TRY(g->ops->hidden(g->exe, 0, row, &x, &g->failed));
         for (int i = 0; i < width; i++)
             r->sums[i] += (double)x[i];
     }
@@ -23,7 +23,7 @@ static enum status finish_vector(struct gyre *g, struct request *r, int last_row
     int width = g->info.hidden_size;
     const float *last = NULL;
     if (r->asked.pooling == GYRE_POOL_LAST)
-        TRY(g->ops->hidden(g->exe, last_row, &last, &g->failed));
+        TRY(g->ops->hidden(g->exe, 0, last_row, &last, &g->failed));
     if (last)
         memcpy(r->pooled, last, (size_t)width * sizeof *r->pooled);
     for (int i = 0; r->sums && i < width; i++)

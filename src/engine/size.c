@@ -1,5 +1,6 @@
 /* size.c - how large an engine is: exact arithmetic from options, the program's cache groups and the memory there is. */
 #include "base/machine_memory.h"
+#include "core/pass.h"
 #include "engine/fit.h"
 
 enum {
@@ -35,7 +36,8 @@ int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p
     if (l)
         return o->backend->cache_block_bytes(l, group, block_size);
     const struct cache_group *g = &p->groups[group];
-    int64_t token = g->kind == CACHE_LATENT ? g->k_dim : (int64_t)g->n_heads * (g->k_dim + g->v_dim);
+    int channels = g->kind == CACHE_KV ? shared_kv_channels(p, group) : 0, k_dim = channels > 0 ? channels : g->k_dim;
+    int64_t token = g->kind == CACHE_LATENT ? g->k_dim : (int64_t)g->n_heads * (k_dim + g->v_dim);
     int64_t floats = g->kind == CACHE_STATE ? g->state_floats : saturating_mul(token, block_size);
     return saturating_mul(floats, g->n_layers * (int64_t)sizeof(float));
 }

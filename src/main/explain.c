@@ -2,7 +2,7 @@
 #include "main/verbs.h"
 
 #include "base/file.h"
-#include "core/backend.h"
+#include "core/pass.h"
 #include "main/model_path.h"
 #include "model/model.h"
 
@@ -27,14 +27,15 @@ static int run(const struct verb_args *args) {
     struct error err;
     struct model *m;
     // A config.json alone is enough: the program does not depend on the weights' values.
-    struct model_options options = {.load = file_exists(args->operands[0]) ? LOAD_PHANTOM : LOAD_CHECKPOINT,
-                                    .short_keys = backend_cpu.short_keys};
+    struct model_options options = {.load = file_exists(args->operands[0]) ? LOAD_PHANTOM : LOAD_CHECKPOINT};
     if (model_path_check(args->operands[0], MODEL_SETTINGS, &err) != OK || model_open(args->operands[0], &options, &m, &err) != OK)
         return verb_failed(&err);
+    struct program *p = pass_shared_kv(m->program, NULL); // as the CPU has it
     struct buf text = {0};
-    program_explain(m->program, &text);
+    program_explain(p, &text);
     fwrite(text.ptr, 1, text.len, stdout);
-    print_memory(m->program);
+    print_memory(p);
+    program_free(p);
     buf_release(&text);
     model_free(m);
     return 0;

@@ -31,9 +31,7 @@ struct attention_of layer_attention(struct program *p, const struct model_spec *
     const struct layer_spec *layer = &s->layers[l];
     int window = layer->mixer == MIX_SLIDING ? s->sliding_window : 0;
     bool shares = layer->kv_source != l; // every layer before it has declared one cache
-    int cache = shares                ? layer->kv_source
-                : layer->k_turned > 0 ? program_cache_short_keys(p, layer->n_kv_heads, layer->k_turned, layer->head_dim, window)
-                                      : program_cache_kv(p, layer->n_kv_heads, layer->head_dim, layer->head_dim, window);
+    int cache = shares ? layer->kv_source : program_cache_kv(p, layer->n_kv_heads, layer->head_dim, layer->head_dim, window);
     return (struct attention_of){
         .prep = {.cache = cache,
                  .rope = layer->rope >= 0 ? program_rope(p, &s->ropes[layer->rope]) : -1,
@@ -43,8 +41,7 @@ struct attention_of layer_attention(struct program *p, const struct model_spec *
                  .v_head_dim = layer->head_dim,
                  .eps = (float)s->norm_eps,
                  .v_from_k = layer->v_from_k,
-                 .k_absent = shares,
-                 .k_turned = layer->k_turned},
+                 .k_absent = shares},
         .attend = {.cache = cache,
                    .n_heads = s->n_heads,
                    .n_kv_heads = layer->n_kv_heads,
@@ -53,8 +50,7 @@ struct attention_of layer_attention(struct program *p, const struct model_spec *
                    .scale = (float)s->attention_scale,
                    .softcap = (float)s->attention_softcap,
                    .window = window,
-                   .chunk = layer->mixer == MIX_CHUNKED ? s->attention_chunk : 0,
-                   .k_turned = layer->k_turned},
+                   .chunk = layer->mixer == MIX_CHUNKED ? s->attention_chunk : 0},
     };
 }
 

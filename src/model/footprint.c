@@ -12,6 +12,12 @@ const char *mixer_name(enum mixer mixer) {
     return "";
 }
 
+// Channels of a key that do not follow from its value (core/pass.h, shared_kv_channels).
+static int stored_of_key(const struct model_spec *s, const struct layer_spec *l) {
+    const struct rope *rope = l->rope >= 0 ? &s->ropes[l->rope] : NULL;
+    return l->v_from_k && rope && rope->dim == l->head_dim ? rope_turned(rope) : l->head_dim;
+}
+
 // What one layer needs.
 static struct cache_need layer_need(const struct model_spec *s, const struct layer_spec *l, int element_bytes) {
     struct cache_need n = {.mixer = l->mixer, .n_layers = 1, .n_kv_heads = l->n_kv_heads, .head_dim = l->head_dim};
@@ -33,7 +39,7 @@ static struct cache_need layer_need(const struct model_spec *s, const struct lay
             (2LL * d->n_key_heads * d->key_dim + (int64_t)d->n_value_heads * d->value_dim) * (d->conv_kernel - 1) * element_bytes;
         return n;
     }
-    n.bytes_per_token = (int64_t)n.n_kv_heads * ((l->k_turned > 0 ? l->k_turned : n.head_dim) + n.head_dim) * element_bytes;
+    n.bytes_per_token = (int64_t)n.n_kv_heads * (stored_of_key(s, l) + n.head_dim) * element_bytes;
     return n;
 }
 

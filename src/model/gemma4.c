@@ -138,8 +138,7 @@ static void gemma4_record(struct program *p, const struct model_spec *s, const v
         struct attention_of at = layer_attention(p, s, l);
         at.prep.v_norm = true;
         struct normed n = op_add_norm(p, x, d, w->attn_norm, r_scale, norm);
-        const struct weight *k_norm = at.prep.k_turned ? m->layers[s->layers[l].kv_source].k_norm : w->k_norm; // of the keys it reads
-        val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, k_norm, at.prep);
+        val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, w->k_norm, at.prep);
         val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, op_norm(p, a, NO_VAL, w->post_attn_norm, norm), w->ffn_norm, NULL, norm);
         val f = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);

@@ -33,17 +33,8 @@ static enum status bind_and_record(struct model *m, const struct family *family,
     return OK;
 }
 
-static void choose_keys(struct model_spec *s, const struct model_options *options) {
-    for (int l = 0; l < s->n_layers; l++) {
-        struct layer_spec *layer = &s->layers[l];
-        if (layer->k_turned > 0 && !(options->short_keys && options->short_keys(layer->head_dim, layer->k_turned)))
-            layer->k_turned = 0;
-    }
-}
-
 static enum status open_parts(struct model *m, const char *path, const struct model_options *options, struct error *err) {
     TRY(model_spec_open(path, &m->spec, err));
-    choose_keys(m->spec, options);
     const struct family *family = family_find(m->spec->model_type);
     if (!family || !family->record)
         return fail(err, ERR_UNSUPPORTED, "%s: model_type \"%s\" cannot be run yet", m->spec->path, m->spec->model_type);

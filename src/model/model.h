@@ -13,9 +13,8 @@
 #include "model/spec.h"
 
 struct model_options {
-    enum load_format load;                        // LOAD_DUMMY and LOAD_PHANTOM need config.json only; a phantom can be explained, not run
-    struct load_progress progress;                // of making dummy weights
-    bool (*short_keys)(int head_dim, int turned); // the backend's (core/backend.h); NULL: keys are stored whole
+    enum load_format load;         // LOAD_DUMMY and LOAD_PHANTOM need config.json only; a phantom can be explained, not run
+    struct load_progress progress; // of making dummy weights
 };
 
 struct model {

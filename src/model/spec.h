@@ -28,7 +28,6 @@ struct layer_spec {
     int rope;                 // index into ropes; -1: none
     bool moe;                 // experts in place of (Gemma 4: beside) the dense FFN
     bool v_from_k;            // Gemma 4 global layers
-    int k_turned;             // channels of a key that need storing beside v, from which the others follow; 0: all
     int ffn_size;             // of the dense FFN, 0 where there is none
     int kv_source;            // the layer whose cache this one reads; its own index unless KV is shared (Gemma 4 E-models)
 };

@@ -236,17 +236,6 @@ static enum status gemma4_ropes(struct spec_reader *r) {
     return OK;
 }
 
-/* Where v is k before its norm and rotation, what a key has beside v is what the rotation turns. */
-static void gemma4_short_keys(struct model_spec *s) {
-    for (int l = 0; l < s->n_layers; l++) {
-        struct layer_spec *layer = &s->layers[l];
-        const struct rope *rope = &s->ropes[layer->rope];
-        int turned = rope_turned(rope);
-        if (layer->v_from_k && rope->dim == layer->head_dim && turned < layer->head_dim)
-            layer->k_turned = turned;
-    }
-}
-
 enum status read_gemma4(struct spec_reader *r) {
     struct model_spec *s = r->spec;
     bool given, k_eq_v;
@@ -273,6 +262,5 @@ enum status read_gemma4(struct spec_reader *r) {
     if (!s->per_layer_input_size)
         s->per_layer_vocab_size = 0;
     TRY(gemma4_ropes(r));
-    gemma4_short_keys(s);
     return OK;
 }

@@ -7,6 +7,7 @@
 #include "backend/cpu/fast.h"
 #include "backend/cpu/measure.h"
 #include "base/machine_memory.h"
+#include "core/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +65,7 @@ static enum status cpu_open(const struct device_options *options, struct device 
         return fail(err, ERR_UNSUPPORTED, "kernels: this processor has no \"%s\"", name);
     struct device *d = xcalloc(1, sizeof *d);
     d->kernels = kernels;
+    d->whole_keys = device_option_is_off(options->own, "shared-kv");
     d->pool = pool_open(options->n_threads);
     *out = d;
     return OK;
@@ -82,6 +84,7 @@ static void cpu_unload(struct loaded *l) {
     placed_table_release(&l->placed);
     for (int g = 0; g < l->n_caches; g++)
         free(l->caches[g].memory);
+    program_free(l->program);
     free(l);
 }
 
@@ -101,8 +104,8 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
     TRY(check_load(options, err));
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
-    l->program = p;
-    enum status st = placed_table_fill(&l->placed, p, d->pool, err);
+    l->program = d->whole_keys ? program_copy(p) : pass_shared_kv(p, NULL);
+    enum status st = placed_table_fill(&l->placed, l->program, d->pool, err);
     if (st != OK) {
         cpu_unload(l);
         l = NULL;
@@ -419,10 +422,10 @@ static enum status cpu_logits(struct executable *exe, int row, const float **out
     return OK;
 }
 
-static enum status cpu_hidden(struct executable *exe, int t, const float **out, struct error *err) {
+static enum status cpu_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err) {
     (void)err;
-    BUG_IF(t < 0 || t >= exe->plan.n_tokens);
-    *out = mat_row(value_of(exe, exe->program->hidden), t);
+    BUG_IF(t < 0 || t >= exe->plan.n_tokens || tap < 0 || tap > exe->program->n_taps);
+    *out = mat_row(value_of(exe, tap == 0 ? exe->program->hidden : exe->program->taps[tap - 1]), t);
     return OK;
 }
 
@@ -454,12 +457,8 @@ static enum status cpu_measure(struct loaded *l, struct device_limits *out, stru
     return OK;
 }
 
-static bool cpu_short_keys(int head_dim, int turned) {
-    (void)head_dim, (void)turned;
-    return true;
-}
-
 static const struct backend_option cpu_options[] = {
+    {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
     {"kernels", "portable|avx2|avx512|reference", "the instructions of fast kernels, otherwise the best there are; or the plain functions"},
     {0},
 };
@@ -473,7 +472,6 @@ const struct backend_ops backend_cpu = {
     .max_in_flight = 1,
     .options = cpu_options,
     .probes = &cpu_probes,
-    .short_keys = cpu_short_keys,
     .open = cpu_open,
     .memory = cpu_memory,
     .close = cpu_close,

@@ -61,11 +61,12 @@ struct cache {
 struct device {
     struct pool *pool;
     const struct kernels *kernels; // NULL: reference functions only
+    bool whole_keys;
 };
 
 struct loaded {
     struct device *device;
-    const struct program *program;
+    struct program *program; // as passes left it
     struct placed_table placed;
     struct cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, block_shift;

@@ -75,8 +75,8 @@ static int64_t run_end(const struct call *c, int64_t j, int64_t end) {
 
 /* Scores of n keys from slot on of which the block holds the turned channels alone: a product with these, and one with the values of the
  * other channels, turned into panels as keys are. Of each half of the channels the turned ones come first. */
-static void score_short_keys(const struct call *c, int64_t rows, const struct workspace *w, struct kv_block block, int64_t slot, int64_t n,
-                             float *scores) {
+static void score_shared_kv(const struct call *c, int64_t rows, const struct workspace *w, struct kv_block block, int64_t slot, int64_t n,
+                            float *scores) {
     const struct attention_args *a = &c->op->args.attention;
     const struct kernels *k = c->loaded->device->kernels;
     int64_t size = c->loaded->block_size, dim = a->head_dim, half = dim / 2, turned = a->k_turned / 2;
@@ -99,7 +99,7 @@ static void score_keys(const struct call *c, const struct item *it, const struct
         struct kv_block block = kv_block(c, a->cache, it->seq, j, it->kv_head);
         int64_t slot = j & (size - 1);
         if (a->k_turned > 0)
-            score_short_keys(c, rows, w, block, slot, next - j, w->scores + (j - from));
+            score_shared_kv(c, rows, w, block, slot, next - j, w->scores + (j - from));
         else
             k->multiply(rows, next - j, a->head_dim, w->q, a->head_dim, block.k + slot, size, w->scores + (j - from), KEYS, false);
     }

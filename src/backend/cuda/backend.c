@@ -6,6 +6,7 @@
 #include "backend/cuda/value.h"
 
 #include "backend/cuda/linear/plan_cache.h"
+#include "core/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@ static void cuda_unload(struct loaded *loaded) {
     weights_release(loaded);
     caches_release(loaded);
     cudaFreeHost(loaded->counts);
+    program_free(loaded->program);
     cudaGetLastError(); // whatever could not be given back: what is loaded next has nothing to do with it
     free(loaded);
 }
@@ -70,11 +72,14 @@ static enum status load_parts(struct loaded *loaded, const struct load_options *
     return weights_place(loaded, err);
 }
 
+/* What fast kernels of attention take. */
+static bool takes_shared_kv(int head_dim, int channels) { return head_dim == 512 && channels == 128; }
+
 static enum status cuda_load(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
                              struct error *err) {
     struct loaded *loaded = xcalloc(1, sizeof *loaded);
     loaded->device = d;
-    loaded->program = p;
+    loaded->program = d->whole_keys ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
     loaded->quantise = options->quantization != NULL;
     loaded->dummies = options->dummy_weights;
     loaded->progress = options->progress;
@@ -381,6 +386,8 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     const struct op *last = &p->ops[p->n_ops - 1];
     if (last->code != OP_SAMPLE)
         return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
+    if (p->n_taps > 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend keeps no states of layers between (taps)", p->name);
     if (exe->bucket.max_tokens > MOST_TOKENS)
         return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does steps of up to %d tokens, --max-num-batched-tokens asks for %d",
                     p->name, MOST_TOKENS, exe->bucket.max_tokens);
@@ -538,7 +545,8 @@ static enum status cuda_logits(struct executable *exe, int row, const float **ou
     return OK;
 }
 
-static enum status cuda_hidden(struct executable *exe, int t, const float **out, struct error *err) {
+static enum status cuda_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err) {
+    BUG_IF(tap != 0); // programs with taps are refused
     TRY(device_enter(exe->loaded->device, err));
     BUG_IF(t < 0 || t >= step_collected(exe)->plan->n_tokens || exe->n_started != exe->n_collected);
     int64_t size = element_bytes(exe->hidden.element);
@@ -553,9 +561,6 @@ static enum status cuda_hidden(struct executable *exe, int t, const float **out,
     return OK;
 }
 
-/* What fast kernels of attention take. */
-static bool cuda_short_keys(int head_dim, int turned) { return head_dim == 512 && turned == 128; }
-
 static const struct backend_probes cuda_probes = {
     .measure = cuda_measure,
     .trace = cuda_trace,
@@ -564,6 +569,7 @@ static const struct backend_probes cuda_probes = {
 };
 
 static const struct backend_option cuda_options[] = {
+    {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
     {"eager", "0|1", "start every op of a step by itself, never a captured graph"},
     {0},
 };
@@ -577,7 +583,6 @@ const struct backend_ops backend_cuda = {
     .max_in_flight = STEPS_IN_FLIGHT,
     .options = cuda_options,
     .probes = &cuda_probes,
-    .short_keys = cuda_short_keys,
     .open = cuda_open,
     .memory = cuda_memory,
     .close = cuda_close,

@@ -87,12 +87,13 @@ struct device {
     double memory_share;      // device_options
     bool requantises;         // products of what is loaded may (gemm_requantises): of one object for each physical device
     bool eager;               // no graphs
-    struct error fault;       // sticky
+    bool whole_keys;
+    struct error fault; // sticky
 };
 
 struct loaded {
     struct device *device;
-    const struct program *program;
+    struct program *program; // as passes left it
     enum element product;
     bool product_is_set; // by load_options.dtype
     bool quantise;       // matrices of LINEAR to e4m3 when they are loaded

@@ -94,15 +94,14 @@ void cuda_close(struct device *d) {
     free(d);
 }
 
-static bool is_on(const char *value) { return value && strcmp(value, "0") != 0; }
-
 enum status cuda_open(const struct device_options *options, struct device **out, struct error *err) {
     TRY(paths_check(err));
     TRY(filter_check(err));
     TRY(l2_copy_check(err));
     struct device *d = xcalloc(1, sizeof *d);
     d->index = options->index;
-    d->eager = is_on(device_option(options->own, "eager"));
+    d->eager = device_option_is_on(options->own, "eager");
+    d->whole_keys = device_option_is_off(options->own, "shared-kv");
     d->memory_share = options->memory_share;
     enum status st = open_parts(d, err);
     if (st != OK) {

@@ -28,7 +28,7 @@ static enum element cache_element(const struct loaded *loaded, const struct cach
 
 /* Of 8 bits there are a key's and a value's scale to every slot and head, or one of both, 4 elements each; see kv.cuh. */
 static int64_t block_elements(const struct loaded *loaded, const struct cache_group *g, int block_size) {
-    int scales = element_bytes(cache_element(loaded, g)) == 1 ? (g->short_keys ? 1 : 2) * (int)sizeof(float) : 0;
+    int scales = element_bytes(cache_element(loaded, g)) == 1 ? (g->shared_kv ? 1 : 2) * (int)sizeof(float) : 0;
     switch (g->kind) {
     case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim + scales) * block_size;
     case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
