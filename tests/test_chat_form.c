@@ -1,9 +1,10 @@
 /* test_chat_form.c - histories as clients send them, made fit for the templates of real models and of some that are hostile. */
 #include "check.h"
 
-#include "base/clock.h"
 #include "text/chat_messages.h"
 #include "text/template_chat.h"
+
+#include <time.h>
 
 static json_t *parse(const char *text) {
     struct error err;
@@ -218,11 +219,11 @@ static void hostile_templates_are_opened_soon(void **state) {
         "{% for a in range(99999) %}{{ ('x' * 999999) == ('x' * 999999) }}{% endfor %}",
     };
     for (size_t i = 0; i < ARRAY_LEN(hostile); i++) {
-        int64_t begin = clock_us();
+        clock_t begin = clock(); // of this process: others may be busy
         chat_template_free(template_of(hostile[i]));
-        int64_t ms = (clock_us() - begin) / 1000;
-        printf("%zu: %lld ms\n", i, (long long)ms);
-        EXPECT(ms < 20000);
+        double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        printf("%zu: %.2f s\n", i, seconds);
+        EXPECT(seconds < 20); // sanitizers
     }
 }
 
