@@ -158,6 +158,7 @@ static const struct vllm_flag table[] = {
     {"enable-ssl-refresh", NULL, SWITCH, REFUSED, NULL, "certificates that are read again"},
     {"config", NULL, VALUE, REFUSED, NULL, "flags from a YAML file (each is an environment variable, GYRE_...)"},
     {"enable-request-id-headers", NULL, SWITCH, NOTE, NULL, "X-Request-Id is always sent"},
+    {"enable-tokenizer-info-endpoint", NULL, SWITCH, NOTE, NULL, "/tokenizer_info is always there"},
     {"enable-prompt-tokens-details", NULL, SWITCH, NOTE, NULL, "cached tokens are always told"},
     {"enable-server-load-tracking", NULL, SWITCH, NOTE, NULL, "/metrics has the load"},
     {"enable-log-requests", NULL, SWITCH, NOTE, NULL, "there is a line for each request unless --disable-log-requests"},
