@@ -5,6 +5,7 @@
 #include "main/terminal.h"
 
 #include <math.h>
+#include <unistd.h>
 
 static void bytes_have_three_figures(void **state) {
     (void)state;
@@ -71,11 +72,42 @@ static void without_a_total_there_is_no_bar(void **state) {
     EXPECT_STR(line, "reading  3.00 MiB  1.50 MiB/s");
 }
 
+/* What is written to stderr while weights are loaded, `seconds` after the last line. */
+static void loaded_line(double seconds, char *out, size_t size) {
+    struct progress p = {0};
+    FILE *file = tmpfile();
+    int kept = dup(STDERR_FILENO);
+    progress_of_load(&p, 0, 100 << 20);
+    p.shown = false; // as in a log, whatever stderr is here
+    p.start_us -= (int64_t)(seconds * 1e6);
+    p.drawn_us = p.start_us;
+    fflush(stderr);
+    dup2(fileno(file), STDERR_FILENO);
+    progress_of_load(&p, 34 << 20, 100 << 20);
+    progress_of_load(&p, 35 << 20, 100 << 20); // at once: no second line
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    rewind(file);
+    out[fread(out, 1, size - 1, file)] = '\0';
+    fclose(file);
+}
+
+static void a_log_gets_a_line_of_a_long_load_now_and_then(void **state) {
+    (void)state;
+    char said[512];
+    loaded_line(6, said, sizeof said);
+    EXPECT(strstr(said, "gyre: loading weights") == said && strstr(said, "34%") && strstr(said, "100 MiB") && strstr(said, "left\n"));
+    EXPECT(strchr(said, '\n') == said + strlen(said) - 1);
+    loaded_line(1, said, sizeof said);
+    EXPECT_STR(said, "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_have_three_figures),        cmocka_unit_test(counts_have_the_letters_of_parameters),
-        cmocka_unit_test(seconds_read_like_a_clock),       cmocka_unit_test(the_line_tells_share_rate_and_time_left),
-        cmocka_unit_test(without_a_total_there_is_no_bar),
+        cmocka_unit_test(a_log_gets_a_line_of_a_long_load_now_and_then), cmocka_unit_test(bytes_have_three_figures),
+        cmocka_unit_test(counts_have_the_letters_of_parameters),         cmocka_unit_test(seconds_read_like_a_clock),
+        cmocka_unit_test(the_line_tells_share_rate_and_time_left),       cmocka_unit_test(without_a_total_there_is_no_bar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 enum { MAX_FILE = 1 << 20, PATH_BYTES = 4096 };
@@ -124,6 +125,11 @@ static void read_machine(const char *root, struct machine_memory *m) {
         available = line_value(&text, "MemAvailable:");
     }
     buf_release(&text);
+    struct sysinfo info;
+    if (total <= 0 && strcmp(root, "/") == 0 && sysinfo(&info) == 0) { // /proc is not mounted
+        total = (int64_t)(info.totalram * info.mem_unit) >> 10;
+        available = (int64_t)((info.freeram + info.bufferram) * info.mem_unit) >> 10;
+    }
     if (total > 0)
         *m = (struct machine_memory){total << 10, (available >= 0 ? available : total) << 10, "the machine's"};
 }
