@@ -127,7 +127,7 @@ static void write_other_end(const struct generation *g, const char *status, stru
     const struct choice *c = &g->choices[0];
     write_head(g, status, out);
     buf_str(out, STR(",\"completed_at\":null,\"incomplete_details\":null,\"error\":"));
-    if (g->aborted) {
+    if (strcmp(status, "cancelled") == 0) { // by its owner: no fault
         buf_str(out, STR("null"));
     } else {
         buf_printf(out, "{\"code\":\"%s\",\"message\":", generation_failed_status(g) == 400 ? "invalid_prompt" : "server_error");
