@@ -119,15 +119,11 @@ static void find_content(struct finder *f, enum chat_role role) {
     *out = takes_text ? CHAT_CONTENT_GIVEN : CHAT_CONTENT_PARTS;
 }
 
-static json_t *history_with_content(const struct chat_form *form, bool calls, json_t *take_content) {
-    return calls ? history_of_call(take_content, some_arguments(form), json_string("7")) : history_with(form, CHAT_ASSISTANT, take_content);
-}
-
-static bool takes_null(struct finder *f, bool calls) {
-    if (!render(f, history_with_content(f->form, calls, json_null())))
+static bool takes_null(struct finder *f) {
+    if (!render(f, history_of_call(json_null(), some_arguments(f->form), json_string("7"))))
         return false;
     size_t none = times(f, "None"), null = times(f, "null");
-    bool rendered = render(f, history_with_content(f->form, calls, json_string("")));
+    bool rendered = render(f, history_of_call(json_string(""), some_arguments(f->form), json_string("7")));
     return !rendered || (none <= times(f, "None") && null <= times(f, "null"));
 }
 
@@ -142,8 +138,7 @@ void chat_form_find(const struct template *t, struct str source, const json_t *g
     find_arguments(&f);
     for (int role = 0; role < CHAT_N_ROLES; role++)
         find_content(&f, (enum chat_role)role);
-    out->takes_null = takes_null(&f, false);
-    out->takes_null_at_calls = takes_null(&f, true);
+    out->takes_null_at_calls = takes_null(&f);
     find_developer(&f, source);
     buf_release(&f.shown);
 }

@@ -7,7 +7,8 @@
  *               a text     otherwise
  *   arguments   an object  is shown as JSON or walked: what transformers and vLLM give
  *               a text     an object fails or is shown as Python prints it, and a text is shown as it is
- *   null        ""         null fails, or "None" or "null" is shown where "" shows nothing
+ *   null, of a message that calls tools: some templates write what "" says otherwise
+ *               ""         null fails, or "None" or "null" is shown where "" shows nothing
  *               null       otherwise
  *
  * Where no rendering shows what was asked (a template that always fails, or ignores tool calls): texts and objects. */
@@ -27,8 +28,7 @@ enum chat_content {
 struct chat_form {
     enum chat_content content[CHAT_N_ROLES];
     bool arguments_are_text;  // of tool calls; else objects
-    bool takes_null;          // as the content of an assistant's message ...
-    bool takes_null_at_calls; // ... that calls tools
+    bool takes_null_at_calls; // as the content of a message that calls tools
     bool knows_developer;     // the role; else it is "system"
 };
 

@@ -74,17 +74,12 @@ static enum status fit_parts(const struct fitting *f, json_t *message, enum chat
     return st;
 }
 
-static bool keeps_null(const struct chat_form *form, const json_t *message, const char *role) {
-    bool calls = json_object_get(message, "tool_calls");
-    return strcmp(role, "assistant") == 0 && (calls ? form->takes_null_at_calls : form->takes_null);
-}
-
 /* What stands for a content of null. */
 static json_t *instead_of_null(const struct chat_form *form, json_t *message, const char *role) {
     json_t *refusal = json_object_get(message, "refusal");
     if (refusal)
         return json_incref(refusal);
-    if (keeps_null(form, message, role))
+    if (json_object_get(message, "tool_calls") && form->takes_null_at_calls)
         return json_null();
     return form->content[chat_role_of(role)] == CHAT_CONTENT_PARTS ? json_array() : json_string("");
 }

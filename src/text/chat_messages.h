@@ -4,7 +4,8 @@
  *   and function_call: a message that an SDK dumps with all its fields is the message.
  * - function.arguments, a JSON text, becomes the object that it says (empty: {}), or stays a text, as the template
  *   wants it.
- * - A content of null becomes "", unless the template knows better; of a message that refuses it becomes the refusal.
+ * - A content of null becomes "", but of calls for which the template knows better; of a message that refuses it becomes
+ *   the refusal.
  * - Parts, all of them text, become one text or stay parts of {"type": "text", "text"}.
  * - function_call and the role "function", OpenAI's older names, become tool_calls and "tool"; "developer" becomes
  *   "system" where a template does not name it; "reasoning" is also what templates call reasoning_content. */

@@ -4,7 +4,7 @@
 #include "text/template_chat.h"
 
 static struct chat_form form_of(uint8_t bits) {
-    struct chat_form form = {.arguments_are_text = bits & 1, .takes_null = bits & 2, .takes_null_at_calls = bits & 4};
+    struct chat_form form = {.arguments_are_text = bits & 1, .takes_null_at_calls = bits & 2};
     form.knows_developer = bits & 8;
     for (int role = 0; role < CHAT_N_ROLES; role++)
         form.content[role] = (enum chat_content)((bits >> 4) % 3);
