@@ -68,6 +68,11 @@ static void a_long_sentence_is_cut_on_a_code_point(void **state) {
     struct error err;
     fail(&err, ERR_IO, "a\nb\x1b[31m");
     EXPECT_STR(err.text, "a?b?[31m");
+    // CSI and OSC of eight bits, a line separator, text turned round, an invisible tag; letters and emoji stay
+    fail(&err, ERR_IO, "\xC2\x9B" "2J\xC2\x9D\xE2\x80\xA8x\xE2\x80\xAEy\xE2\x81\xA7z\xD8\x9C\xF3\xA0\x81\xA1 \xC3\xA9\xE2\x82\xAC\xF0\x9F\xA6\x8A\x7F");
+    EXPECT_STR(err.text, "?2J??x?y?z?? \xC3\xA9\xE2\x82\xAC\xF0\x9F\xA6\x8A?");
+    fail_within(&err, ERR_IO, "\xE2\x80\xAE" "f");
+    EXPECT_STR(err.text, "?f: ?2J??x?y?z?? \xC3\xA9\xE2\x82\xAC\xF0\x9F\xA6\x8A?");
 }
 
 static void getters_name_the_file_and_the_field(void **state) {

@@ -23,13 +23,19 @@ static void clean_sentence(char *text) {
             text[n - 1 - back] = '\0';
     }
     // Bytes of a broken file are quoted in sentences; these go into logs, terminals and JSON all the same.
+    size_t kept = 0;
     for (size_t i = 0, length = strlen(text); i < length;) {
         int32_t cp;
         int step = utf8_decode(text + i, length - i, &cp);
-        if (cp < 0x20 || cp == 0x7F)
-            text[i] = '?';
+        if (code_point_steers(cp)) {
+            text[kept++] = '?';
+        } else {
+            memmove(text + kept, text + i, (size_t)step);
+            kept += (size_t)step;
+        }
         i += (size_t)step;
     }
+    text[kept] = '\0';
 }
 
 /* Appends what fits; a sentence that loses its end is still better than none. */

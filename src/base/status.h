@@ -33,7 +33,7 @@ struct error {
     char text[768]; // one sentence, no newline, UTF-8; empty when status is OK
 };
 
-/* Writes the sentence (truncated to fit on a UTF-8 boundary; control characters and what is not UTF-8 become '?') and
+/* Writes the sentence (truncated to fit on a UTF-8 boundary; what steers a terminal and what is not UTF-8 become '?') and
  * returns `status`. err may be NULL. */
 enum status fail(struct error *err, enum status status, const char *format, ...) __attribute__((format(printf, 3, 4), cold));
 
@@ -42,18 +42,18 @@ enum status fail_within(struct error *err, enum status status, const char *forma
 
 const char *status_name(enum status status);
 
-#define TRY(call)                        \
-    do {                                 \
-        enum status try_status_ = (call);\
-        if (try_status_ != OK)           \
-            return try_status_;          \
+#define TRY(call)                         \
+    do {                                  \
+        enum status try_status_ = (call); \
+        if (try_status_ != OK)            \
+            return try_status_;           \
     } while (0)
 
 _Noreturn void bug(const char *file, int line, const char *condition) __attribute__((cold));
-#define BUG_IF(condition)                            \
-    do {                                             \
-        if (__builtin_expect(!!(condition), 0))      \
-            bug(__FILE__, __LINE__, #condition);     \
+#define BUG_IF(condition)                        \
+    do {                                         \
+        if (__builtin_expect(!!(condition), 0))  \
+            bug(__FILE__, __LINE__, #condition); \
     } while (0)
 
 /* Small host allocations; they never return NULL (the process ends with a sentence, or the alloc_scope: guard.h). Sizes that come

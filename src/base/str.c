@@ -24,6 +24,13 @@ int utf8_decode(const char *s, size_t n, int32_t *out) {
     return len;
 }
 
+bool code_point_steers(int32_t cp) {
+    if (cp < 0x20 || (cp >= 0x7F && cp < 0xA0))
+        return true;
+    return cp == 0x61C || cp == 0x200E || cp == 0x200F || (cp >= 0x2028 && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069) ||
+           (cp >= 0xE0000 && cp <= 0xE007F);
+}
+
 int utf8_encode(uint32_t cp, char *out) {
     if (cp < 0x80) {
         out[0] = (char)cp;

@@ -27,6 +27,10 @@ static inline bool str_ends(struct str s, struct str suffix) {
  * 1 and sets *out to -1. n must be at least 1. */
 int utf8_decode(const char *s, size_t n, int32_t *out);
 
+/* Whether a terminal, or the order in which a line is read, is steered by cp: C0, DEL and C1 controls, what parts lines and
+ * paragraphs, what turns the direction of text, and invisible tags. What is no character (-1) counts too. */
+bool code_point_steers(int32_t cp);
+
 /* Writes code point cp (0 to 0x10FFFF) to out, which holds at least 4 bytes; returns the length. */
 int utf8_encode(uint32_t cp, char *out);
 

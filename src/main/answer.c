@@ -2,6 +2,7 @@
 #include "main/answer.h"
 
 #include "main/engine_flags.h"
+#include "main/terminal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -106,7 +107,7 @@ enum status answer_take(struct answer *a, struct gyre *g, const struct gyre_even
 void answer_print(const struct answer *a, size_t *printed) {
     if (a->text.len == *printed)
         return;
-    fwrite(a->text.ptr + *printed, 1, a->text.len - *printed, stdout);
+    terminal_print(stdout, (struct str){a->text.ptr + *printed, a->text.len - *printed});
     fflush(stdout);
     *printed = a->text.len;
 }

@@ -35,7 +35,7 @@ enum status answer_submit(struct answer *a, struct gyre *g, const struct gyre_re
 /* The event must be one of this answer's. An error is a fault of this answer alone; it is over then. */
 enum status answer_take(struct answer *a, struct gyre *g, const struct gyre_event *event, struct error *err);
 
-/* Writes to standard output what has come since *printed, and flushes it. */
+/* Writes to standard output what has come since *printed (terminal_print), and flushes it. */
 void answer_print(const struct answer *a, size_t *printed);
 
 /* "stop", "length" or "cancelled". */

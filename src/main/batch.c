@@ -2,6 +2,7 @@
 #include "main/batch.h"
 
 #include "main/flags.h"
+#include "main/terminal.h"
 
 #include <stdio.h>
 
@@ -48,7 +49,7 @@ int batch_run(batch_answer answer, void *arg) {
         if (answer_line(&reader, line, answer, arg, &out, &err) != OK)
             batch_put_error(&out, &err);
         buf_push(&out, '\n');
-        fwrite(out.ptr, 1, out.len, stdout);
+        terminal_print(stdout, buf_view(&out));
         if (flush_each)
             fflush(stdout);
     }

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "main/bench_report.h"
+#include "main/terminal.h"
 
 #include <errno.h>
 #include <math.h>
@@ -258,7 +259,9 @@ static enum status wait_until_ready(struct bench *b, struct error *err) {
 }
 
 static void print_traffic(const struct bench *b) {
-    printf("Model: %s\n", b->model);
+    printf("Model: ");
+    terminal_print(stdout, str_of(b->model));
+    printf("\n");
     printf("Traffic request rate: %s\n", opt.rate);
     printf(opt.burstiness == floor(opt.burstiness) ? "Burstiness factor: %.1f (%s)\n" : "Burstiness factor: %g (%s)\n", opt.burstiness,
            opt.burstiness == 1 ? "Poisson process" : "Gamma distribution");

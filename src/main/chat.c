@@ -64,26 +64,8 @@ struct client {
 
 // ---- printing ---------------------------------------------------------------------------------------------------
 
-/* C0 without tab and newline, DEL, C1, and bytes that are not UTF-8 become '?'. The pieces are whole characters: they were
- * JSON strings. */
-static void print_safely(struct str text) {
-    for (size_t i = 0; i < text.len;) {
-        int32_t c;
-        int n = utf8_decode(text.ptr + i, text.len - i, &c);
-        bool control = c < 0 || (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7f && c < 0xa0);
-        if (control)
-            putchar('?');
-        else
-            fwrite(text.ptr + i, 1, (size_t)n, stdout);
-        i += (size_t)n;
-    }
-}
-
 static void print_text(struct str text) {
-    if (terminal_is(stdout))
-        print_safely(text);
-    else
-        fwrite(text.ptr, 1, text.len, stdout);
+    terminal_print(stdout, text);
     fflush(stdout);
 }
 
@@ -241,7 +223,9 @@ static enum status ask_once(struct client *c, struct error *err) {
 }
 
 static int converse(struct client *c) {
-    printf("%s%s at %s%s\n", terminal_style(stdout, STYLE_DIM), c->model, opt.url, terminal_style(stdout, STYLE_NONE));
+    printf("%s", terminal_style(stdout, STYLE_DIM));
+    terminal_print(stdout, str_of(c->model));
+    printf(" at %s%s\n", opt.url, terminal_style(stdout, STYLE_NONE));
     return dialogue(&(struct dialogue_model){.answer = answer, .self = c}, opt.system);
 }
 

@@ -1,6 +1,7 @@
 /* detokenize.c - gyre detokenize TOK: token ids to text. */
 #include "main/batch.h"
 #include "main/model_path.h"
+#include "main/terminal.h"
 #include "main/verbs.h"
 #include "text/detokenizer.h"
 
@@ -68,7 +69,7 @@ static int run(const struct verb_args *args) {
         rc = verb_failed(&err);
     else {
         buf_push(&text, '\n');
-        fwrite(text.ptr, 1, text.len, stdout); // it may hold a NUL
+        terminal_print(stdout, buf_view(&text)); // it may hold a NUL
     }
     buf_release(&text);
     tokenizer_free(tok);

@@ -2,6 +2,7 @@
 #include "main/engine_batch.h"
 
 #include "main/batch.h"
+#include "main/terminal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +69,7 @@ static void write_answer(struct batch *b, const struct entry *e) {
     else
         batch_put_error(&b->out, &e->err);
     buf_push(&b->out, '\n');
-    fwrite(b->out.ptr, 1, b->out.len, stdout);
+    terminal_print(stdout, buf_view(&b->out));
     if (b->flush_each)
         fflush(stdout);
 }

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "core/pass.h"
 #include "main/model_path.h"
+#include "main/terminal.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -33,7 +34,7 @@ static int run(const struct verb_args *args) {
     struct program *p = pass_shared_kv(m->program, NULL); // as the CPU has it
     struct buf text = {0};
     program_explain(p, &text);
-    fwrite(text.ptr, 1, text.len, stdout);
+    terminal_print(stdout, buf_view(&text));
     print_memory(p);
     program_free(p);
     buf_release(&text);

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "main/model_path.h"
+#include "main/terminal.h"
 #include "model/family.h"
 #include "model/footprint.h"
 #include "model/model.h"
@@ -11,6 +12,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static struct { const char *output; } opt = {.output = "text"};
 
@@ -93,6 +95,9 @@ static enum status gather(const char *path, struct facts *f, struct error *err) 
 
 static void label(const char *name) { printf("%-14s", name); }
 
+/* What stands in the model's files. */
+static void print_theirs(const char *text) { terminal_print(stdout, str_of(text)); }
+
 // 8190735360 as 8,190,735,360.
 static void print_count(int64_t n) {
     char digits[32], out[48];
@@ -174,7 +179,8 @@ static void print_positions(const struct facts *f) {
     printf("%" PRId64 " tokens\n", s->max_positions);
     for (int i = 0; i < s->n_ropes; i++) {
         label("rope");
-        printf("%s\n", s->rope_notes[i]);
+        print_theirs(s->rope_notes[i]);
+        printf("\n");
     }
 }
 
@@ -249,7 +255,10 @@ static void print_notes(const struct facts *f) {
 
 static void print_text(const struct facts *f) {
     label("model");
-    printf("%s (%s)\n", f->spec->architecture, f->spec->model_type);
+    print_theirs(f->spec->architecture);
+    printf(" (");
+    print_theirs(f->spec->model_type);
+    printf(")\n");
     print_weights(f);
     print_layers(f);
     print_positions(f);
@@ -374,8 +383,10 @@ static void print_json(const struct facts *f) {
     json_object_set_new(o, "not_counted", not_counted_json(s));
     json_object_set_new(o, "unused_scales", json_integer(f->n_unused_scales));
     json_object_set_new(o, "weights_fault", f->weights_fault.text[0] ? json_string(f->weights_fault.text) : json_null());
-    json_dumpf(o, stdout, JSON_INDENT(2));
+    char *text = json_dumps(o, JSON_INDENT(2));
+    terminal_print(stdout, str_of(text));
     printf("\n");
+    free(text);
     json_decref(o);
 }
 

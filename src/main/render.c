@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "main/batch.h"
 #include "main/model_path.h"
+#include "main/terminal.h"
 #include "main/verbs.h"
 #include "text/template_chat.h"
 
@@ -56,10 +57,13 @@ static int render_one(const struct job *job) {
         st = jv_parse(buf_view(&source), opt.file, 0, &request, &err);
     if (st == OK)
         st = chat_template_render(job->chat, request, &options, &text, &err);
-    if (st == OK)
-        fwrite(text.ptr, 1, text.len, stdout);
-    else
-        fprintf(stderr, "gyre: %s\n", raised.len ? raised.ptr : err.text);
+    if (st == OK) {
+        terminal_print(stdout, buf_view(&text));
+    } else {
+        fprintf(stderr, "gyre: ");
+        terminal_print(stderr, raised.len ? buf_view(&raised) : str_of(err.text));
+        fputc('\n', stderr);
+    }
     json_decref(request);
     buf_release(&source);
     buf_release(&text);
@@ -77,8 +81,7 @@ static int run(const struct verb_args *args) {
     if (opt.now && template_read_time(opt.now, "--now", &now, &err) != OK)
         return verb_failed(&err);
     job.options.now = opt.now ? &now : NULL;
-    if (model_path_check(args->operands[0], MODEL_CHAT_TEMPLATE, &err) != OK ||
-        chat_template_open(args->operands[0], &chat, &err) != OK)
+    if (model_path_check(args->operands[0], MODEL_CHAT_TEMPLATE, &err) != OK || chat_template_open(args->operands[0], &chat, &err) != OK)
         return verb_failed(&err);
     job.chat = chat;
     int rc = opt.batch ? batch_run(answer, &job) : render_one(&job);

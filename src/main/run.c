@@ -203,7 +203,8 @@ static void print_result(const struct runner *r, const struct answer *a) {
         answer_json(a, &out);
     for (size_t i = 0; i < a->ids.n && strcmp(opt.output, "ids") == 0; i++)
         buf_printf(&out, i ? ",%d" : "%d", a->ids.ids[i]);
-    puts(buf_view(&out).ptr);
+    buf_push(&out, '\n');
+    terminal_print(stdout, buf_view(&out));
     buf_release(&out);
 }
 

@@ -5,6 +5,7 @@
 #include "main/engine_batch.h"
 #include "main/engine_flags.h"
 #include "main/model_text.h"
+#include "main/terminal.h"
 #include "main/verbs.h"
 
 #include <math.h>
@@ -151,7 +152,8 @@ static enum status score_once(struct scorer *scorer, const char *model, struct e
     } else if (st == OK) {
         struct buf out = {0};
         score_json(s, &out);
-        puts(out.ptr);
+        buf_push(&out, '\n');
+        terminal_print(stdout, buf_view(&out));
         buf_release(&out);
     }
     score_free(s);

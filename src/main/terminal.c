@@ -11,6 +11,22 @@
 
 bool terminal_is(FILE *stream) { return isatty(fileno(stream)) == 1; }
 
+void terminal_print(FILE *stream, struct str text) {
+    if (!terminal_is(stream)) {
+        fwrite(text.ptr, 1, text.len, stream);
+        return;
+    }
+    for (size_t i = 0; i < text.len;) {
+        int32_t cp;
+        int n = utf8_decode(text.ptr + i, text.len - i, &cp);
+        if (code_point_steers(cp) && cp != '\n' && cp != '\t')
+            fputc('?', stream);
+        else
+            fwrite(text.ptr + i, 1, (size_t)n, stream);
+        i += (size_t)n;
+    }
+}
+
 int terminal_width(FILE *stream) {
     const char *columns = getenv("COLUMNS");
     long width = columns ? strtol(columns, NULL, 10) : 0;

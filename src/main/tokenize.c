@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "main/batch.h"
 #include "main/model_path.h"
+#include "main/terminal.h"
 #include "main/verbs.h"
 #include "text/tokenizer.h"
 
@@ -89,7 +90,7 @@ static enum status print_one(struct job *job, struct error *err) {
         }
     buf_push(&out, '\n');
     if (st == OK)
-        fwrite(out.ptr, 1, out.len, stdout);
+        terminal_print(stdout, buf_view(&out));
     buf_release(&out);
     return st;
 }
