@@ -155,7 +155,7 @@ struct gyre_request {
     size_t n_stop_ids;
 
     bool logprobs;             // TOKEN events carry the log-probability of their token ...
-    int n_top_logprobs;        // ... and of the most probable ones
+    int n_top_logprobs;        // ... and of the most probable ones; more than GYRE_MAX_TOP_LOGPROBS: all logits in their place
     bool score_prompt;         // PROMPT events, one a prompt token ...
     int64_t score_from;        // ... from this position on ...
     int n_prompt_top_logprobs; // ... with as many of the most probable next tokens
@@ -229,7 +229,7 @@ struct gyre_event {
     int n_top;        // the most probable tokens, best first: n_top_logprobs, n_prompt_top_logprobs of PROMPT
     const int32_t *top_tokens;
     const float *top_logprobs;
-    const float *logits; // PROMPT at the last position: [vocab_size], if asked; otherwise NULL
+    const float *logits; // [vocab_size], if asked: by want_last_logits, or by more than GYRE_MAX_TOP_LOGPROBS; otherwise NULL
     bool stops;          // TOKEN: it is the end-of-sequence token or stop id that ended the answer
     enum gyre_finish finish;
     const char *error;         // DONE with GYRE_FAILED: the sentence ...

@@ -444,8 +444,8 @@ static void what_cannot_be_computed_is_refused_in_words(void **state) {
     CASE("logit_bias", q->logit_bias = &nan_bias, q->n_logit_bias = 1);
     CASE("logit_bias", q->logit_bias = &far_bias, q->n_logit_bias = 1);
     CASE("stop_token_ids", q->stop_ids = bad_ids, q->n_stop_ids = 2);
-    CASE("top_logprobs", q->n_top_logprobs = 21);
-    CASE("prompt_logprobs", q->n_prompt_top_logprobs = 21);
+    CASE("top_logprobs", q->n_top_logprobs = VOCAB + 1);
+    CASE("prompt_logprobs", q->n_prompt_top_logprobs = VOCAB + 1);
     CASE("allowed_token_ids", q->allowed_ids = bad_ids, q->n_allowed_ids = 2);
     CASE("bad_words", q->bad_sequences = &far_bad, q->n_bad_sequences = 1);
     CASE("bad_words", q->bad_sequences = &empty_bad, q->n_bad_sequences = 1);

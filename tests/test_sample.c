@@ -286,6 +286,28 @@ static void logprobs_are_of_the_raw_row(void **state) {
     EXPECT(above <= MAX_TOP_LOGPROBS - 1);
 }
 
+static void the_most_probable_are_those_of_a_sorted_row(void **state) {
+    (void)state;
+    enum { N = 300 };
+    float logits[N], logprobs[N];
+    int32_t tokens[N];
+    double sum = 0;
+    for (int i = 0; i < N; i++)
+        logits[i] = (float)below(40) / 4; // many are equal
+    for (int i = 0; i < N; i++)
+        sum += exp((double)logits[i]);
+    for (int n = 1; n <= N; n += n < 40 ? 1 : 65) {
+        sample_most_probable(logits, N, n, tokens, logprobs);
+        for (int k = 0; k < n; k++) {
+            int before = 0;
+            for (int i = 0; i < N; i++)
+                before += logits[i] > logits[tokens[k]] || (logits[i] == logits[tokens[k]] && i < tokens[k]);
+            EXPECT_EQ(before, k);
+            EXPECT(fabs((double)logprobs[k] - ((double)logits[tokens[k]] - log(sum))) < 1e-5);
+        }
+    }
+}
+
 static void ties_go_to_the_lower_id(void **state) {
     (void)state;
     float logits[8] = {0, 2, 1, 2, 2, -1, 2, 2};
@@ -431,6 +453,7 @@ int main(void) {
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(a_draw_depends_on_seed_sequence_and_position_alone),
         cmocka_unit_test(logprobs_are_of_the_raw_row),
+        cmocka_unit_test(the_most_probable_are_those_of_a_sorted_row),
         cmocka_unit_test(ties_go_to_the_lower_id),
         cmocka_unit_test(the_only_finite_logit_is_drawn),
         cmocka_unit_test(what_is_not_finite_is_said),

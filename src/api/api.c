@@ -35,6 +35,8 @@ static struct api_limits limits_or_defaults(struct api_limits l) {
         l.max_stops = 64;
     if (l.max_stop_bytes == 0)
         l.max_stop_bytes = 16 << 10;
+    if (l.max_logprobs == 0)
+        l.max_logprobs = GYRE_MAX_TOP_LOGPROBS;
     if (l.max_logit_bias == 0)
         l.max_logit_bias = 1024;
     return l;

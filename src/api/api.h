@@ -25,6 +25,7 @@ struct api_limits {
     size_t max_stops;      // strings
     size_t max_stop_bytes; // of them together: each answer keeps them, and five bytes for one of theirs
     size_t max_logit_bias; // entries; also of bad_words and stop_token_ids
+    int64_t max_logprobs;  // of each token; 20. -1: as many as there are
 };
 
 /* Of what a request leaves out; NAN: as the model's generation_config.json has it. */

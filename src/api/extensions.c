@@ -3,14 +3,17 @@
 
 static const char WHERE[] = "request";
 
-static enum status read_prompt_logprobs(struct generation *g, const json_t *body, struct gyre_request *r, struct error *err) {
-    int64_t n;
-    TRY(jv_int_or(body, WHERE, "prompt_logprobs", 0, GYRE_MAX_TOP_LOGPROBS, -1, &n, err));
-    if (n >= 0 && g->stream)
+static enum status read_prompt_logprobs(struct generation *g, const json_t *body, struct request_fields *f, struct error *err) {
+    const json_t *value = json_object_get(body, "prompt_logprobs");
+    int n = 0;
+    if (!value || json_is_null(value))
+        return OK;
+    TRY(request_logprobs_read(body, "prompt_logprobs", f, &n, err));
+    if (g->stream)
         return fail(err, ERR_ARG, "prompt_logprobs: they are not streamed; ask without \"stream\"");
-    g->n_prompt_logprobs = (int)n;
-    r->score_prompt = n >= 0;
-    r->n_prompt_top_logprobs = (int)MAX(n, 0);
+    g->n_prompt_logprobs = n;
+    f->request.score_prompt = true;
+    f->request.n_prompt_top_logprobs = n;
     return OK;
 }
 
@@ -50,7 +53,7 @@ static enum status read_cut(struct generation *g, const json_t *body, const stru
 enum status extensions_read(struct generation *g, const json_t *body, bool add_special, struct params *p, struct extensions *out,
                             struct error *err) {
     struct gyre_request *r = &p->fields.request;
-    TRY(read_prompt_logprobs(g, body, r, err));
+    TRY(read_prompt_logprobs(g, body, &p->fields, err));
     TRY(read_ids_and_text(g, body, err));
     TRY(read_cut(g, body, r, &out->cut, err));
     TRY(jv_bool_or(body, WHERE, "echo", false, &g->echo, err));

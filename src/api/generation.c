@@ -559,6 +559,21 @@ int64_t generation_bound(const struct api *api, int64_t n_prompt, int64_t max_to
     return max_tokens == -1 ? most : MIN(max_tokens, most);
 }
 
+/* More than a few of each token are kept for the whole answer before it begins. */
+static enum status check_logprobs_room(const struct generation *g, const struct gyre_request *r, const struct prompt_ids *prompts, int n,
+                                       struct error *err) {
+    enum { MOST = 16 << 20 }; // with token and number 128 MiB
+    int64_t length = service_info(g->api->service)->max_model_len, total = 0;
+    for (int i = 0; i < g->n_choices; i++) {
+        int64_t n_prompt = (int64_t)prompts[i / n].n, answer = r->max_tokens == -1 ? MAX(length - n_prompt, 0) : MIN(r->max_tokens, length);
+        total += answer * r->n_top_logprobs + (r->score_prompt && i % n == 0 ? n_prompt * r->n_prompt_top_logprobs : 0);
+    }
+    if (total > MOST && MAX(r->n_top_logprobs, r->n_prompt_top_logprobs) > GYRE_MAX_TOP_LOGPROBS)
+        return fail(err, ERR_LIMIT, "logprobs: the request asks for up to %lld of them, at most %d are made; ask for fewer tokens",
+                    (long long)total, MOST);
+    return OK;
+}
+
 void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n) {
     struct http_exchange *x = g->x;
     struct gyre_request r = *request;
@@ -566,7 +581,7 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
     api_key_apply(x, &r, g->n_prompt_tokens, g->n_choices);
     http_hold(x);
     struct error busy;
-    if (api_check_wait(x, r.tenant, &busy) != OK) {
+    if (check_logprobs_room(g, &r, prompts, n, &busy) != OK || api_check_wait(x, r.tenant, &busy) != OK) {
         refuse(g, 0, r.tenant, &busy);
         return;
     }

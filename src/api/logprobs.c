@@ -4,6 +4,8 @@
 #include "text/unicode.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <xxhash.h>
 
 static void write_number(float logprob, struct buf *out) {
     if (isfinite(logprob))
@@ -83,6 +85,8 @@ void logprobs_write_chat(const struct choice *c, struct buf *out) {
 struct columns {
     struct namer names;
     struct buf tokens, logprobs, tops, offsets, key;
+    uint32_t *places; // [n_places] of the keys of one token, by hash: 1 and where it begins behind the first; 0: none
+    size_t n_places;  // a power of two
 };
 
 /* A token with what is most probable in its place. */
@@ -96,12 +100,27 @@ struct scored {
     size_t offset; // in characters
 };
 
-/* Different ids may have the same text (bytes that are no characters alone): the most probable stands for all. */
-static bool has_key(const struct buf *tops, size_t start, const struct buf *key) {
-    const char *from = tops->ptr + start, *end = tops->ptr + tops->len;
-    for (const char *at = from; at < end && (at = memmem(at, (size_t)(end - at), key->ptr, key->len)); at++)
-        if (at == from || at[-1] == ',') // not after a quote that belongs to a longer key
+/* Room for n keys, none of them taken. */
+static void clear_places(struct columns *k, int n) {
+    size_t wanted = 8;
+    while (wanted < 2 * (size_t)n)
+        wanted *= 2;
+    if (wanted != k->n_places)
+        k->places = xrealloc(k->places, wanted, sizeof *k->places);
+    k->n_places = wanted;
+    memset(k->places, 0, wanted * sizeof *k->places);
+}
+
+/* Different ids may have the same text (bytes that are no characters alone): the most probable stands for all. Takes the
+ * place of k->key, which begins at the end of k->tops, if it is new. */
+static bool has_key(struct columns *k, size_t start) {
+    size_t at = XXH3_64bits(k->key.ptr, k->key.len) & (k->n_places - 1);
+    for (; k->places[at]; at = (at + 1) & (k->n_places - 1)) {
+        const char *other = k->tops.ptr + start + k->places[at] - 1; // whole, as another follows it
+        if (k->tops.len - start - k->places[at] >= k->key.len && memcmp(other, k->key.ptr, k->key.len) == 0)
             return true;
+    }
+    k->places[at] = (uint32_t)(k->tops.len - start + (k->tops.len > start) + 1);
     return false;
 }
 
@@ -109,7 +128,7 @@ static void add_entry(struct columns *k, size_t start, int32_t id, float logprob
     buf_clear(&k->key);
     write_token(&k->names, id, &k->key);
     buf_push(&k->key, ':');
-    if (has_key(&k->tops, start, &k->key))
+    if (has_key(k, start))
         return;
     if (k->tops.len > start)
         buf_push(&k->tops, ',');
@@ -137,6 +156,7 @@ static float best_of_text(struct columns *k, const struct scored *t) {
 static void add_top(struct columns *k, const struct scored *t) {
     buf_push(&k->tops, '{');
     size_t start = k->tops.len;
+    clear_places(k, t->n_top + 1);
     add_entry(k, start, t->id, best_of_text(k, t));
     for (int i = 0; i < t->n_top; i++)
         add_entry(k, start, t->top_ids[i], t->top_logprobs[i]);
@@ -200,6 +220,7 @@ void logprobs_write_completion(struct choice *c, const struct echo *echo, struct
     add_answer(&k, c);
     buf_printf(out, "{\"tokens\":[%.*s],\"token_logprobs\":[%.*s],\"top_logprobs\":[%.*s],\"text_offset\":[%.*s]}",
                STR_ARG(buf_view(&k.tokens)), STR_ARG(buf_view(&k.logprobs)), STR_ARG(buf_view(&k.tops)), STR_ARG(buf_view(&k.offsets)));
+    free(k.places);
     struct buf *all[] = {&k.tokens, &k.logprobs, &k.tops, &k.offsets, &k.key, &k.names.scratch};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         buf_release(all[i]);

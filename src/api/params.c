@@ -261,9 +261,16 @@ static struct gyre_request default_request(const struct api *api) {
     return r;
 }
 
+static int32_t max_logprobs(const struct api *api) {
+    int64_t most = api->options.limits.max_logprobs, all = service_info(api->service)->vocab_size;
+    return (int32_t)(most < 0 ? all : MIN(most, all));
+}
+
 bool params_read(struct generation *g, const json_t *body, const struct field *table, struct params *out) {
     struct error err = {0};
-    *out = (struct params){.fields.request = default_request(g->api)};
+    const struct gyre_info *info = service_info(g->api->service);
+    *out =
+        (struct params){.fields = {.request = default_request(g->api), .max_logprobs = max_logprobs(g->api), .n_vocab = info->vocab_size}};
     if (params_check_fields(g, body, table, true, &err) == OK && read_common(g, body, out, &err) == OK)
         return true;
     api_reply_fault(g->x, &err);

@@ -26,11 +26,10 @@ static const struct number_field {
     {"frequency_penalty", FIELD_FLOAT, offsetof(struct gyre_request, frequency_penalty)},
     {"seed", FIELD_BITS, offsetof(struct gyre_request, seed)},
     {"ignore_eos", FIELD_BOOL, offsetof(struct gyre_request, ignore_eos)},
-    {"top_logprobs", FIELD_INT32, offsetof(struct gyre_request, n_top_logprobs)},
 };
 
 static const char *const prompt_names[] = {"prompt", "prompt_ids"};
-static const char *const other_names[] = {"stop", "stop_token_ids", "allowed_token_ids", "logit_bias", "logprobs"};
+static const char *const other_names[] = {"stop", "stop_token_ids", "allowed_token_ids", "logit_bias", "logprobs", "top_logprobs"};
 
 // ---- names ------------------------------------------------------------------------------------------------------
 
@@ -164,18 +163,31 @@ static enum status read_logit_bias(const json_t *object, struct request_fields *
     return OK;
 }
 
-/* true or false as in chat completions, with top_logprobs beside it; or how many, as in completions. */
-static enum status read_logprobs(const json_t *object, struct gyre_request *r, struct error *err) {
-    const json_t *value = json_object_get(object, "logprobs");
-    if (r->n_top_logprobs < 0 || r->n_top_logprobs > GYRE_MAX_TOP_LOGPROBS)
-        return fail(err, ERR_ARG, "%s: \"top_logprobs\" is %d, it must be between 0 and %d", WHERE, r->n_top_logprobs,
-                    GYRE_MAX_TOP_LOGPROBS);
-    if (!json_is_integer(value))
-        return jv_bool_or(object, WHERE, "logprobs", r->logprobs, &r->logprobs, err);
+enum status request_logprobs_read(const json_t *object, const char *name, const struct request_fields *f, int *out, struct error *err) {
+    int most = f->max_logprobs > 0 ? f->max_logprobs : GYRE_MAX_TOP_LOGPROBS;
     int64_t n;
-    TRY(jv_int(object, WHERE, "logprobs", 0, GYRE_MAX_TOP_LOGPROBS, &n, err));
+    TRY(jv_int_or(object, WHERE, name, INT32_MIN, INT32_MAX, *out, &n, err));
+    if (n == -1 && f->n_vocab > most)
+        return fail(err, ERR_ARG, "%s: -1 asks for all %d of the vocabulary, and this server gives at most %d (--max-logprobs)", name,
+                    f->n_vocab, most);
+    if (n == -1 && f->n_vocab > 0)
+        n = f->n_vocab;
+    if (n < 0 || n > most)
+        return fail(err, ERR_ARG, "%s: \"%s\" is %lld, it must be between 0 and %d", WHERE, name, (long long)n, most);
+    *out = (int)n;
+    return OK;
+}
+
+/* true or false as in chat completions, with top_logprobs beside it; or how many, as in completions. */
+static enum status read_logprobs(const json_t *object, struct request_fields *f, struct error *err) {
+    struct gyre_request *r = &f->request;
+    TRY(request_logprobs_read(object, "top_logprobs", f, &r->n_top_logprobs, err));
+    if (!json_is_integer(json_object_get(object, "logprobs")))
+        return jv_bool_or(object, WHERE, "logprobs", r->logprobs, &r->logprobs, err);
+    int n = 0;
+    TRY(request_logprobs_read(object, "logprobs", f, &n, err));
     r->logprobs = true;
-    r->n_top_logprobs = MAX(r->n_top_logprobs, (int)n);
+    r->n_top_logprobs = MAX(r->n_top_logprobs, n);
     return OK;
 }
 
@@ -202,7 +214,7 @@ enum status request_sampling_read(const json_t *object, struct request_fields *f
     TRY(read_ids(object, "stop_token_ids", &f->arena, &r->stop_ids, &r->n_stop_ids, err));
     TRY(read_allowed(object, f, err));
     TRY(read_logit_bias(object, f, err));
-    TRY(read_logprobs(object, r, err));
+    TRY(read_logprobs(object, f, err));
     return read_stop(object, f, err);
 }
 

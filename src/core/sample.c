@@ -100,6 +100,49 @@ static void top_logprobs(const float *logits, int64_t n, int k, double log_sum, 
         result->top_logprob[j] = (float)((double)logits[result->top_token[j]] - log_sum);
 }
 
+// A heap of tokens whose root is the least probable of them.
+struct token_heap {
+    const float *logits;
+    int32_t *tokens;
+    int32_t n;
+};
+
+static bool is_less_probable(const float *logits, int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] < logits[b] : a > b; }
+
+static void sift_down(struct token_heap *h, int32_t at) {
+    for (int32_t child; (child = 2 * at + 1) < h->n; at = child) {
+        if (child + 1 < h->n && is_less_probable(h->logits, h->tokens[child + 1], h->tokens[child]))
+            child++;
+        if (!is_less_probable(h->logits, h->tokens[child], h->tokens[at]))
+            return;
+        int32_t token = h->tokens[at];
+        h->tokens[at] = h->tokens[child];
+        h->tokens[child] = token;
+    }
+}
+
+void sample_most_probable(const float *logits, int32_t n_vocab, int32_t n, int32_t *tokens, float *logprobs) {
+    struct token_heap h = {logits, tokens, n};
+    for (int32_t i = 0; i < n; i++)
+        tokens[i] = i;
+    for (int32_t at = n / 2 - 1; at >= 0; at--)
+        sift_down(&h, at);
+    for (int32_t i = n; i < n_vocab; i++)
+        if (is_less_probable(logits, tokens[0], i)) {
+            tokens[0] = i;
+            sift_down(&h, 0);
+        }
+    for (h.n = n - 1; h.n > 0; h.n--) { // the least probable goes behind the others
+        int32_t least = tokens[0];
+        tokens[0] = tokens[h.n];
+        tokens[h.n] = least;
+        sift_down(&h, 0);
+    }
+    double log_sum = log_sum_exp(logits, n_vocab, logits[tokens[0]]);
+    for (int32_t i = 0; i < n; i++)
+        logprobs[i] = (float)((double)logits[tokens[i]] - log_sum);
+}
+
 static int32_t rank_of(const float *logits, int64_t n, int32_t token) {
     int32_t above = 0;
     for (int64_t i = 0; i < n; i++)

@@ -69,6 +69,9 @@ struct sample_params sample_params_default(void);
 /* Whether only the most probable token is wanted, and the row as it is decides: a backend may then do without the rest. */
 bool sample_is_plain(const struct sample_params *p);
 
+/* The n most probable of a row with their log-probabilities, most probable first; of equal ones the smaller id. n_vocab >= n >= 1. */
+void sample_most_probable(const float *logits, int32_t n_vocab, int32_t n, int32_t *tokens, float *logprobs);
+
 /* Memory for one row of n_vocab logits. */
 struct sample_scratch {
     float *logits;                // [n_vocab], after bias and penalties

@@ -37,10 +37,11 @@ static enum status check_sampling(const struct gyre_request *a, int32_t vocab_si
         TRY(check_ids("logit_bias", &a->logit_bias[i].token, 1, vocab_size, err));
         TRY(check_range("logit_bias", a->logit_bias[i].bias, -1e6f, 1e6f, err));
     }
-    if (a->n_top_logprobs < 0 || a->n_top_logprobs > MAX_TOP_LOGPROBS)
-        return fail(err, ERR_ARG, "top_logprobs: %d is not between 0 and %d", a->n_top_logprobs, MAX_TOP_LOGPROBS);
-    if (a->n_prompt_top_logprobs < 0 || a->n_prompt_top_logprobs > MAX_TOP_LOGPROBS)
-        return fail(err, ERR_ARG, "prompt_logprobs: %d is not between 0 and %d", a->n_prompt_top_logprobs, MAX_TOP_LOGPROBS);
+    int most = MAX(vocab_size, MAX_TOP_LOGPROBS);
+    if (a->n_top_logprobs < 0 || a->n_top_logprobs > most)
+        return fail(err, ERR_ARG, "top_logprobs: %d is not between 0 and %d", a->n_top_logprobs, most);
+    if (a->n_prompt_top_logprobs < 0 || a->n_prompt_top_logprobs > most)
+        return fail(err, ERR_ARG, "prompt_logprobs: %d is not between 0 and %d", a->n_prompt_top_logprobs, most);
     if (a->n_allowed_ids > (size_t)vocab_size) // each step walks over them
         return fail(err, ERR_ARG, "allowed_token_ids: %zu ids, more than the vocabulary has", a->n_allowed_ids);
     TRY(check_ids("allowed_token_ids", a->allowed_ids, (int64_t)a->n_allowed_ids, vocab_size, err));

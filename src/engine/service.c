@@ -215,29 +215,37 @@ void service_release(struct service *s, struct answer *a) {
 
 // ---- the engine thread ------------------------------------------------------------------------------------------
 
-static void publish_token(struct answer *a, const struct gyre_event *e) {
+/* Row i of tops, n each: those of the event, or the most probable of all its logits. */
+static void put_top(const struct service *s, const struct gyre_event *e, int n, int64_t i, int32_t *tokens, float *logprobs) {
+    tokens += i * n;
+    logprobs += i * n;
+    if (e->logits && n > MAX_TOP_LOGPROBS)
+        sample_most_probable(e->logits, gyre_info(s->engine)->vocab_size, n, tokens, logprobs);
+    else if (e->n_top > 0) {
+        memcpy(tokens, e->top_tokens, (size_t)e->n_top * sizeof *tokens);
+        memcpy(logprobs, e->top_logprobs, (size_t)e->n_top * sizeof *logprobs);
+    }
+}
+
+static void publish_token(const struct service *s, struct answer *a, const struct gyre_event *e) {
     int32_t i = atomic_load_explicit(&a->n_tokens, memory_order_relaxed);
     BUG_IF(i >= a->capacity);
     a->tokens[i] = e->token;
     if (a->logprobs)
         a->logprobs[i] = e->logprob;
-    if (e->n_top > 0) {
-        memcpy(a->top_tokens + (size_t)i * (size_t)a->n_top, e->top_tokens, (size_t)e->n_top * sizeof *e->top_tokens);
-        memcpy(a->top_logprobs + (size_t)i * (size_t)a->n_top, e->top_logprobs, (size_t)e->n_top * sizeof *e->top_logprobs);
-    }
+    put_top(s, e, a->n_top, i, a->top_tokens, a->top_logprobs);
     a->stopped_by_token = e->stops;
     atomic_store_explicit(&a->n_tokens, i + 1, memory_order_release);
 }
 
 /* The event at a position speaks of the token that follows it. */
-static void publish_prompt(struct answer *a, const struct gyre_event *e) {
+static void publish_prompt(const struct service *s, struct answer *a, const struct gyre_event *e) {
     int64_t next = e->position + 1;
     if (next >= a->n_prompt || !a->prompt_logprobs)
         return;
     a->prompt_logprobs[next] = e->logprob;
     a->prompt_ranks[next] = e->rank;
-    memcpy(a->prompt_top_tokens + next * a->n_prompt_top, e->top_tokens, (size_t)e->n_top * sizeof *e->top_tokens);
-    memcpy(a->prompt_top_logprobs + next * a->n_prompt_top, e->top_logprobs, (size_t)e->n_top * sizeof *e->top_logprobs);
+    put_top(s, e, a->n_prompt_top, next, a->prompt_top_tokens, a->prompt_top_logprobs);
 }
 
 static enum finished_reason reason_of(const struct ticket *t, enum gyre_finish finish) {
@@ -265,10 +273,10 @@ static void publish_done(struct service *s, struct ticket *t, const struct gyre_
 static void publish(struct service *s, const struct gyre_event *e, int64_t now) {
     struct ticket *t = e->user;
     switch (e->kind) {
-    case GYRE_PROMPT: publish_prompt(&t->answer, e); return;
+    case GYRE_PROMPT: publish_prompt(s, &t->answer, e); return;
     case GYRE_TOKEN:
         telemetry_token(&s->telemetry, &t->answer.progress, &t->last_token_us, now);
-        publish_token(&t->answer, e);
+        publish_token(s, &t->answer, e);
         tell(s, t, HAS_NEWS);
         return;
     case GYRE_DONE:

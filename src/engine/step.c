@@ -26,14 +26,27 @@ static struct sample_params next_token_params(const struct request *r, int32_t p
     return p;
 }
 
+static bool wants_last_logits(const struct request *r, int32_t position) {
+    return r->asked.want_last_logits && position == r->n_prompt - 1;
+}
+
+/* Whether a row of the sequence's may be read on the host. */
+static bool reads_back(const struct request *r) {
+    bool in_prompt = r->sequence.n_computed < r->n_prompt;
+    return r->asked.n_top_logprobs > MAX_TOP_LOGPROBS || (in_prompt && (r->asked.want_last_logits || r->asked.pooling != GYRE_POOL_NONE ||
+                                                                        r->asked.n_prompt_top_logprobs > MAX_TOP_LOGPROBS));
+}
+
 /* A row in the middle of a prompt gives the log-probability of the next prompt token; that of the last known token, of an
  * expected one and of a guess the next token. */
 static struct sample_params row_params(const struct request *r, int32_t position) {
     const struct sequence *seq = &r->sequence;
     bool draws = position >= seq->n_known - 1;
     struct sample_params p = draws && r->asked.max_tokens > 0 ? next_token_params(r, position) : sample_params_default();
-    p.n_top_logprobs = position < r->n_prompt - 1 ? r->asked.n_prompt_top_logprobs : r->asked.n_top_logprobs;
-    p.want_logits = r->asked.want_last_logits && position == r->n_prompt - 1;
+    int n_top = position < r->n_prompt - 1 ? r->asked.n_prompt_top_logprobs : r->asked.n_top_logprobs;
+    bool wide = n_top > MAX_TOP_LOGPROBS; // a device tells so many only by all of its logits
+    p.n_top_logprobs = wide ? 0 : n_top;
+    p.want_logits = wide || wants_last_logits(r, position);
     p.target = draws ? -1 : seq->tokens[position + 1];
     return p;
 }
@@ -75,7 +88,7 @@ static void fill_sequence(const struct gyre *g, struct step *step, struct sequen
     struct request *r = seq->owner;
     int s = plan->n_seqs, n = seq->n_scheduled;
     step->requests[s] = r;
-    step->is_read_back |= seq->n_computed < r->n_prompt && (r->asked.want_last_logits || r->asked.pooling != GYRE_POOL_NONE);
+    step->is_read_back |= reads_back(r);
     fill_tokens(plan, seq);
     plan->query_start[s] = plan->n_tokens;
     plan->seq_len[s] = seq->n_computed + n;
@@ -118,10 +131,21 @@ static bool is_stop(const struct request *r, int32_t token) {
     return false;
 }
 
-static void publish_token(struct gyre *g, struct request *r, const struct sample_result *result) {
+/* Of a row whose logits were wanted; NULL of another. */
+static enum status row_logits(struct gyre *g, const struct step *step, int row, const float **out) {
+    *out = NULL;
+    return step->sample[row].want_logits ? g->ops->logits(g->exe, row, out, &g->failed) : OK;
+}
+
+static enum status publish_token(struct gyre *g, const struct step *step, int row) {
+    struct request *r = step->rows[row].request;
+    const struct sample_result *result = &g->results[row];
+    const float *logits;
+    TRY(row_logits(g, step, row, &logits));
     struct gyre_event *e = new_event(g, r, GYRE_TOKEN, result);
     e->position = r->sequence.n_known;
-    e->n_top = r->asked.n_top_logprobs;
+    e->n_top = step->sample[row].n_top_logprobs;
+    e->logits = r->asked.n_top_logprobs > MAX_TOP_LOGPROBS ? logits : NULL;
     e->token = result->token;
     e->logprob = result->logprob;
     e->stops = is_stop(r, result->token);
@@ -136,14 +160,14 @@ static void publish_token(struct gyre *g, struct request *r, const struct sample
         engine_end(g, r, GYRE_STOP, NULL);
     else if (r->sequence.n_known == r->sequence.capacity)
         engine_end(g, r, GYRE_LENGTH, NULL);
+    return OK;
 }
 
 static enum status publish_prompt(struct gyre *g, const struct step *step, int row) {
     const struct sample_params *asked = &step->sample[row];
     const struct sample_result *result = &g->results[row];
-    const float *logits = NULL;
-    if (asked->want_logits)
-        TRY(g->ops->logits(g->exe, row, &logits, &g->failed));
+    const float *logits;
+    TRY(row_logits(g, step, row, &logits));
     struct gyre_event *e = new_event(g, step->rows[row].request, GYRE_PROMPT, result);
     e->position = step->rows[row].position;
     e->n_top = asked->n_top_logprobs;
@@ -176,12 +200,12 @@ static enum status publish_row(struct gyre *g, const struct step *step, int row)
     }
     if (scored)
         r->sequence.first_row = position + 1; // so that a recomputation does not tell it again
-    if (scored || step->sample[row].want_logits)
+    if (scored || wants_last_logits(r, position))
         TRY(publish_prompt(g, step, row));
     if (position < r->sequence.n_known - 1)
         return OK;
     if (r->asked.max_tokens > 0)
-        publish_token(g, r, result);
+        TRY(publish_token(g, step, row));
     else
         engine_end(g, r, GYRE_LENGTH, NULL);
     return OK;

@@ -26,7 +26,7 @@ static struct {
     bool no_log;
     double step_timeout, max_wait;
     struct flag_list names, keys, hosts;
-    int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, stored_bytes, drain_seconds;
+    int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, stored_bytes, max_logprobs, drain_seconds;
     struct engine_flags engine;
 } opt = {.host = "127.0.0.1",
          .port = 8000,
@@ -37,6 +37,7 @@ static struct {
          .max_body = 32 << 20,
          .max_choices = 128,
          .stored_bytes = 64 << 20,
+         .max_logprobs = GYRE_MAX_TOP_LOGPROBS,
          .drain_seconds = 30,
          .pooling = "auto",
          .generation_config = "auto",
@@ -72,6 +73,9 @@ static const struct flag flags[] = {
      "a request that would wait longer for its turn, as predicted, is told 429; 0 is no bound", .min = 0, .max = 86400},
     {"max-choices", 0, FLAG_INT, &opt.max_choices, "N", "Requests", "answers that one request may ask for (n, times prompts)", .min = 1,
      .max = 1 << 16},
+    {"max-logprobs", 0, FLAG_INT, &opt.max_logprobs, "N", "Requests",
+     "log-probabilities that a request may ask for of each token; -1 is all. More than 20 cost much: see docs/serving.md", .min = -1,
+     .max = 1 << 24},
     {"stored-responses", 0, FLAG_SIZE, &opt.stored_bytes, "BYTES", "Requests",
      "memory for responses that are stored, as those of /v1/responses are unless told otherwise; the oldest go first. 0: none are",
      .min = 0, .max = 1e12},
@@ -207,7 +211,7 @@ static enum status open_server(struct server *s, const char *model, struct error
         .max_queued = (int)opt.max_queued,
         .max_wait_us = (int64_t)(opt.max_wait * 1e6),
         .step_timeout_us = (int64_t)(opt.step_timeout * 1e6),
-        .limits = {.max_choices = opt.max_choices},
+        .limits = {.max_choices = opt.max_choices, .max_logprobs = opt.max_logprobs},
         .log_format = opt.no_log                            ? REQUEST_LOG_OFF
                       : strcmp(opt.log_format, "json") == 0 ? REQUEST_LOG_JSON
                                                             : REQUEST_LOG_TEXT,

@@ -56,7 +56,6 @@ static const struct vllm_flag table[] = {
     {"logits-processors", NULL, VALUES, REFUSED, NULL, "processors of logits"},
     {"logits-processor-pattern", NULL, VALUE, REFUSED, NULL, "processors of logits"},
     {"logprobs-mode", NULL, VALUE, SAME, "raw_logprobs", "log-probabilities after temperature and penalties"},
-    {"max-logprobs", NULL, VALUE, SAME, "20", "another bound than 20"},
     {"disable-sliding-window", NULL, SWITCH, REFUSED, NULL, "a model without its windows"},
     {"enable-prompt-embeds", NULL, SWITCH, REFUSED, NULL, "prompts as embeddings"},
     {"skip-tokenizer-init", NULL, SWITCH, REFUSED, NULL, "serving without a tokenizer"},
