@@ -200,6 +200,18 @@ class Background(unittest.TestCase):
         self.assertEqual(server.request("POST", "/v1/responses/%s/cancel" % make()["id"])[0], 400)
         self.assertEqual(server.request("POST", "/v1/responses/resp_none/cancel")[0], 404)
 
+    def test_what_a_client_says_does_not_confuse_it(self):
+        odd = 'a NUL \0, "status":"cancelled" and \u2028'
+        r = make(input=odd, instructions=odd)
+        self.assertEqual(get(r["id"])[1]["instructions"], r["instructions"])
+        self.assertEqual(get(r["id"] + "/input_items")[0], 200)
+        self.assertEqual(make(input=odd, previous_response_id=r["id"])["status"], "incomplete")
+        self.assertEqual(server.request("POST", "/v1/responses/%s/cancel" % r["id"])[0], 400)
+        r = make(background=True, instructions=odd, **LONG)
+        status, cancelled = server.request("POST", "/v1/responses/%s/cancel" % r["id"])
+        self.assertEqual((status, cancelled["status"], cancelled["instructions"]), (200, "cancelled", r["instructions"]))
+        self.assertEqual(until_over(r["id"])[1]["status"], "cancelled")
+
     def test_one_that_is_deleted_meanwhile_does_not_come_back(self):
         r = make(background=True, max_output_tokens=60, ignore_eos=True)
         self.assertEqual(drop(r["id"])[0], 200)

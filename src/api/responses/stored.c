@@ -2,6 +2,7 @@
 #include "api/endpoints.h"
 #include "api/responses/responses.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static const char *id_of(struct http_exchange *x) { return arena_strdup(&x->arena, x->id); }
@@ -62,21 +63,32 @@ static bool end_in_background(struct http_exchange *x) {
     return found;
 }
 
-/* As it will be stored in a moment, without the output so far. */
-static void reply_cancelled(struct http_exchange *x, const struct buf *body) {
-    json_t *response = json_loadb(body->ptr, body->len, 0, NULL);
-    BUG_IF(!response); // we wrote it
-    json_object_set_new(response, "status", json_string("cancelled"));
-    char *text = json_dumps(response, JSON_COMPACT | JSON_REAL_PRECISION(15));
-    BUG_IF(!text);
-    api_reply_json(x, 200, str_of(text));
-    free(text);
-    json_decref(response);
+/* The response's own status in its body: nothing that a client or the model said stands before it. */
+static bool has_status(const struct buf *body, const char *status, struct str *before, struct str *after) {
+    char member[48];
+    size_t n = (size_t)snprintf(member, sizeof member, "\"status\":\"%s\"", status);
+    const char *first = memmem(body->ptr, body->len, "\"status\":", strlen("\"status\":"));
+    if (!first || (size_t)(body->ptr + body->len - first) < n || memcmp(first, member, n) != 0)
+        return false;
+    *before = (struct str){body->ptr, (size_t)(first - body->ptr)};
+    *after = (struct str){first + n, body->len - before->len - n};
+    return true;
 }
 
-static bool says_cancelled(const struct buf *body) {
-    static const char status[] = "\"status\":\"cancelled\",\"model\":"; // no text of a client's holds it, as its quotes are escaped
-    return memmem(body->ptr, body->len, status, sizeof status - 1) != NULL;
+/* As it will be stored in a moment, without the output so far. */
+static void reply_cancelled(struct http_exchange *x, const struct buf *body) {
+    struct str before, after;
+    struct buf cancelled = {0};
+    BUG_IF(!has_status(body, "in_progress", &before, &after)); // it was stored so
+    buf_str(&cancelled, before);
+    buf_str(&cancelled, STR("\"status\":\"cancelled\""));
+    buf_str(&cancelled, after);
+    reply(x, &cancelled);
+}
+
+static bool is_cancelled(const struct buf *body) {
+    struct str before, after;
+    return has_status(body, "cancelled", &before, &after);
 }
 
 void endpoint_cancel_response(struct http_exchange *x) {
@@ -86,7 +98,7 @@ void endpoint_cancel_response(struct http_exchange *x) {
         reply_none(x);
     else if (goes_on && end_in_background(x))
         reply_cancelled(x, &body);
-    else if (says_cancelled(&body))
+    else if (is_cancelled(&body))
         api_reply_json(x, 200, buf_view(&body));
     else
         api_reply_error(x, 400, NULL, "only a response in the background that is not over can be cancelled");
