@@ -9,7 +9,7 @@
 #include "check.h"
 
 #include "base/random.h"
-#include "engine/engine.h"
+#include "engine/fit.h"
 
 enum { STREAMS = 64, REQUESTS = 96, MAX_PROMPT = 220, MAX_ANSWER = 48, PREFIX = 80 };
 
@@ -207,8 +207,45 @@ static void a_block_of_cache_takes_before_loading_what_it_takes_after(void **sta
     }
 }
 
+/* A device with memory of its own. */
+static int64_t device_total, device_taken;
+static void fake_memory(const struct device *d, struct device_memory *out) {
+    (void)d;
+    *out = (struct device_memory){device_total, device_taken};
+}
+static enum status fake_room(struct loaded *l, struct bucket bucket, int block_size, const int *table_width, double share, int64_t *out,
+                             struct error *err) {
+    (void)l, (void)bucket, (void)block_size, (void)table_width, (void)share, (void)out, (void)err;
+    return OK;
+}
+
+static void weights_that_a_device_cannot_hold_are_refused_before_they_are_placed(void **state) {
+    (void)state;
+    static const struct backend_ops device = {.name = "device", .memory = fake_memory, .cache_room = fake_room};
+    struct gyre_options o = {.backend = &device, .model = "models/story", .gpu_memory_utilization = 0.5};
+    struct model *model;
+    struct error err;
+    EXPECT_OK(model_open("models/story", &(struct model_options){.load = LOAD_PHANTOM}, &model, &err), err);
+    struct engine_model m = {.program = model->program};
+    device_total = 40 << 20, device_taken = 5 << 20; // 15 MiB may be taken: its 14.0 MiB fit
+    EXPECT_OK(engine_weights_fit(&o, &m, NULL, &err), err);
+    device_taken = 10 << 20;
+    EXPECT_EQ(engine_weights_fit(&o, &m, NULL, &err), ERR_MEMORY);
+    EXPECT(strstr(err.text, "at least 14.0 MiB (weights 14.0 MiB)") && strstr(err.text, "40.0 MiB 10.0 MiB may still be taken") &&
+           strstr(err.text, "--quantization fp8"));
+    o.quantization = "fp8"; // half of it
+    EXPECT_OK(engine_weights_fit(&o, &m, NULL, &err), err);
+    o.kv_cache_bytes = 8 << 20;
+    EXPECT_EQ(engine_weights_fit(&o, &m, NULL, &err), ERR_MEMORY);
+    EXPECT(strstr(err.text, "cache 8.0 MiB") && strstr(err.text, "--kv-cache-memory"));
+    device_total = 0; // it does not say
+    EXPECT_OK(engine_weights_fit(&o, &m, NULL, &err), err);
+    model_free(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_that_a_device_cannot_hold_are_refused_before_they_are_placed),
         cmocka_unit_test(a_block_of_cache_takes_before_loading_what_it_takes_after),
         cmocka_unit_test(story_in_a_crowd),
         cmocka_unit_test(sliding_windows_in_a_crowd),

@@ -64,9 +64,11 @@ static enum status refuse(const struct gyre_options *o, const struct need *n, in
                           const char *whose, bool is_device, struct error *err) {
     char parts[128];
     name_parts(n, parts, sizeof parts);
-    return fail(err, ERR_MEMORY, "%s: does not fit: it needs %s%s (%s), and of %s %s %s are free; %s",
+    return fail(err, ERR_MEMORY, "%s: does not fit: it needs %s%s (%s), and of %s %s %s %s; %s",
                 o->model ? o->model : "the model", is_device ? "at least " : "", human(sum_of(n)).text, parts, whose,
-                human(total).text, human(available).text, what_helps(o, n, is_device, available));
+                human(total).text, human(available).text,
+                is_device ? "may still be taken (--gpu-memory-utilization)" : "are free",
+                what_helps(o, n, is_device, available));
 }
 
 int64_t engine_step_bytes(const struct gyre_options *o, const struct program *p, struct bucket bucket) {
