@@ -141,8 +141,8 @@ static double seconds_until_refused(const char *pattern, struct str text) {
     return seconds;
 }
 
-/* Each match is cheap enough, or there is none and each place costs; or each looks at all that follows. Two seconds of
- * processor time are the limit; a machine may give a tenth of its time. */
+/* Each match is cheap enough, or there is none and each place costs; or each looks at all that follows. One second of
+ * processor time is the limit; a machine may give a tenth of its time. */
 static void patterns_have_one_budget_for_the_whole_text(void **state) {
     (void)state;
     struct buf hard = {0}, long_text = {0};

@@ -13,7 +13,7 @@ enum {
     WINDOW = 4096,         // places that are tried in one call
     WINDOW_STEPS = STEP_LIMIT / WINDOW,
     LOOK_EVERY = 64, // calls, at the clock
-    TEXT_US = 2000000,
+    TEXT_US = 1000000,
     US_A_BYTE = 2,
     JIT_STACK_BYTES = 1 << 20,
     PATTERN_MAX_BYTES = 1 << 16,

@@ -23,7 +23,7 @@ void regex_free(struct regex *re); // NULL is fine
 struct regex_memory *regex_memory_open(void);
 void regex_memory_free(struct regex_memory *m); // NULL is fine
 
-/* Before a text of so many bytes: all matches in it together may take 2 s of this thread's processor time, and 2 us a byte. What
+/* Before a text of so many bytes: all matches in it together may take 1 s of this thread's processor time, and 2 us a byte. What
  * else the thread does until the text's end counts with them. */
 void regex_memory_begin(struct regex_memory *m, size_t n_bytes);
 

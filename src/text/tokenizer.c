@@ -107,7 +107,10 @@ static enum status read_folder(struct tokenizer *t, const char *folder, struct e
     }
     TRY(read_file(t, path, err));
     TRY(folder_find(folder, "tokenizer_config.json", path, &found, err));
-    return found ? tokenizer_read_config(t, path, err) : OK;
+    if (found)
+        TRY(tokenizer_read_config(t, path, err));
+    TRY(folder_find(folder, "special_tokens_map.json", path, &found, err));
+    return found ? tokenizer_read_special_map(t, path, err) : OK;
 }
 
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err) {

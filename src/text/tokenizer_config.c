@@ -63,25 +63,43 @@ static enum status read_switches(struct tokenizer *t, const json_t *config, cons
     return OK;
 }
 
+static enum status read_names(struct tokenizer *t, const json_t *config, const char *path, bool only_missing, struct error *err) {
+    static const char *const keys[N_SPECIAL_NAMES] = {[SPECIAL_BOS] = "bos_token",
+                                                      [SPECIAL_EOS] = "eos_token",
+                                                      [SPECIAL_UNK] = "unk_token",
+                                                      [SPECIAL_PAD] = "pad_token",
+                                                      [SPECIAL_EOT] = "eot_token"};
+    for (enum special_name name = 0; name < N_SPECIAL_NAMES; name++)
+        if (!only_missing || !t->special_text[name])
+            TRY(read_special(t, config, path, keys[name], name, err));
+    return OK;
+}
+
+static enum status load_object(const char *path, json_t **out, struct error *err) {
+    TRY(jv_load(path, FILE_MAX_BYTES, JV_ALLOW_DUPLICATES, out, err));
+    if (json_is_object(*out))
+        return OK;
+    fail(err, ERR_FORMAT, "%s: the file is %s, it must be an object", path, jv_type_name(*out));
+    json_decref(*out);
+    return ERR_FORMAT;
+}
+
 enum status tokenizer_read_config(struct tokenizer *t, const char *path, struct error *err) {
     json_t *config;
-    TRY(jv_load(path, FILE_MAX_BYTES, JV_ALLOW_DUPLICATES, &config, err));
-    enum status st =
-        json_is_object(config) ? OK : fail(err, ERR_FORMAT, "%s: the file is %s, it must be an object", path, jv_type_name(config));
-    if (st == OK)
-        st = read_special(t, config, path, "bos_token", SPECIAL_BOS, err);
-    if (st == OK)
-        st = read_special(t, config, path, "eos_token", SPECIAL_EOS, err);
-    if (st == OK)
-        st = read_special(t, config, path, "eot_token", SPECIAL_EOT, err);
-    if (st == OK)
-        st = read_special(t, config, path, "unk_token", SPECIAL_UNK, err);
-    if (st == OK)
-        st = read_special(t, config, path, "pad_token", SPECIAL_PAD, err);
+    TRY(load_object(path, &config, err));
+    enum status st = read_names(t, config, path, false, err);
     if (st == OK)
         st = read_added(t, config, path, err);
     if (st == OK)
         st = read_switches(t, config, path, err);
     json_decref(config);
+    return st;
+}
+
+enum status tokenizer_read_special_map(struct tokenizer *t, const char *path, struct error *err) {
+    json_t *map;
+    TRY(load_object(path, &map, err));
+    enum status st = read_names(t, map, path, true, err);
+    json_decref(map);
     return st;
 }

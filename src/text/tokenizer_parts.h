@@ -49,6 +49,9 @@ enum status tokenizer_read_tiktoken(struct tokenizer *t, const char *path, struc
 /* Adds what a tokenizer_config.json says. */
 enum status tokenizer_read_config(struct tokenizer *t, const char *path, struct error *err);
 
+/* Takes from a special_tokens_map.json, which older folders have, the names that nothing has given yet. */
+enum status tokenizer_read_special_map(struct tokenizer *t, const char *path, struct error *err);
+
 /* Adds a token of its own: the model's id when the model has the text, else `id`. ERR_FORMAT when the id is another
  * token's. A text that was added before stays as it was. */
 enum status tokenizer_add_token(struct tokenizer *t, struct str text, int64_t id, struct added_token flags, const char *where,

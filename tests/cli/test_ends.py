@@ -69,6 +69,11 @@ class Ends(unittest.TestCase):
 
     def test_turns_end_where_the_template_says(self):
         self.assertEqual(self.said(self.folder(eot_token="<|im_end|>")), [0, 2])
+        old = self.folder()  # the name stands in the file of older folders
+        changed(old, "special_tokens_map.json", eos_token="<|im_end|>")
+        self.assertEqual(self.said(old), [0, 2])
+        changed(old, "tokenizer_config.json", eos_token="<|im_start|>")
+        self.assertEqual(self.said(old), [0, 1])
         for name in ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|end|>"):
             written = self.folder(template="{% for m in messages %}{{ m.content + '" + name + "' }}{% endfor %}", tokens=[(2, name)])
             self.assertEqual(self.said(written), [0, 2], name)
