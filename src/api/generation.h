@@ -136,6 +136,9 @@ void generation_woken(void *api, int thread);
 void generation_news(void *api, struct answer *a);
 void generation_flush(void *api);
 
+/* Of best_of: the best of each prompt come first, n_shown of them. After all have ended. */
+void generation_pick_best(struct generation *g);
+
 /* What ended the choice, for JSON: its stop string, its stop token's id, or null. */
 void generation_stop_reason(const struct choice *c, struct buf *out);
 

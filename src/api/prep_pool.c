@@ -3,7 +3,6 @@
 
 #include "base/fair_share.h"
 
-#include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>

@@ -7,7 +7,7 @@
  * That takes as long as a body is large, up to a second, and an I/O thread has thousands of connections whose streams, aborts and
  * health checks would wait. Only the way in is here: tokens become text and JSON on the I/O thread, in microseconds each.
  *
- * What a request owns meanwhile is its exchange, with body and arena. It is lent (http.h, "work elsewhere"): one thread has it at
+ * What a request owns meanwhile is its exchange, with body and arena. It is lent (http/lend.h): one thread has it at
  * a time, so nothing of it is locked.
  *
  * Whose turn it is: start-time fair queueing over the keys (base/fair_share.h), a request's cost being the bytes of its body. Who
@@ -23,7 +23,7 @@
  * worked on, and hears from the service that it drains; prep_pool_close drops the rest. */
 #pragma once
 
-#include "http/http.h"
+#include "http/lend.h"
 
 struct prep_pool;
 

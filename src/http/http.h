@@ -24,7 +24,7 @@
  *   woken. So nothing of an exchange is locked. Other threads have http_wake: the I/O thread then calls
  *   woken, where whoever is served looks up which exchanges there is news for.
  * - A handler that takes long would keep all other connections of its thread waiting. Its exchange is lent to another
- *   thread, which runs the handler and gives it back: see "work elsewhere".
+ *   thread, which runs the handler and gives it back: see lend.h.
  * - Streams are pulled. fill is asked for bytes when those before are written and the socket has room, so that what has
  *   come together meanwhile leaves in one write, a slow client costs one buffer, and no producer waits for anybody.
  * - http_wake is one system call for all that happened since the thread last looked. Nothing is allocated an event.
@@ -233,30 +233,6 @@ bool http_is_gone(const struct http_exchange *x);
  * release before the answer closes the connection without one. */
 void http_hold(struct http_exchange *x);
 void http_release(struct http_exchange *x);
-
-/* ---- work elsewhere ---------------------------------------------------------------------------------------------- */
-
-/* From here on another thread may do with the exchange what a handler may, and its own thread leaves it alone: gone() and
- * finished() wait, and what is answered, held or released takes effect when it is given back. In hand_over only. */
-void http_lend(struct http_exchange *x);
-
-/* What was done for the exchange has failed, as there is no memory: it is told 503 if nothing was answered or held, else its
- * connection closes, and gone() follows. By whoever has it. */
-void http_fail(struct http_exchange *x);
-
-/* By that thread, which must have answered or hold it, or have been told that it was left. The exchange is not its own any more. */
-void http_give_back(struct http_exchange *x);
-
-/* Of an exchange that is lent; any thread. Its client is gone: no use in working for it. */
-bool http_was_left(const struct http_exchange *x);
-
-/* Unpacks a body that was sent compressed; false: it was refused. By that thread, before the handler; and until then, how long the
- * body may become by it. */
-bool http_body_ready(struct http_exchange *x);
-size_t http_body_most(const struct http_exchange *x);
-
-/* On the exchange's thread. */
-bool http_is_lent(const struct http_exchange *x);
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 

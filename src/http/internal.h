@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "base/guard.h"
 #include "http/head.h"
-#include "http/http.h"
 #include "http/inflate.h"
+#include "http/lend.h"
 
 #include <microhttpd.h>
 #include <pthread.h>

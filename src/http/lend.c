@@ -1,4 +1,4 @@
-/* lend.c - exchanges that another thread works on; see "work elsewhere" in http.h. */
+/* lend.c - see lend.h. */
 #include "http/internal.h"
 
 static struct exchange *of(const struct http_exchange *x) { return (struct exchange *)x; }

@@ -17,6 +17,7 @@ REQUESTS = (("GET", "/metrics", None), ("GET", "/debug/requests", None), ("GET",
             ("POST", "/v1/completions", dict(SHORT, prompt=["Once", "upon a"], n=2, logprobs=2)), ("POST", "/v1/completions", dict(SHORT, prompt="Once", stream=True)),
             ("POST", "/v1/completions", dict(SHORT, prompt="Once", use_beam_search=True, beam_width=2, n=2)),
             ("POST", "/v1/chat/completions", dict(SHORT, messages=CHAT, stream=True)), ("POST", "/v1/responses", {"input": "Once", "max_output_tokens": 16, "temperature": 0}),
+            ("POST", "/v1/responses", {"input": "Once", "max_output_tokens": 16, "temperature": 0, "store": True, "background": True}),
             ("POST", "/v1/messages", {"messages": CHAT, "max_tokens": 3, "temperature": 0, "stream": True}), ("POST", "/v1/embeddings", {"input": "Once"}), ("POST", "/abort_requests", {"abort_all": True}))
 
 
