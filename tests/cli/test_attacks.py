@@ -24,7 +24,10 @@ where each is tested:
     who may ask, and what is told
       every route x no key, wrong key, every spelling of the path       test_keys.py; another's key: test_key_file.py, test_abort.py
       keys in logs and answers                                          test_keys.py test_keys_are_told_to_nobody
-      salted prefix cache, hash collisions                              test_key_file.py test_keys_share_no_cached_prompts; prefix_cache.h (the key is secret, whole blocks are compared)
+      salted prefix cache, hash collisions                              test_key_file.py test_keys_share_no_cached_prompts; test_prefix_salts.c (tenants are compared, salts keyed, a forged one)
+      DNS rebinding (ollama CVE-2024-28224)                             test_hosts.py
+      bodies of megabytes: JSON, text, gzip; who waits for them         test_text_work.py, test_prep_pool.c, test_http_bodies.c
+      no memory in the middle of a request                              test_no_memory.py
       another's rows or blocks in one's answer                          test_load.c: log-probabilities to the last bit; toy.c: a block's owner is in the hash
       paths and addresses in messages                                   every refusal here: Content.check_refusal
       pages of other origins                                            Content.test_another_origin_gets_no_leave
