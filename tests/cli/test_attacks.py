@@ -38,6 +38,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -234,9 +235,15 @@ class Content(unittest.TestCase):
         self.assertIn("16384", server.post("/v1/completions", prompt="a", max_tokens=1, stop=["x" * 8000, "y" * 8000, "z" * 400])[1]["error"]["message"])
 
     def test_a_template_does_not_tell_where_it_lies(self):
-        status, r = server.post("/v1/chat/completions", messages=[{"role": "user"}])
+        with tempfile.TemporaryDirectory() as folder:
+            with open(folder + "/mine.jinja", "w") as f:
+                f.write("{{ messages[0].content + 1 }}")
+            own = Server("models/story", "--chat-template", f.name)
+            status, r = own.post("/v1/chat/completions", messages=CHAT)
+            self.assertEqual(own.stop(), 0)
         self.assertEqual(status, 400)
-        self.assertNotIn("/", r["error"]["message"].split(":")[0])
+        self.assertTrue(r["error"]["message"].startswith("mine.jinja:1: "), r)
+        self.assertNotIn(folder, r["error"]["message"])
 
 
 class Memory(unittest.TestCase):
