@@ -165,7 +165,11 @@ static int submit(struct service *s, const struct gyre_request *request, void *u
     BUG_IF(request->want_last_logits);
     struct error e = {0};
     *out = NULL;
-    struct ticket *t = xcalloc(1, sizeof *t);
+    struct ticket *t = calloc(1, sizeof *t);
+    if (!t) {
+        fail(&e, ERR_MEMORY, "there is not enough memory for the request now");
+        return engine_report(err, &e);
+    }
     t->answer.user = user;
     if (fill_within_scope(s, t, request, &e) != OK) {
         free_ticket(t);

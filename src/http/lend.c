@@ -45,6 +45,8 @@ static void take_back(struct exchange *x) {
     body_drop(x); // an answer may go on for minutes
     if (x->ended)
         x->conn = NULL;
+    else if (x->broken)
+        conn_kill(x->conn); // first: who is told now must see that it is gone
     x->n_holds++; // while others look at it
     if (io->server->options.returned)
         io->server->options.returned(&x->pub);
@@ -53,8 +55,6 @@ static void take_back(struct exchange *x) {
         exchange_over(x, false);
         return;
     }
-    if (x->broken)
-        conn_kill(x->conn);
     BUG_IF(!x->answer && x->n_holds == 0 && !x->conn->dead); // who had it answers, or holds
     if (x->answer && !x->broken)
         answer_commit(x);
