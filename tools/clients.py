@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs clients of OpenAI's and Anthropic's APIs, as their packages are, against one gyre serve, and prints a table of passes.
+"""Runs clients of OpenAI's and Anthropic's APIs, as PyPI has them, against one gyre serve; prints a table of passes.
 
 usage: tools/clients.py [--gyre build/gyre] [--model models/story] [--write docs/clients.md] [NAME ...]
 
@@ -11,14 +11,15 @@ A client is a file tools/clients/NAME.py:
     def a_claim_as_a_name(server):             # each function of one argument, server, is a check, but for _helpers
         assert ...
 
-Checks run in a virtual environment of the client's own (build/clients/NAME, made when PACKAGES change), in the order of the
-file, in a scratch folder; server.url is http://127.0.0.1:PORT, server.model the name that requests use, server.folder the
-model's folder, server.context its context in tokens. A check fails by an exception; server.skip("why") says that it does not
-apply. The server listens on a port of loopback that the system chooses; nothing but PyPI is reached, and no model or data set
-is fetched.
+Checks run in a virtual environment of the client's own (build/clients/NAME, made when PACKAGES change), in the order of
+the file, in a scratch folder. server.url is http://127.0.0.1:PORT, server.v1 that with /v1, server.model the name that
+requests use, server.folder the model's folder, server.context its context in tokens. A check fails by an exception;
+server.skip("why") says that it does not apply. The server listens on a port of loopback that the system chooses;
+nothing but PyPI is reached, and no model or data set is fetched.
 
 Ends with 1 where a check failed.
 """
+
 import argparse
 import ast
 import contextlib
@@ -42,15 +43,25 @@ def read_client(path):
     """(summary, packages, names of the checks), without importing what only its environment has."""
     with open(path) as f:
         tree = ast.parse(f.read(), path)
-    packages = [ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "PACKAGES"][0]
-    checks = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_" and n.args.args and n.args.args[0].arg == "server"]
+    packages = [
+        ast.literal_eval(n.value)
+        for n in tree.body
+        if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "PACKAGES"
+    ][0]
+    checks = [
+        n.name
+        for n in tree.body
+        if isinstance(n, ast.FunctionDef) and n.name[0] != "_" and n.args.args and n.args.args[0].arg == "server"
+    ]
     return ast.get_docstring(tree).split("\n")[0].rstrip("."), packages, checks
 
 
 def environment(name, packages):
     """The interpreter of the client's virtual environment."""
     place = os.path.join(ROOT, "build", "clients", name)
-    python, mark = os.path.join(place, "bin", "python"), os.path.join(place, "ready-" + hashlib.sha256(repr(packages).encode()).hexdigest()[:16])
+    python, mark = os.path.join(place, "bin", "python"), os.path.join(
+        place, "ready-" + hashlib.sha256(repr(packages).encode()).hexdigest()[:16]
+    )
     if not os.path.exists(mark):
         print("clients: installing", *packages, file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
@@ -62,7 +73,18 @@ def environment(name, packages):
 @contextlib.contextmanager
 def serve(gyre, model, name):
     """The address of a server that runs inside the block."""
-    command = [gyre, "serve", model, "--port", "0", "--served-model-name", name, "--max-model-len", str(CONTEXT), "--disable-log-requests"]
+    command = [
+        gyre,
+        "serve",
+        model,
+        "--port",
+        "0",
+        "--served-model-name",
+        name,
+        "--max-model-len",
+        str(CONTEXT),
+        "--disable-log-requests",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     log = []
     try:
@@ -85,7 +107,13 @@ def run_client(path, url, model, folder):
     """{"name", "summary", "version", "results": [(check, outcome, why)]}, outcome passed, failed or skipped."""
     name = os.path.splitext(os.path.basename(path))[0]
     summary, packages, checks = read_client(path)
-    client = {"name": name, "summary": summary, "package": re.split("[=<>~\\[]", packages[0])[0], "version": "", "results": []}
+    client = {
+        "name": name,
+        "summary": summary,
+        "package": re.split("[=<>~\\[]", packages[0])[0],
+        "version": "",
+        "results": [],
+    }
     try:
         python = environment(name, packages)
     except subprocess.CalledProcessError as e:
@@ -93,12 +121,27 @@ def run_client(path, url, model, folder):
         return client
     clean = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY")}
     with tempfile.TemporaryDirectory() as scratch:
-        env = dict(clean, HOME=scratch, GYRE_URL=url, GYRE_MODEL=model, GYRE_FOLDER=folder, GYRE_CONTEXT=str(CONTEXT), HF_HUB_OFFLINE="1",
-                   DO_NOT_TRACK="1", PYTHONWARNINGS="ignore")
+        env = dict(
+            clean,
+            HOME=scratch,
+            GYRE_URL=url,
+            GYRE_MODEL=model,
+            GYRE_FOLDER=folder,
+            GYRE_CONTEXT=str(CONTEXT),
+            HF_HUB_OFFLINE="1",
+            DO_NOT_TRACK="1",
+            PYTHONWARNINGS="ignore",
+        )
         report = os.path.join(scratch, "report.jsonl")
         try:
-            r = subprocess.run([python, os.path.join(HERE, "run", "checks.py"), path, report], cwd=scratch, env=env, capture_output=True,
-                               text=True, timeout=SECONDS)
+            r = subprocess.run(
+                [python, os.path.join(HERE, "run", "checks.py"), path, report],
+                cwd=scratch,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+            )
             said = r.stdout + r.stderr
         except subprocess.TimeoutExpired:
             said = "the checks took longer than %d s" % SECONDS
@@ -119,10 +162,24 @@ def count(client, outcome):
 def table(clients):
     rows = ["| client | what | version | passed | failed | not applicable |", "| --- | --- | --- | --- | --- | --- |"]
     for c in clients:
-        rows.append("| %s | %s | %s %s | %d | %d | %d |" % (c["name"], c["summary"], c["package"], c["version"], count(c, "passed"),
-                                                         count(c, "failed"), count(c, "skipped")))
-    reasons = ["- %s, %s: %s (%s)" % (c["name"], check.replace("_", " "), why.strip().split("\n")[-1][:300], outcome)
-               for c in clients for check, outcome, why in c["results"] if outcome != "passed"]
+        rows.append(
+            "| %s | %s | %s %s | %d | %d | %d |"
+            % (
+                c["name"],
+                c["summary"],
+                c["package"],
+                c["version"],
+                count(c, "passed"),
+                count(c, "failed"),
+                count(c, "skipped"),
+            )
+        )
+    reasons = [
+        "- %s, %s: %s (%s)" % (c["name"], check.replace("_", " "), why.strip().split("\n")[-1][:300], outcome)
+        for c in clients
+        for check, outcome, why in c["results"]
+        if outcome != "passed"
+    ]
     return "\n".join(rows + ([""] + reasons if reasons else [])) + "\n"
 
 

@@ -1,4 +1,6 @@
-"""What clients written for vLLM and OpenAI read in an answer, whether it says something or null; and what they read in /metrics."""
+"""What clients written for vLLM and OpenAI read in an answer, whether it says something or null; and what they read
+in /metrics."""
+
 import json
 import os
 import shutil
@@ -53,7 +55,9 @@ class Nulls(unittest.TestCase):
 class Usage(unittest.TestCase):
     def test_continuous_usage_is_in_every_chunk_and_begins_with_the_prompts(self):
         for path, ask in (("/v1/chat/completions", ASK), ("/v1/completions", GO_ON)):
-            chunks = server.stream(path, **dict(ask, stream_options={"include_usage": True, "continuous_usage_stats": True}))[:-1]
+            chunks = server.stream(
+                path, **dict(ask, stream_options={"include_usage": True, "continuous_usage_stats": True})
+            )[:-1]
             usages = [c["usage"] for c in chunks]
             self.assertEqual([u["completion_tokens"] for u in usages], sorted(u["completion_tokens"] for u in usages))
             self.assertEqual(len({u["prompt_tokens"] for u in usages}), 1)
@@ -61,12 +65,16 @@ class Usage(unittest.TestCase):
             for u in usages:
                 self.assertEqual(u["total_tokens"], u["prompt_tokens"] + u["completion_tokens"])
             if "chat" in path:
-                self.assertEqual((chunks[0]["choices"][0]["delta"]["role"], usages[0]["completion_tokens"]), ("assistant", 0))
+                self.assertEqual(
+                    (chunks[0]["choices"][0]["delta"]["role"], usages[0]["completion_tokens"]), ("assistant", 0)
+                )
 
 
 class TopLogprobs(unittest.TestCase):
     def test_the_token_itself_comes_first_then_the_most_probable(self):
-        _, r = server.post("/v1/completions", **dict(GO_ON, prompt="The fox drank a purple house.", echo=True, logprobs=3))
+        _, r = server.post(
+            "/v1/completions", **dict(GO_ON, prompt="The fox drank a purple house.", echo=True, logprobs=3)
+        )
         logprobs = r["choices"][0]["logprobs"]
         improbable = 0
         for token, own, top in list(zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]))[1:]:
@@ -110,12 +118,24 @@ class Fingerprint(unittest.TestCase):
 class Metrics(unittest.TestCase):
     def test_n_and_tokens_of_steps_are_counted_as_vllm_counts_them(self):
         def sums():
-            return {name: (server.metric("vllm:%s_sum" % name), server.metric("vllm:%s_count" % name)) for name in ("request_params_n", "iteration_tokens_total")}
+            return {
+                name: (server.metric("vllm:%s_sum" % name), server.metric("vllm:%s_count" % name))
+                for name in ("request_params_n", "iteration_tokens_total")
+            }
+
         before = sums()
-        _, r = server.post("/v1/completions", **dict(GO_ON, prompt=["A", "B"], n=3, seed=1, temperature=1, ignore_eos=True))
+        _, r = server.post(
+            "/v1/completions", **dict(GO_ON, prompt=["A", "B"], n=3, seed=1, temperature=1, ignore_eos=True)
+        )
         _, s = server.post("/v1/chat/completions", **dict(ASK, ignore_eos=True))
         after = sums()
-        self.assertEqual((after["request_params_n"][0] - before["request_params_n"][0], after["request_params_n"][1] - before["request_params_n"][1]), (3 + 3 + 1, 3))
+        self.assertEqual(
+            (
+                after["request_params_n"][0] - before["request_params_n"][0],
+                after["request_params_n"][1] - before["request_params_n"][1],
+            ),
+            (3 + 3 + 1, 3),
+        )
         # a prompt counts once for each of its answers, as each answer is a request of the engine
         expected = 3 * r["usage"]["prompt_tokens"] + r["usage"]["completion_tokens"] + s["usage"]["total_tokens"]
         self.assertEqual(after["iteration_tokens_total"][0] - before["iteration_tokens_total"][0], expected)

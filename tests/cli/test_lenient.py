@@ -1,4 +1,6 @@
-"""What careless clients send: paths without /v1 or with a slash behind, bodies with a mark of UTF-8, compressed, or called a form."""
+"""What careless clients send: paths without /v1 or with a slash behind, bodies with a mark of UTF-8, compressed, or
+called a form."""
+
 import gzip
 import json
 import os
@@ -31,10 +33,22 @@ class Paths(unittest.TestCase):
             self.assertEqual((status, r["choices"]), (200, whole), path)
         for path in ("/models", "/v1/models/", "/models/story", "/health/", "/metrics/"):
             self.assertEqual(server.request("GET", path)[0], 200, path)
-        self.assertEqual(server.post("/messages", messages=CHAT["messages"])[1]["type"], "error")  # Anthropic's body: the dialect follows the route
+        self.assertEqual(
+            server.post("/messages", messages=CHAT["messages"])[1]["type"], "error"
+        )  # Anthropic's body: the dialect follows the route
 
     def test_other_paths_are_still_none(self):
-        for path in ("/v1/chat//completions", "/chat/completions//", "//chat/completions", "/v1", "/v1/", "/v1/v1/models", "/v2/models", "/v1/health", "/v1%2Fmodels"):
+        for path in (
+            "/v1/chat//completions",
+            "/chat/completions//",
+            "//chat/completions",
+            "/v1",
+            "/v1/",
+            "/v1/v1/models",
+            "/v2/models",
+            "/v1/health",
+            "/v1%2Fmodels",
+        ):
             self.assertEqual(server.request("GET", path)[0], 404, path)
 
     def test_no_spelling_gets_past_the_key(self):
@@ -45,7 +59,9 @@ class Paths(unittest.TestCase):
 
 class Bodies(unittest.TestCase):
     def send(self, body, **headers):
-        return server.request("POST", "/tokenize", body, {name.replace("_", "-"): value for name, value in headers.items()})
+        return server.request(
+            "POST", "/tokenize", body, {name.replace("_", "-"): value for name, value in headers.items()}
+        )
 
     def test_the_mark_of_utf_8_is_skipped(self):
         self.assertEqual(self.send(b"\xef\xbb\xbf" + b'{"prompt": "A fox"}'), self.send(b'{"prompt": "A fox"}'))
@@ -55,7 +71,12 @@ class Bodies(unittest.TestCase):
         plain = self.send(text)
         self.assertEqual(plain[0], 200)
         members = gzip.compress(text[:1000]) + gzip.compress(text[1000:])
-        for coding, body in (("gzip", gzip.compress(text)), ("x-gzip", gzip.compress(text)), ("GZIP", members), ("deflate", zlib.compress(text))):
+        for coding, body in (
+            ("gzip", gzip.compress(text)),
+            ("x-gzip", gzip.compress(text)),
+            ("GZIP", members),
+            ("deflate", zlib.compress(text)),
+        ):
             self.assertEqual(self.send(body, Content_Encoding=coding), plain, coding)
 
     def test_a_bound_is_kept_by_what_they_become(self):
@@ -66,8 +87,14 @@ class Bodies(unittest.TestCase):
 
     def test_what_is_not_compressed_or_cut_short_is_told(self):
         whole = gzip.compress(b'{"prompt": "A fox"}')
-        for body, words in ((b'{"prompt": "A fox"}', "is not compressed"), (whole[:-1], "ends too early"), (whole[:5], "ends too early"), (b"", "ends too early"),
-                            (whole + b"more", "is not compressed"), (whole[:-8] + bytes(8), "is not compressed")):
+        for body, words in (
+            (b'{"prompt": "A fox"}', "is not compressed"),
+            (whole[:-1], "ends too early"),
+            (whole[:5], "ends too early"),
+            (b"", "ends too early"),
+            (whole + b"more", "is not compressed"),
+            (whole[:-8] + bytes(8), "is not compressed"),
+        ):
             status, r = self.send(body, Content_Encoding="gzip")
             self.assertEqual(status, 400)
             self.assertIn(words, r["error"]["message"])
@@ -75,7 +102,12 @@ class Bodies(unittest.TestCase):
         self.assertEqual(self.send(whole, Content_Encoding="gzip, gzip")[0], 415)
 
     def test_curl_needs_no_type(self):
-        r = subprocess.run(["curl", "-sS", "http://127.0.0.1:%d/v1/chat/completions" % server.port, "-d", json.dumps(CHAT)], capture_output=True, text=True, timeout=60)
+        r = subprocess.run(
+            ["curl", "-sS", "http://127.0.0.1:%d/v1/chat/completions" % server.port, "-d", json.dumps(CHAT)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         self.assertEqual(json.loads(r.stdout)["choices"], server.post("/v1/chat/completions", **CHAT)[1]["choices"])
         self.assertEqual(self.send(b'{"prompt": "x"}', Content_Type="text/plain")[0], 415)
 
@@ -87,9 +119,14 @@ class SageMaker(unittest.TestCase):
             self.assertEqual(keyed.request(method, "/ping")[0], 200)
 
     def test_invocations_go_where_their_body_belongs(self):
-        self.assertEqual(server.post("/invocations", **CHAT)[1]["choices"], server.post("/v1/chat/completions", **CHAT)[1]["choices"])
+        self.assertEqual(
+            server.post("/invocations", **CHAT)[1]["choices"], server.post("/v1/chat/completions", **CHAT)[1]["choices"]
+        )
         self.assertEqual(server.post("/invocations", prompt="A fox", max_tokens=2)[1]["object"], "text_completion")
-        self.assertEqual(server.post("/invocations", input="A fox")[1]["data"], server.post("/v1/embeddings", input="A fox")[1]["data"])
+        self.assertEqual(
+            server.post("/invocations", input="A fox")[1]["data"],
+            server.post("/v1/embeddings", input="A fox")[1]["data"],
+        )
         self.assertEqual(server.stream("/invocations", **CHAT)[-1], "[DONE]")
         self.assertEqual(server.post("/invocations", question="?")[0], 400)
 

@@ -1,4 +1,6 @@
-"""What requests ask for where they say nothing: the model's generation_config.json, --generation-config, --override-generation-config."""
+"""What requests ask for where they say nothing: the model's generation_config.json, --generation-config,
+--override-generation-config."""
+
 import json
 import os
 import shutil
@@ -57,25 +59,54 @@ class Defaults(unittest.TestCase):
         self.assertEqual(self.text(s, temperature=0), self.text(self.serve(), temperature=0))
         s = self.serve("--override-generation-config", '{"top_k": 1}')
         self.assertTrue(self.greedy(s))
-        for path, body in (("/v1/completions", {"prompt": "Once", "max_tokens": 20}), ("/v1/responses", {"input": "A story.", "max_output_tokens": 20}),
-                           ("/v1/messages", {"messages": ASK["messages"], "max_tokens": 20})):
+        for path, body in (
+            ("/v1/completions", {"prompt": "Once", "max_tokens": 20}),
+            ("/v1/responses", {"input": "A story.", "max_output_tokens": 20}),
+            ("/v1/messages", {"messages": ASK["messages"], "max_tokens": 20}),
+        ):
+
             def said(**more):
                 r = s.post(path, **dict(body, **more))[1]
                 return r.get("choices") or [p for i in r.get("output", []) for p in i["content"]] or r["content"]
+
             self.assertEqual(said(), said(temperature=0), path)
 
     def test_max_new_tokens_bounds_every_answer(self):
         s = self.serve("--override-generation-config", '{"max_new_tokens": 5}')
-        for path, body in (("/v1/chat/completions", dict(ASK, max_tokens=None)), ("/v1/chat/completions", ASK), ("/v1/completions", {"prompt": ["A", "B"], "max_tokens": 9})):
+        for path, body in (
+            ("/v1/chat/completions", dict(ASK, max_tokens=None)),
+            ("/v1/chat/completions", ASK),
+            ("/v1/completions", {"prompt": ["A", "B"], "max_tokens": 9}),
+        ):
             r = s.post(path, **dict(body, ignore_eos=True))[1]
-            self.assertEqual((r["usage"]["completion_tokens"], r["choices"][0]["finish_reason"]), (5 * len(r["choices"]), "length"))
-        self.assertEqual(s.post("/v1/completions", prompt="A", max_tokens=3, ignore_eos=True)[1]["usage"]["completion_tokens"], 3)
-        self.assertIn("prompt is too long", s.post("/v1/chat/completions", messages=[{"role": "user", "content": "fox " * 3000}])[1]["error"]["message"])
+            self.assertEqual(
+                (r["usage"]["completion_tokens"], r["choices"][0]["finish_reason"]), (5 * len(r["choices"]), "length")
+            )
+        self.assertEqual(
+            s.post("/v1/completions", prompt="A", max_tokens=3, ignore_eos=True)[1]["usage"]["completion_tokens"], 3
+        )
+        self.assertIn(
+            "prompt is too long",
+            s.post("/v1/chat/completions", messages=[{"role": "user", "content": "fox " * 3000}])[1]["error"][
+                "message"
+            ],
+        )
 
     def test_what_is_not_understood_ends_the_line(self):
-        for value, words in (("{", "JSON"), ("5", "object"), ('{"temprature": 1}', "temprature"), ('{"top_p": 7}', "top_p"), ('{"temperature": "hot"}', "temperature"),
-                             ('{"max_new_tokens": 0}', "max_new_tokens")):
-            p = subprocess.run([GYRE, "serve", self.model, "--port", "0", "--override-generation-config", value], capture_output=True, text=True, timeout=60)
+        for value, words in (
+            ("{", "JSON"),
+            ("5", "object"),
+            ('{"temprature": 1}', "temprature"),
+            ('{"top_p": 7}', "top_p"),
+            ('{"temperature": "hot"}', "temperature"),
+            ('{"max_new_tokens": 0}', "max_new_tokens"),
+        ):
+            p = subprocess.run(
+                [GYRE, "serve", self.model, "--port", "0", "--override-generation-config", value],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
             self.assertEqual(p.returncode, 1, value)
             self.assertIn("--override-generation-config", p.stderr)
             self.assertIn(words, p.stderr)

@@ -1,4 +1,6 @@
-"""/v1/responses that are stored: shown, deleted, gone on from, cancelled, bounded, and each key's own; and what is cut from a conversation."""
+"""/v1/responses that are stored: shown, deleted, gone on from, cancelled, bounded, and each key's own; and what is cut
+from a conversation."""
+
 import os
 import sys
 import tempfile
@@ -29,7 +31,9 @@ def tearDownModule():
 
 
 def make(s=None, headers=None, **body):
-    status, r = (s or server).request("POST", "/v1/responses", dict({"input": ASK, "max_output_tokens": 8, "temperature": 0}, **body), headers)
+    status, r = (s or server).request(
+        "POST", "/v1/responses", dict({"input": ASK, "max_output_tokens": 8, "temperature": 0}, **body), headers
+    )
     assert status == 200, r
     return r
 
@@ -90,10 +94,20 @@ class GoingOn(unittest.TestCase):
             second = make(s, previous_response_id=first["id"], input="And then?", instructions="Be short.")
             third = make(s, previous_response_id=second["id"], input=[{"role": "user", "content": "Why?"}])
             self.assertEqual(third["previous_response_id"], second["id"])
-            said = [{"role": "user", "content": ASK}, *first["output"], {"role": "user", "content": "And then?"}, *second["output"], {"role": "user", "content": "Why?"}]
+            said = [
+                {"role": "user", "content": ASK},
+                *first["output"],
+                {"role": "user", "content": "And then?"},
+                *second["output"],
+                {"role": "user", "content": "Why?"},
+            ]
             whole = make(s, input=said, store=False)  # instructions are those of one response
-            self.assertEqual((whole["usage"]["input_tokens"], text_of(whole)), (third["usage"]["input_tokens"], text_of(third)))
-            counted = s.post("/v1/responses/input_tokens", input="Why?", previous_response_id=second["id"])[1]["input_tokens"]
+            self.assertEqual(
+                (whole["usage"]["input_tokens"], text_of(whole)), (third["usage"]["input_tokens"], text_of(third))
+            )
+            counted = s.post("/v1/responses/input_tokens", input="Why?", previous_response_id=second["id"])[1][
+                "input_tokens"
+            ]
             self.assertEqual(counted, third["usage"]["input_tokens"])
 
     def test_two_may_go_on_from_one(self):
@@ -103,12 +117,21 @@ class GoingOn(unittest.TestCase):
 
     def test_input_items_are_the_conversation_before_the_answer(self):
         first = make()
-        second = make(previous_response_id=first["id"], input=[{"role": "user", "content": [{"type": "input_text", "text": "And then?"}]}])
+        second = make(
+            previous_response_id=first["id"],
+            input=[{"role": "user", "content": [{"type": "input_text", "text": "And then?"}]}],
+        )
         r = get(second["id"] + "/input_items?order=asc")[1]
-        self.assertEqual([(i["type"], i["role"]) for i in r["data"]], [("message", "user"), ("message", "assistant"), ("message", "user")])
+        self.assertEqual(
+            [(i["type"], i["role"]) for i in r["data"]],
+            [("message", "user"), ("message", "assistant"), ("message", "user")],
+        )
         self.assertEqual([i["content"][0]["type"] for i in r["data"]], ["input_text", "output_text", "input_text"])
         self.assertEqual(r["data"][1]["id"], first["output"][0]["id"])
-        self.assertEqual((r["object"], r["first_id"], r["last_id"], r["has_more"]), ("list", r["data"][0]["id"], r["data"][2]["id"], False))
+        self.assertEqual(
+            (r["object"], r["first_id"], r["last_id"], r["has_more"]),
+            ("list", r["data"][0]["id"], r["data"][2]["id"], False),
+        )
         newest = get(second["id"] + "/input_items?limit=2")[1]
         self.assertEqual((newest["data"], newest["has_more"]), (r["data"][:0:-1], True))
         rest = get(second["id"] + "/input_items?limit=2&after=" + newest["last_id"])[1]
@@ -135,7 +158,12 @@ class Bounds(unittest.TestCase):
         try:
             first = make(s)
             before = s.metric("gyre:stored_response_bytes")
-            for body in ({"input": 5}, {"input": "fox " * 4000}, {"input": "x", "truncation": "perhaps"}, {"input": "x", "max_output_tokens": 5000}):
+            for body in (
+                {"input": 5},
+                {"input": "fox " * 4000},
+                {"input": "x", "truncation": "perhaps"},
+                {"input": "x", "max_output_tokens": 5000},
+            ):
                 self.assertEqual(s.post("/v1/responses", previous_response_id=first["id"], **body)[0], 400, body)
             self.assertEqual(s.metric("gyre:stored_response_bytes"), before)
             drop(first["id"], s)
@@ -146,11 +174,18 @@ class Bounds(unittest.TestCase):
     def test_a_long_chain_is_freed_with_its_end(self):
         last = None
         for _ in range(60):
-            last = make(small, input="x", max_output_tokens=1, **({"previous_response_id": last} if last else {}), truncation="auto")["id"]
+            last = make(
+                small,
+                input="x",
+                max_output_tokens=1,
+                **({"previous_response_id": last} if last else {}),
+                truncation="auto"
+            )["id"]
             self.assertLessEqual(small.metric("gyre:stored_response_bytes"), 20000)
             if get(last, small)[0] == 404:  # longer than all that may be stored
                 break
         self.assertEqual(small.metric("gyre:stored_response_bytes"), 0)
+
 
 class Keys(unittest.TestCase):
     def test_who_stores_much_takes_nothing_from_others(self):
@@ -160,7 +195,11 @@ class Keys(unittest.TestCase):
             his = make(s, bob)["id"]
             last = None  # a chain: its turns belong to her though only the last response holds them
             for i in range(30):
-                more = {"previous_response_id": last} if last and s.request("GET", "/v1/responses/" + last, headers=alice)[0] == 200 else {}
+                more = (
+                    {"previous_response_id": last}
+                    if last and s.request("GET", "/v1/responses/" + last, headers=alice)[0] == 200
+                    else {}
+                )
                 last = make(s, alice, input="%d %s" % (i, "fox " * 300), truncation="auto", **more)["id"]
             self.assertEqual(get(his, s, **bob)[0], 200)
         finally:
@@ -173,7 +212,9 @@ class Keys(unittest.TestCase):
         self.assertEqual(get(r["id"] + "/input_items", keyed, **bob)[0], 404)
         self.assertEqual(drop(r["id"], keyed, **bob)[0], 404)
         self.assertEqual(keyed.request("POST", "/v1/responses/%s/cancel" % r["id"], headers=bob)[0], 404)
-        self.assertEqual(keyed.request("POST", "/v1/responses", {"input": "x", "previous_response_id": r["id"]}, bob)[0], 400)
+        self.assertEqual(
+            keyed.request("POST", "/v1/responses", {"input": "x", "previous_response_id": r["id"]}, bob)[0], 400
+        )
         self.assertEqual(get(r["id"], keyed)[0], 401)
         self.assertEqual(get(r["id"], keyed, **alice)[0], 200)
 
@@ -209,7 +250,9 @@ class Background(unittest.TestCase):
         self.assertEqual(server.request("POST", "/v1/responses/%s/cancel" % r["id"])[0], 400)
         r = make(background=True, instructions=odd, **LONG)
         status, cancelled = server.request("POST", "/v1/responses/%s/cancel" % r["id"])
-        self.assertEqual((status, cancelled["status"], cancelled["instructions"]), (200, "cancelled", r["instructions"]))
+        self.assertEqual(
+            (status, cancelled["status"], cancelled["instructions"]), (200, "cancelled", r["instructions"])
+        )
         self.assertEqual(until_over(r["id"])[1]["status"], "cancelled")
 
     def test_one_that_is_deleted_meanwhile_does_not_come_back(self):
@@ -239,7 +282,10 @@ class Truncation(unittest.TestCase):
     def conversation(self, n):
         said = []
         for i in range(n):
-            said += [{"role": "user", "content": "Question %d: %s" % (i, "fox " * 20)}, {"role": "assistant", "content": "Answer %d: %s" % (i, "dog " * 20)}]
+            said += [
+                {"role": "user", "content": "Question %d: %s" % (i, "fox " * 20)},
+                {"role": "assistant", "content": "Answer %d: %s" % (i, "dog " * 20)},
+            ]
         return said + [{"role": "user", "content": "The last question?"}]
 
     def test_a_conversation_past_the_context_loses_its_middle(self):
@@ -252,15 +298,19 @@ class Truncation(unittest.TestCase):
         self.assertLessEqual(r["usage"]["input_tokens"], 1004)
         expected = []  # the longest that fits: the first turn, and the last ones
         for kept in range(40, -1, -1):
-            expected = system + said[:2] + said[len(said) - 1 - 2 * kept:]
+            expected = system + said[:2] + said[len(said) - 1 - 2 * kept :]
             if server.post("/v1/responses/input_tokens", input=expected)[1]["input_tokens"] <= 1004:
                 break
-        self.assertEqual(r["usage"]["input_tokens"], server.post("/v1/responses/input_tokens", input=expected)[1]["input_tokens"])
+        self.assertEqual(
+            r["usage"]["input_tokens"], server.post("/v1/responses/input_tokens", input=expected)[1]["input_tokens"]
+        )
         self.assertEqual(text_of(r), text_of(make(input=expected, max_output_tokens=20)))
 
     def test_what_fits_stays_whole(self):
         said = self.conversation(3)
-        self.assertEqual(make(input=said, truncation="auto")["usage"]["input_tokens"], make(input=said)["usage"]["input_tokens"])
+        self.assertEqual(
+            make(input=said, truncation="auto")["usage"]["input_tokens"], make(input=said)["usage"]["input_tokens"]
+        )
 
     def test_what_cannot_be_made_to_fit_is_told(self):
         for said in ("fox " * 4000, [*self.conversation(5), {"role": "user", "content": "fox " * 4000}]):

@@ -1,4 +1,5 @@
 """NVIDIA's aiperf, which measures servers."""
+
 PACKAGES = ["aiperf==0.13.0"]
 
 import glob
@@ -13,10 +14,36 @@ REQUESTS, TOKENS = 6, 12
 def _measure(server, kind, *words):
     """What it writes of a few requests."""
     place = os.path.join(os.getcwd(), kind)
-    command = [os.path.join(os.path.dirname(sys.executable), "aiperf"), "profile", "--model", server.model, "--url", server.url, "--endpoint-type", kind,
-               "--request-count", str(REQUESTS), "--concurrency", "2", "--synthetic-input-tokens-mean", "30", "--output-tokens-mean", str(TOKENS),
-               "--extra-inputs", "ignore_eos:true", "--tokenizer", server.folder, "--artifact-dir", place, "--ui", "none", *words]
-    env = {k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"}  # with it the tokenizer's folder is taken for a name of the hub
+    command = [
+        os.path.join(os.path.dirname(sys.executable), "aiperf"),
+        "profile",
+        "--model",
+        server.model,
+        "--url",
+        server.url,
+        "--endpoint-type",
+        kind,
+        "--request-count",
+        str(REQUESTS),
+        "--concurrency",
+        "2",
+        "--synthetic-input-tokens-mean",
+        "30",
+        "--output-tokens-mean",
+        str(TOKENS),
+        "--extra-inputs",
+        "ignore_eos:true",
+        "--tokenizer",
+        server.folder,
+        "--artifact-dir",
+        place,
+        "--ui",
+        "none",
+        *words,
+    ]
+    env = {
+        k: v for k, v in os.environ.items() if k != "HF_HUB_OFFLINE"
+    }  # with it the tokenizer's folder is taken for a name of the hub
     p = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
     assert p.returncode == 0, (p.stdout + p.stderr)[-2500:]
     found = glob.glob(place + "/**/profile_export_aiperf.json", recursive=True)

@@ -1,4 +1,5 @@
 """Anthropic's own Python package."""
+
 PACKAGES = ["anthropic==2.12.0"]
 
 import anthropic
@@ -22,11 +23,16 @@ def a_message_is_answered_and_streamed_alike(server):
 
 def tokens_are_counted(server):
     counted = _client(server).messages.count_tokens(model=server.model, messages=CHAT).input_tokens
-    assert counted == _client(server).messages.create(model=server.model, messages=CHAT, max_tokens=1).usage.input_tokens
+    assert (
+        counted == _client(server).messages.create(model=server.model, messages=CHAT, max_tokens=1).usage.input_tokens
+    )
 
 
 def faults_are_its_exceptions(server):
-    for raised, fields in ((anthropic.BadRequestError, {"messages": [{"role": "user", "content": "fox " * 3000}]}), (anthropic.NotFoundError, {"model": "other"})):
+    for raised, fields in (
+        (anthropic.BadRequestError, {"messages": [{"role": "user", "content": "fox " * 3000}]}),
+        (anthropic.NotFoundError, {"model": "other"}),
+    ):
         try:
             _client(server).messages.create(**{"model": server.model, "messages": CHAT, "max_tokens": 2, **fields})
         except raised as e:

@@ -1,4 +1,5 @@
 """LangChain's models of OpenAI's API."""
+
 PACKAGES = ["langchain-openai==1.7.4"]
 
 import asyncio
@@ -11,20 +12,44 @@ ASK = "Tell me a story about a fox."
 
 
 def _chat(server, **options):
-    return ChatOpenAI(**{"model": server.model, "base_url": server.v1, "api_key": "none", "temperature": 0, "max_tokens": 12, "max_retries": 0, **options})
+    return ChatOpenAI(
+        **{
+            "model": server.model,
+            "base_url": server.v1,
+            "api_key": "none",
+            "temperature": 0,
+            "max_tokens": 12,
+            "max_retries": 0,
+            **options,
+        }
+    )
 
 
 def a_chat_is_answered_and_streamed_alike(server):
     whole = _chat(server).invoke(ASK)
     chunks = list(_chat(server, stream_usage=True).stream(ASK))
     assert "".join(c.content for c in chunks) == whole.content
-    assert whole.usage_metadata["output_tokens"] == 12 == sum(c.usage_metadata["output_tokens"] for c in chunks if c.usage_metadata)
+    assert (
+        whole.usage_metadata["output_tokens"]
+        == 12
+        == sum(c.usage_metadata["output_tokens"] for c in chunks if c.usage_metadata)
+    )
 
 
 def a_history_is_taken(server):
     first = _chat(server).invoke(ASK)
-    assert _chat(server).invoke([SystemMessage("You tell stories."), HumanMessage(ASK), first, HumanMessage("And then?")]).content
-    assert _chat(server).invoke([HumanMessage(ASK), AIMessage("Once upon a time"), HumanMessage([{"type": "text", "text": "And then?"}])]).content
+    assert (
+        _chat(server)
+        .invoke([SystemMessage("You tell stories."), HumanMessage(ASK), first, HumanMessage("And then?")])
+        .content
+    )
+    assert (
+        _chat(server)
+        .invoke(
+            [HumanMessage(ASK), AIMessage("Once upon a time"), HumanMessage([{"type": "text", "text": "And then?"}])]
+        )
+        .content
+    )
 
 
 def many_are_answered_at_once(server):

@@ -1,4 +1,5 @@
 """litellm, which aider and many agents stand on."""
+
 PACKAGES = ["litellm==1.110.2"]
 
 import litellm
@@ -8,8 +9,18 @@ litellm.telemetry = False
 
 
 def _ask(server, provider="openai", **fields):
-    return litellm.completion(**{"model": "%s/%s" % (provider, server.model), "messages": CHAT, "max_tokens": 12, "temperature": 0,
-                                 "api_base": server.v1, "api_key": "none", "num_retries": 0, **fields})
+    return litellm.completion(
+        **{
+            "model": "%s/%s" % (provider, server.model),
+            "messages": CHAT,
+            "max_tokens": 12,
+            "temperature": 0,
+            "api_base": server.v1,
+            "api_key": "none",
+            "num_retries": 0,
+            **fields,
+        }
+    )
 
 
 def a_chat_is_answered_and_streamed_alike(server):
@@ -19,7 +30,13 @@ def a_chat_is_answered_and_streamed_alike(server):
 
 
 def a_text_is_continued(server):
-    r = litellm.text_completion(model="text-completion-openai/" + server.model, prompt="Once upon a time", max_tokens=5, api_base=server.v1, api_key="none")
+    r = litellm.text_completion(
+        model="text-completion-openai/" + server.model,
+        prompt="Once upon a time",
+        max_tokens=5,
+        api_base=server.v1,
+        api_key="none",
+    )
     assert r.choices[0].text
 
 
@@ -29,7 +46,13 @@ def embeddings_are_made(server):
 
 
 def a_response_is_made(server):
-    r = litellm.responses(model="openai/" + server.model, input="Tell me a story.", max_output_tokens=8, api_base=server.v1, api_key="none")
+    r = litellm.responses(
+        model="openai/" + server.model,
+        input="Tell me a story.",
+        max_output_tokens=8,
+        api_base=server.v1,
+        api_key="none",
+    )
     assert r.output[0].content[0].text
 
 

@@ -1,16 +1,31 @@
 """LlamaIndex's models for servers like OpenAI's."""
+
 PACKAGES = ["llama-index-llms-openai-like==0.8.1", "llama-index-embeddings-openai-like==0.4.0"]
 
 from llama_index.core.llms import ChatMessage
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
-CHAT = [ChatMessage(role="system", content="You tell stories."), ChatMessage(role="user", content="Tell me a story about a fox.")]
+CHAT = [
+    ChatMessage(role="system", content="You tell stories."),
+    ChatMessage(role="user", content="Tell me a story about a fox."),
+]
 
 
 def _model(server, **options):
-    return OpenAILike(**{"model": server.model, "api_base": server.v1, "api_key": "none", "temperature": 0, "max_tokens": 12, "is_chat_model": True,
-                         "context_window": server.context, "max_retries": 0, **options})
+    return OpenAILike(
+        **{
+            "model": server.model,
+            "api_base": server.v1,
+            "api_key": "none",
+            "temperature": 0,
+            "max_tokens": 12,
+            "is_chat_model": True,
+            "context_window": server.context,
+            "max_retries": 0,
+            **options,
+        }
+    )
 
 
 def a_chat_is_answered_and_streamed_alike(server):

@@ -1,4 +1,5 @@
 """Simon Willison's llm, for the command line."""
+
 PACKAGES = ["llm==0.36"]
 
 import os
@@ -11,9 +12,13 @@ def _llm(server, *words, typed=None):
     os.makedirs(place, exist_ok=True)
     with open(os.path.join(place, "extra-openai-models.yaml"), "w") as f:
         f.write("- model_id: story\n  model_name: %s\n  api_base: %s\n" % (server.model, server.v1))
-        f.write("- model_id: story-text\n  model_name: %s\n  api_base: %s\n  completion: true\n" % (server.model, server.v1))
+        f.write(
+            "- model_id: story-text\n  model_name: %s\n  api_base: %s\n  completion: true\n" % (server.model, server.v1)
+        )
     env = dict(os.environ, LLM_USER_PATH=place, OPENAI_API_KEY="none")
-    p = subprocess.run([sys.executable, "-m", "llm", *words], env=env, input=typed, capture_output=True, text=True, timeout=120)
+    p = subprocess.run(
+        [sys.executable, "-m", "llm", *words], env=env, input=typed, capture_output=True, text=True, timeout=120
+    )
     assert p.returncode == 0, p.stderr
     return p.stdout.strip()
 
@@ -25,7 +30,18 @@ def a_prompt_is_answered_and_streamed_alike(server):
 
 
 def a_conversation_goes_on(server):
-    _llm(server, "prompt", "-m", "story", "-o", "max_tokens", "8", "-s", "You tell stories.", "Tell me a story about a fox.")
+    _llm(
+        server,
+        "prompt",
+        "-m",
+        "story",
+        "-o",
+        "max_tokens",
+        "8",
+        "-s",
+        "You tell stories.",
+        "Tell me a story about a fox.",
+    )
     assert _llm(server, "prompt", "-c", "-o", "max_tokens", "8", "And then?")
 
 

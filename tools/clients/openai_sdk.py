@@ -1,4 +1,5 @@
 """OpenAI's own Python package."""
+
 PACKAGES = ["openai==3.52.0"]
 
 import openai
@@ -32,11 +33,18 @@ def the_packages_stream_helper_adds_up(server):
 def an_answer_goes_back_as_it_came(server):
     answer = _client(server).chat.completions.create(model=server.model, messages=CHAT, max_tokens=5).choices[0].message
     messages = CHAT + [answer.model_dump(), {"role": "user", "content": "And then?"}]
-    assert _client(server).chat.completions.create(model=server.model, messages=messages, max_tokens=5).choices[0].message.content
+    assert (
+        _client(server)
+        .chat.completions.create(model=server.model, messages=messages, max_tokens=5)
+        .choices[0]
+        .message.content
+    )
 
 
 def completions_have_log_probabilities(server):
-    r = _client(server).completions.create(model=server.model, prompt="Once upon a time", max_tokens=5, logprobs=2, echo=True)
+    r = _client(server).completions.create(
+        model=server.model, prompt="Once upon a time", max_tokens=5, logprobs=2, echo=True
+    )
     assert len(r.choices[0].logprobs.tokens) == len(r.choices[0].logprobs.top_logprobs) > 5
 
 
@@ -50,14 +58,18 @@ def models_are_listed(server):
 
 
 def a_response_is_streamed_to_its_end(server):
-    events = list(_client(server).responses.create(model=server.model, input="Tell me a story.", max_output_tokens=8, stream=True))
+    events = list(
+        _client(server).responses.create(model=server.model, input="Tell me a story.", max_output_tokens=8, stream=True)
+    )
     assert events[-1].type == "response.incomplete" and events[-1].response.output_text
 
 
 def a_conversation_goes_on_by_previous_response_id(server):
     client = _client(server)
     first = client.responses.create(model=server.model, input="Tell me a story.", max_output_tokens=8)
-    second = client.responses.create(model=server.model, input="And then?", previous_response_id=first.id, max_output_tokens=8)
+    second = client.responses.create(
+        model=server.model, input="And then?", previous_response_id=first.id, max_output_tokens=8
+    )
     assert second.usage.input_tokens > first.usage.total_tokens
     assert client.responses.retrieve(first.id).output_text == first.output_text
     client.responses.delete(first.id)

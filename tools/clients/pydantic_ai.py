@@ -1,4 +1,5 @@
 """Pydantic AI's agents."""
+
 PACKAGES = ["pydantic-ai-slim[openai]==2.68.0"]
 
 import asyncio
@@ -11,8 +12,12 @@ SETTINGS = {"max_tokens": 12, "temperature": 0}
 
 
 def _agent(server, model=OpenAIChatModel, **options):
-    return Agent(model(server.model, provider=OpenAIProvider(base_url=server.v1, api_key="none")), instructions="You tell stories.",
-                 model_settings=SETTINGS, **options)
+    return Agent(
+        model(server.model, provider=OpenAIProvider(base_url=server.v1, api_key="none")),
+        instructions="You tell stories.",
+        model_settings=SETTINGS,
+        **options
+    )
 
 
 async def _streamed(agent):

@@ -1,4 +1,7 @@
-"""Runs the checks of one client in its environment, for tools/clients.py: checks.py CLIENT.py REPORT. A line of JSON for each."""
+"""Runs the checks of one client in its environment, for tools/clients.py: checks.py CLIENT.py REPORT.
+
+REPORT gets a line of JSON for each."""
+
 import importlib.metadata
 import importlib.util
 import inspect
