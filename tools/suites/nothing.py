@@ -1,0 +1,1 @@
+"""Makes a folder of tests a package."""
