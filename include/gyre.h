@@ -97,8 +97,7 @@ void gyre_close(struct gyre *g);
 
 enum { GYRE_MAX_EOS = 16, GYRE_MAX_TOP_LOGPROBS = 20 };
 
-/* What was opened; as long as the engine. */
-struct gyre_info {
+struct gyre_info {                   // what was opened; as long as the engine
     int32_t vocab_size, hidden_size; // the latter of what pooling gives; 0: the device cannot
     int32_t bos;                     // -1: none
     int32_t eos[GYRE_MAX_EOS];

@@ -160,7 +160,9 @@ static enum status read_stream(struct generation *g, const json_t *body, struct 
     if (!p->stream)
         return fail(err, ERR_ARG, "stream_options: only with \"stream\": true");
     TRY(jv_bool_or(options, "stream_options", "include_usage", false, &g->include_usage, err));
-    return jv_bool_or(options, "stream_options", "continuous_usage_stats", false, &g->continuous_usage, err);
+    TRY(jv_bool_or(options, "stream_options", "continuous_usage_stats", false, &g->continuous_usage, err));
+    g->continuous_usage &= g->include_usage; // as in vLLM: it says how usage comes, not whether
+    return OK;
 }
 
 static enum status read_seed(const json_t *body, struct gyre_request *r) {

@@ -69,6 +69,13 @@ class Usage(unittest.TestCase):
                     (chunks[0]["choices"][0]["delta"]["role"], usages[0]["completion_tokens"]), ("assistant", 0)
                 )
 
+    def test_continuous_usage_alone_asks_for_none(self):
+        for path, ask in (("/v1/chat/completions", ASK), ("/v1/completions", GO_ON)):
+            for options in ({"continuous_usage_stats": True}, {"include_usage": False, "continuous_usage_stats": True}):
+                chunks = server.stream(path, **dict(ask, stream_options=options))[:-1]
+                self.assertGreater(len(chunks), 3)
+                self.assertEqual([c["usage"] for c in chunks if c.get("usage")], [])
+
 
 class TopLogprobs(unittest.TestCase):
     def test_the_token_itself_comes_first_then_the_most_probable(self):
