@@ -4,7 +4,7 @@
 #include <string.h>
 
 const struct abi_struct abi_options = {"gyre_options", sizeof(struct gyre_options),
-                                       ABI_SIZE_UP_TO(struct gyre_options, load_context)};
+                                       ABI_SIZE_UP_TO(struct gyre_options, n_eos)};
 const struct abi_struct abi_request = {"gyre_request", sizeof(struct gyre_request),
                                        ABI_SIZE_UP_TO(struct gyre_request, user)};
 
