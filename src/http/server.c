@@ -290,14 +290,14 @@ enum status http_open(const struct http_options *options, struct http_server **o
         status = listen_tcp(s, err);
     if (status == OK && s->options.unix_path)
         status = listen_unix(s, err);
+    *out = s; // before the first handler may run
     if (status == OK)
         status = start_threads(s, err);
     if (status != OK) {
+        *out = NULL;
         http_free(s);
-        return status;
     }
-    *out = s;
-    return OK;
+    return status;
 }
 
 int http_port(const struct http_server *s) { return s->port; }
