@@ -19,7 +19,8 @@ static const struct default_field {
     {"top_k", offsetof(struct request_defaults, top_k), 0, -1, INT32_MAX},
 };
 
-static enum status read_field(const json_t *object, const struct default_field *f, struct request_defaults *d, struct error *err) {
+static enum status read_field(const json_t *object, const struct default_field *f, struct request_defaults *d,
+                              struct error *err) {
     double *value = (double *)((char *)d + f->at);
     const json_t *given = json_object_get(object, f->name);
     if (!given || json_is_null(given))
@@ -39,8 +40,9 @@ static enum status check_names(const json_t *object, struct error *err) {
         for (size_t i = 0; i < ARRAY_LEN(fields); i++)
             known |= strcmp(name, fields[i].name) == 0;
         if (!known)
-            return fail(err, ERR_ARG, "%s: \"%.60s\" is none of temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens", FLAG,
-                        name);
+            return fail(err, ERR_ARG,
+                        "%s: \"%.60s\" is none of temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens",
+                        FLAG, name);
     }
     return OK;
 }

@@ -46,7 +46,7 @@ metric_list: [{metric: word_perplexity}, {metric: byte_perplexity}, {metric: bit
 """,
         [
             {
-                "text": "Once upon a time there was a little girl. She had a dog.."
+                "text": "Once upon a time there was a little girl. She had a dog."
             }
         ],
     ),

@@ -52,5 +52,5 @@ json_t *responses_input_items(const json_t *body);
 /* chat_prompt for an answer of max_tokens (-1: what is left), and where that does not fit, without messages in the
  * middle of the conversation: whole turns, oldest first but for the first, which goes last. Neither the system's at
  * the beginning nor the last turn is dropped; truncate.c. */
-enum status responses_truncated_prompt(struct generation *g, json_t *context, int64_t max_tokens, struct prompt_ids *out,
-                                       struct error *err);
+enum status responses_truncated_prompt(struct generation *g, json_t *context, int64_t max_tokens,
+                                       struct prompt_ids *out, struct error *err);

@@ -78,7 +78,8 @@ static char *copy(struct str s) {
 
 static struct turn *new_turn(struct response_store *s, const struct stored_response *r) {
     struct turn *t = xcalloc(1, sizeof *t);
-    *t = (struct turn){r->before, 1, r->tenant, sizeof *t + r->input.len + r->output.len, copy(r->input), copy(r->output)};
+    *t = (struct turn){r->before,      1, r->tenant, sizeof *t + r->input.len + r->output.len, copy(r->input),
+                       copy(r->output)};
     if (t->before)
         t->before->n_holds++;
     account(s, t->tenant, t->n_bytes, 0);
@@ -207,15 +208,18 @@ static struct turn *hold(struct turn *t) {
     return t;
 }
 
-enum status response_store_find(struct response_store *s, int32_t tenant, const char *id, struct turn **out, struct error *err) {
+enum status response_store_find(struct response_store *s, int32_t tenant, const char *id, struct turn **out,
+                                struct error *err) {
     alloc_scope_lock(&s->lock);
     const struct entry *e = *slot_of(s, tenant, id);
     bool is_there = e != NULL, goes_on = e && e->goes_on;
     *out = is_there && !goes_on ? hold(e->turn) : NULL;
     alloc_scope_unlock(&s->lock);
     if (!is_there)
-        return fail(err, ERR_ARG,
-                    "previous_response_id: there is no response \"%.80s\"; what is stored is bounded, and gone with the server", id);
+        return fail(
+            err, ERR_ARG,
+            "previous_response_id: there is no response \"%.80s\"; what is stored is bounded, and gone with the server",
+            id);
     return goes_on ? fail(err, ERR_ARG, "previous_response_id: the response \"%.80s\" is not over yet", id) : OK;
 }
 
@@ -230,7 +234,8 @@ bool response_store_body(struct response_store *s, int32_t tenant, const char *i
     return e != NULL;
 }
 
-bool response_store_input(struct response_store *s, int32_t tenant, const char *id, struct turn **before, struct buf *input) {
+bool response_store_input(struct response_store *s, int32_t tenant, const char *id, struct turn **before,
+                          struct buf *input) {
     alloc_scope_lock(&s->lock);
     const struct entry *e = *slot_of(s, tenant, id);
     if (e) {

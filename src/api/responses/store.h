@@ -20,7 +20,8 @@ size_t response_store_max(const struct response_store *s);
 void response_store_free(struct response_store *s); // NULL is fine
 
 /* The turn of a stored response that is over, held; ERR_ARG names previous_response_id. */
-enum status response_store_find(struct response_store *s, int32_t tenant, const char *id, struct turn **out, struct error *err);
+enum status response_store_find(struct response_store *s, int32_t tenant, const char *id, struct turn **out,
+                                struct error *err);
 void response_store_release(struct response_store *s, struct turn *t); // NULL is fine
 
 /* Appends the items of the conversation up to and with this turn, oldest first. *budget as in jv_parse_within. */
@@ -43,7 +44,8 @@ bool response_store_put(struct response_store *s, const struct stored_response *
 bool response_store_body(struct response_store *s, int32_t tenant, const char *id, struct buf *body, bool *goes_on);
 
 /* Its input and all that came before it: the turn before, held, or NULL, and its own input appended. False: there is none. */
-bool response_store_input(struct response_store *s, int32_t tenant, const char *id, struct turn **before, struct buf *input);
+bool response_store_input(struct response_store *s, int32_t tenant, const char *id, struct turn **before,
+                          struct buf *input);
 
 bool response_store_delete(struct response_store *s, int32_t tenant, const char *id);
 

@@ -14,7 +14,8 @@ int32_t responses_tenant(const struct http_exchange *x) {
 
 static void reply_none(struct http_exchange *x) {
     struct error err;
-    fail(&err, ERR_ARG, "there is no response \"%.80s\"; what is stored is bounded, and gone with the server", id_of(x));
+    fail(&err, ERR_ARG, "there is no response \"%.80s\"; what is stored is bounded, and gone with the server",
+         id_of(x));
     api_reply_error(x, 404, NULL, err.text);
 }
 
@@ -55,7 +56,8 @@ static bool end_in_background(struct http_exchange *x) {
     bool found = false;
     pthread_mutex_lock(&r->lock);
     for (const struct api_record *rec = r->in_flight; rec && !found; rec = rec->next) {
-        found = rec->generation && rec->generation->detached && rec->key == key && str_eq(x->id, str_of(rec->generation->id));
+        found = rec->generation && rec->generation->detached && rec->key == key &&
+                str_eq(x->id, str_of(rec->generation->id));
         if (found)
             generation_abort(rec->generation);
     }
@@ -123,7 +125,8 @@ static enum status read_page(struct http_exchange *x, struct page *p, struct err
         return OK;
     char *end;
     p->limit = strtoll(arena_strdup(&x->arena, limit), &end, 10);
-    return *end || p->limit < 1 || p->limit > MOST ? fail(err, ERR_ARG, "limit: it must be a number from 1 to %d", MOST) : OK;
+    return *end || p->limit < 1 || p->limit > MOST ? fail(err, ERR_ARG, "limit: it must be a number from 1 to %d", MOST)
+                                                   : OK;
 }
 
 static json_t *id_at(const json_t *items, size_t i) {
@@ -144,7 +147,8 @@ static json_t *list_of(const json_t *items, const struct page *p) {
         json_array_append(data, json_array_get(items, p->ascending ? i : n - 1 - i));
     size_t shown = json_array_size(data);
     json_t *first = shown ? id_at(data, 0) : json_null(), *last = shown ? id_at(data, shown - 1) : json_null();
-    return json_pack("{s:s, s:o, s:o, s:o, s:b}", "object", "list", "data", data, "first_id", first, "last_id", last, "has_more", i < n);
+    return json_pack("{s:s, s:o, s:o, s:o, s:b}", "object", "list", "data", data, "first_id", first, "last_id", last,
+                     "has_more", i < n);
 }
 
 static enum status read_items(const struct turn *before, struct str input, json_t *items, struct error *err) {

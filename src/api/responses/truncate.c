@@ -21,7 +21,8 @@ struct turns {
 
 static void find_turns(const json_t *messages, struct arena *arena, struct turns *t) {
     size_t n = json_array_size(messages), head = 0;
-    while (head < n && (has_role(json_array_get(messages, head), "system") || has_role(json_array_get(messages, head), "developer")))
+    while (head < n && (has_role(json_array_get(messages, head), "system") ||
+                        has_role(json_array_get(messages, head), "developer")))
         head++;
     *t = (struct turns){.messages = messages, .n_head = head, .begin = arena_calloc(arena, n + 1, sizeof *t->begin)};
     for (size_t i = head; i < n; i++)
@@ -49,15 +50,15 @@ static json_t *without(const struct turns *t, size_t n_dropped) {
 }
 
 /* A prompt that could not be made counts as one that does not fit: too much text is one of the reasons. */
-static bool fits(struct generation *g, json_t *context, const struct turns *t, size_t n_dropped, int64_t room, struct prompt_ids *out,
-                 enum status *st, struct error *err) {
+static bool fits(struct generation *g, json_t *context, const struct turns *t, size_t n_dropped, int64_t room,
+                 struct prompt_ids *out, enum status *st, struct error *err) {
     json_object_set_new(context, "messages", without(t, n_dropped));
     *st = chat_prompt(g, &(struct chat_ask){context, CHAT_ASKS, NULL}, out, err);
     return *st == OK && (int64_t)out->n <= room;
 }
 
-enum status responses_truncated_prompt(struct generation *g, json_t *context, int64_t max_tokens, struct prompt_ids *out,
-                                       struct error *err) {
+enum status responses_truncated_prompt(struct generation *g, json_t *context, int64_t max_tokens,
+                                       struct prompt_ids *out, struct error *err) {
     int64_t length = service_info(g->api->service)->max_model_len, answer = max_tokens > 0 ? max_tokens : 1;
     json_t *messages = json_incref(json_object_get(context, "messages"));
     struct turns t;
