@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static bool can_measure(const struct gyre *g) { return g->ops->probes && g->ops->probes->measure; }
 
@@ -31,6 +32,13 @@ void bench_limits_print(const struct gyre *g, const struct device_limits *l) {
         gpu_watch_stop(watch, NULL);
     else if (g->ops->cache_room) // a device with memory of its own: a GPU
         printf("clocks    not known: %s\n", why);
+}
+
+void bench_reports_print(const struct gyre *g) {
+    struct device_report all[MAX_DEVICE_REPORTS];
+    for (int i = 0, n = g->ops->report(g->exe, all); i < n; i++)
+        if (strcmp(all[i].unit, "bytes") != 0 && all[i].value > 0)
+            printf("counted   %lld %s: %s\n", (long long)all[i].value, all[i].unit, all[i].help);
 }
 
 enum status bench_ladder(struct gyre *g, int64_t n_tokens, int64_t n_out, double *seconds, struct error *err) {
@@ -80,6 +88,7 @@ enum status bench_bound_find(struct gyre *g, const struct bench_shape *l, double
 }
 
 void bench_bound_print(const struct gyre *g, const struct bench_bound *b) {
+    bench_reports_print(g);
     if (!can_measure(g))
         return;
     bench_limits_print(g, &b->limits);

@@ -9,6 +9,8 @@
 /* A device without limits is infinitely fast, and its floors are 0. */
 enum status bench_limits(struct gyre *g, struct device_limits *out, struct error *err);
 void bench_limits_print(const struct gyre *g, const struct device_limits *limits);
+/* What the device has counted so far (core/backend.h, report). */
+void bench_reports_print(const struct gyre *g);
 
 /* Seconds that the products of n_tokens rows take by the library's fastest algorithms, alone, in steps as large as may be, n_out of them with
  * logits; 0: the backend has no library. Nothing may be in flight. */

@@ -447,6 +447,8 @@ static enum status bench(struct gyre *g, struct error *err) {
     if (st == OK)
         st = bench_prefills(g, &limits, prefill, err);
     if (st == OK)
+        bench_reports_print(g);
+    if (st == OK)
         st = write_json(json, err);
     json_decref(json);
     return st;
