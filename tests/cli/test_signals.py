@@ -6,6 +6,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from patience import PATIENCE  # noqa: E402
 from serving import Server  # noqa: E402
 
 
@@ -13,7 +14,7 @@ class Signals(unittest.TestCase):
     def test_a_flood_of_signals_while_it_closes(self):
         for _ in range(8):
             server = Server("models/story", "--disable-log-requests")
-            deadline = time.time() + 30
+            deadline = time.time() + PATIENCE
             while server.process.poll() is None and time.time() < deadline:
                 server.process.send_signal(signal.SIGTERM)
                 time.sleep(0.0003)

@@ -271,11 +271,11 @@ class Background(unittest.TestCase):
         self.assertEqual(none.post("/v1/responses", input="x", background=True)[0], 400)
 
     def test_a_server_that_ends_does_not_wait_for_it(self):
-        s = Server("models/story")
+        s = Server("models/story", "--drain-timeout", "300")
         make(s, background=True, **LONG)
         begin = time.monotonic()
         self.assertEqual(s.stop(), 0)
-        self.assertLess(time.monotonic() - begin, 8)
+        self.assertLess(time.monotonic() - begin, 150)
 
 
 class Truncation(unittest.TestCase):
