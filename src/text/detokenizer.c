@@ -104,7 +104,7 @@ static size_t held_by(const struct decoder_stage *stage, const struct stage_stat
 }
 
 size_t detokenizer_place(const struct detokenizer *d) {
-    size_t n = 0, due = utf8_count((struct str){d->due.ptr + d->n_due_gone, d->due.len - d->n_due_gone});
+    size_t n = 0, due = utf8_count((struct str){buf_view(&d->due).ptr + d->n_due_gone, d->due.len - d->n_due_gone});
     for (size_t i = 0; i < d->tok->decoder.n; i++)
         n += held_by(&d->tok->decoder.stages[i], &d->states[i]);
     return d->n_given + (n > due ? n - due : 0);

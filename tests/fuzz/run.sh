@@ -14,7 +14,7 @@ run_one() {
     build=$1 name=$2
     mkdir -p "$build/corpus/$name" "$build/found/$name" "tests/fuzz/corpus/$name"
     rm -f "$build/found/$name"/*
-    "$build/fuzz_$name" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
+    "$build/fuzz_$name" -max_total_time="$FUZZ_SECONDS" -timeout=30 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=1048576 -print_final_stats=1 \
         -artifact_prefix="$build/found/$name/" "$build/corpus/$name" "tests/fuzz/corpus/$name" >"$build/$name.log" 2>&1
     rc=$?
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$name.log")
