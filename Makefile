@@ -6,7 +6,7 @@
 #   make test-fast           those for every commit: under a minute on two processors
 #   make asan ubsan tsan     the same tests, built with clang's sanitizers
 #   make fuzz [FUZZ=json] [FUZZ_SECONDS=600]             every target of tests/fuzz for that long
-#   make soak [SOAK_SECONDS=600]                         mixed traffic at a server: right answers, flat memory
+#   make soak [SOAK_SECONDS=600]                         mixed traffic, then hostile clients too: right answers, flat memory
 #   make test-parity [BACKEND=cuda]                      every op of the dense test models against the CPU's plain functions
 #   make ptx                 the kernels for GPUs on a machine on the CPU; make test runs them then: wants the CUDA toolkit, and no GPU
 #   make bench               what docs/benchmarks.md records

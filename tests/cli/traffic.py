@@ -20,7 +20,7 @@ SHARED = "Once upon a time there was a small house by the sea, and in it lived a
 BAD_BODIES = (b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 50000, b'{"prompt": "x", "temperature": NaN}', b'{"prompt": "x", "temperature": 1e999}',
               b'{"prompt": "x", "n": 1000000000}', b'{"prompt": []}', b'{"prompt": ""}', b'{"prompt": [-1]}', b'{"prompt": [99999999]}',
               b'{"prompt": "x", "max_tokens": 99999999999999999999}', b'{"prompt": "x", "stop": [""]}', b'{"prompt": "x", "logit_bias": {"5": "x"}}',
-              b'{"prompt": "\\ud800", "top_p": 7}', b'{"messages": [{"role": "user"}]}', b'{"model": 5, "prompt": "x"}', b'{"prompt": "x", "logprobs": 1000}')
+              b'{"prompt": "\\ud800", "top_p": 7}', b'{"messages": [{"content": "x"}]}', b'{"model": 5, "prompt": "x"}', b'{"prompt": "x", "logprobs": 1000}')
 BAD_FRAMES = (b"GET /health HTTP/1.1\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
               b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/9.9\r\nHost: x\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n{",
               b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -92,13 +92,32 @@ class Traffic:
         self.alone = [self.ask(*a) for a in self.asks]
         self.faults, self.counts, self.lock = [], {}, threading.Lock()
 
+    headers = {}
+
+    def socket(self):
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=60)
+
     def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
+        c = http.client.HTTPConnection("127.0.0.1", self.server.port)
+        c.sock = self.socket()
+        return c
 
     def send(self, c, path, body, headers=None):
         data = body if isinstance(body, bytes) else json.dumps(body)
-        c.request("POST", path, data, {"Content-Type": "application/json", **(headers or {})})
+        c.request("POST", path, data, {"Content-Type": "application/json", **self.headers, **(headers or {})})
         return c.getresponse()
+
+    def head(self, path, n_bytes):
+        fields = "".join("%s: %s\r\n" % field for field in self.headers.items())
+        return ("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n" % (path, n_bytes, fields)).encode()
+
+    def get(self, path):
+        c = self.connect()
+        c.request("GET", path, headers=self.headers)
+        r = c.getresponse()
+        text = r.read()
+        c.close()
+        return r.status, text
 
     def ask(self, path, body):
         c = self.connect()
@@ -143,8 +162,8 @@ class Traffic:
         """In the middle of an answer, or before it has begun; with FIN or with RST."""
         path, body = rng.choice([a for a in self.asks if "max_tokens" in a[1]])
         data = json.dumps(dict(body, stream=rng.random() < 0.7, max_tokens=400)).encode()
-        s = socket.create_connection(("127.0.0.1", self.server.port), timeout=60)
-        s.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(data), data))
+        s = self.socket()
+        s.sendall(self.head(path, len(data)) + data)
         time.sleep(rng.random() * 0.1)
         if rng.random() < 0.5:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -180,7 +199,7 @@ class Traffic:
             raise AssertionError("nonsense got %d: %s" % (r.status, text[:200]))
 
     def broken_frame(self, rng):
-        s = socket.create_connection(("127.0.0.1", self.server.port), timeout=60)
+        s = self.socket()
         s.sendall(rng.choice(BAD_FRAMES))
         s.settimeout(0.05)
         try:
@@ -190,18 +209,17 @@ class Traffic:
         s.close()
 
     def looks(self, rng):
-        c = self.connect()
         path = rng.choice(LOOKS)
-        c.request("GET", path)
-        r = c.getresponse()
-        r.read()
-        c.close()
-        if r.status != 200:
-            raise AssertionError("GET %s gave %d" % (path, r.status))
+        status, _ = self.get(path)
+        if status != 200:
+            raise AssertionError("GET %s gave %d" % (path, status))
+
+    def more_actions(self):
+        return []
 
     def client(self, number, deadline):
         rng = random.Random("%s %d" % (self.seed, number))
-        actions = [self.whole] * 4 + [self.streamed] * 5 + [self.leaves] * 2 + [self.nonsense, self.broken_frame, self.looks] + [self.aborts] * (rng.random() < 0.3)
+        actions = [self.whole] * 4 + [self.streamed] * 5 + [self.leaves] * 2 + [self.nonsense, self.broken_frame, self.looks] + [self.aborts] * (rng.random() < 0.3) + self.more_actions()
         while time.time() < deadline and len(self.faults) < self.max_faults:
             action = rng.choice(actions)
             try:
@@ -223,7 +241,7 @@ class Traffic:
         """The counters of /server_info once nothing runs or waits any more; fails if that does not come."""
         deadline = time.time() + PATIENCE
         while True:
-            info = self.server.request("GET", "/server_info")[1]
+            info = json.loads(self.get("/server_info")[1])
             if info["running"] == 0 and info["waiting"] == 0:
                 return info
             assert time.time() < deadline, info
