@@ -142,13 +142,18 @@ static struct str without_mark(struct str s) {
 }
 
 bool api_read_body(struct http_exchange *x, json_t **out) {
+    struct api_record *record = x->record;
+    if (record->body) { // read by another endpoint, which passed the request on
+        *out = json_incref(record->body);
+        return true;
+    }
     size_t budget = 64 << 20; // beside the bytes of strings: the ids of a prompt of a million tokens, and some
     struct error err;
     if (jv_parse_within(without_mark(x->body), "request", JV_ALLOW_DUPLICATES, &budget, out, &err) != OK) {
         api_reply_fault(x, &err);
         return false;
     }
-    ((struct api_record *)x->record)->body = json_incref(*out);
+    record->body = json_incref(*out);
     if (json_is_object(*out))
         return true;
     api_reply_error(x, 400, NULL, "the body must be a JSON object");

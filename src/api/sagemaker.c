@@ -13,7 +13,7 @@ static void (*handler_of(const json_t *body))(struct http_exchange *x) {
     return NULL;
 }
 
-/* The endpoint reads the body once more: only what comes here pays for that. */
+/* The endpoint is given the body that was read here. */
 void endpoint_invocations(struct http_exchange *x) {
     json_t *body;
     if (!api_read_body(x, &body))

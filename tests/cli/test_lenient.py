@@ -11,6 +11,7 @@ import zlib
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import Server  # noqa: E402
+from traffic import resident_bytes  # noqa: E402
 
 CHAT = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 4, "temperature": 0}
 
@@ -129,6 +130,13 @@ class SageMaker(unittest.TestCase):
         )
         self.assertEqual(server.stream("/invocations", **CHAT)[-1], "[DONE]")
         self.assertEqual(server.post("/invocations", question="?")[0], 400)
+
+    def test_invocations_leave_nothing(self):
+        body = {"prompt": "a b " * 24000}  # too long
+        before = resident_bytes(server.process.pid)
+        for _ in range(600):
+            self.assertEqual(server.post("/invocations", **body)[0], 400)
+        self.assertLess(resident_bytes(server.process.pid) - before, 24 << 20)
 
     def test_the_load_is_of_what_is_being_answered(self):
         self.assertEqual(server.request("GET", "/load"), (200, {"server_load": 0}))
