@@ -77,12 +77,12 @@ def environment(suite):
 def prepare_model(model, folder):
     """The model under another context: tests of others want more than the 1,024 tokens of models/story."""
     shutil.copytree(model, folder)
-    path = os.path.join(folder, "config.json")
-    with open(path) as f:
-        config = json.load(f)
-    config["max_position_embeddings"] = 2048
-    with open(path, "w") as f:
-        json.dump(config, f)
+    for name, field in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        path = os.path.join(folder, name)
+        with open(path) as f:
+            config = json.load(f)
+        with open(path, "w") as f:
+            json.dump(dict(config, **{field: 2048}), f)
 
 
 def free_port():
@@ -136,7 +136,8 @@ def reason_heard(case, text):
     found = re.search(r"^(?:E +RuntimeError: )?not applicable: ([^\n\\]+?)(?:-----.*)?$", text, re.M)
     if found:
         return found.group(1)
-    found = re.search(r"- ([\w.\[\]]+): (?:[^\n]*)(?:does not support it|is not supported|does not call them)", text)
+    refusal = "(?:does not support it|is not supported|does not call them)"
+    found = re.search(r"(?:- |')([\w.\[\]]+): (?:[^\n]*)" + refusal, text)
     if found:
         return "gyre does not take " + found.group(1)
     properties = [p.get("value") for p in case.iter("property") if p.get("name") == "heard"]
@@ -204,7 +205,7 @@ def main():
     parser.add_argument("--write", metavar="FILE")
     parser.add_argument("--keep", metavar="FOLDER", help="leave the scratch folder there")
     parser.add_argument("--report", metavar="FILE", action="append",
-                        help="judge that report of before, and run nothing; the files of a later one stand for those of an earlier")
+                        help="judge that report of before, and run nothing; the files of a later one replace an earlier's")
     parser.add_argument("--only", metavar="WORD", default="", help="run the files that have it in their names")
     parser.add_argument("-k", metavar="WORDS", help="of pytest")
     args = parser.parse_args()
@@ -214,6 +215,7 @@ def main():
     for report in [xml.etree.ElementTree.parse(f) for f in args.report or []] or [run_in_scratch(suite, args)]:
         new = judge(suite, report)
         results = [r for r in results if r[0] not in {file for file, *_ in new}] + new
+    results = [r for r in results if any(f in r[0] for f in suite.files)]
     text = table(suite, results)
     print(text)
     if args.write:
