@@ -107,7 +107,7 @@ size_t detokenizer_place(const struct detokenizer *d) {
     size_t n = 0, due = utf8_count((struct str){buf_view(&d->due).ptr + d->n_due_gone, d->due.len - d->n_due_gone});
     for (size_t i = 0; i < d->tok->decoder.n; i++)
         n += held_by(&d->tok->decoder.stages[i], &d->states[i]);
-    return d->n_given + (n > due ? n - due : 0);
+    return MAX(d->last_place, d->n_given + (n > due ? n - due : 0)); // a later stage may leave out what is held back
 }
 
 size_t detokenizer_last_place(const struct detokenizer *d) { return d->last_place; }
