@@ -14,6 +14,7 @@
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/ptx/device.cuh"
 
 enum { THREADS = 1024, TILE = 64, WHOLE = 14, LEAST = 8 };
@@ -135,23 +136,13 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
         *p.n = min(base, p.max_parts);
 }
 
-static int multiprocessors() {
-    static int n_sms;
-    if (!n_sms) {
-        int device = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
-    }
-    return n_sms;
-}
-
 /* Of attention: two a multiprocessor where their rings fit, beside what blocks of a cluster leave to the first. */
-static int blocks_at_once(int head_dim, int share) {
-    return multiprocessors() * (head_dim > 256 || (head_dim == 256 && share > 1) ? 1 : 2);
+static int attention_blocks(int head_dim, int share) {
+    return n_multiprocessors() * (head_dim > 256 || (head_dim == 256 && share > 1) ? 1 : 2);
 }
 
 int attention_clusters(int head_dim, int share) {
-    int blocks = blocks_at_once(head_dim, share);
+    int blocks = attention_blocks(head_dim, share);
     return (share == 4 ? blocks - blocks / 8 : blocks) / share; // clusters of four do not find a place on all multiprocessors
 }
 
@@ -162,7 +153,7 @@ int attention_share(element cache, int head_dim, int n_seqs, int n_kv_heads) {
     return pairs <= attention_clusters(head_dim, 4) ? 4 : pairs <= attention_clusters(head_dim, 2) ? 2 : 1;
 }
 
-int attention_teams(int n_warps) { return 8 / n_warps * multiprocessors(); }
+int attention_teams(int n_warps) { return 8 / n_warps * n_multiprocessors(); }
 
 int attention_team(int n_seqs, int n_kv_heads) {
     int64_t pairs = (int64_t)n_seqs * n_kv_heads;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backend/cuda/rows/rows.h"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
 

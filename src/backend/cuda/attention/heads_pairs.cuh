@@ -245,8 +245,8 @@ bool heads_pair_up(const dqkv &a, const drope *rope, const dmat &x, const dmat &
 }
 
 template <int N, bool NORMED> void start_pairs(const launch *l, const pair_heads &p) {
-    constexpr int PLACES = 132 * pair_size<N>::BLOCKS; // blocks that an H200 runs at once
-    int n_pairs = p.n_q / 2 + p.n_kv, abreast = n_pairs < PLACES ? PLACES / n_pairs : 1;
+    int places = n_multiprocessors() * pair_size<N>::BLOCKS; // of blocks that run at once
+    int n_pairs = p.n_q / 2 + p.n_kv, abreast = n_pairs < places ? places / n_pairs : 1;
     auto blocks = [&](int rows) { return (p.n_rows + PAIR_WARPS * rows - 1) / (PAIR_WARPS * rows); };
     constexpr int MOST = NORMED ? 2 : 3; // rows of a warp at once, by its registers
     auto start = [&](auto kernel, int rows) {

@@ -324,7 +324,7 @@ template <int N, element E> void start_whole(const launch *l, const whole_heads 
 
 /* So many heads a row. */
 template <int N> void share_rows(const launch *l, int n_heads, whole_heads &p) {
-    int at_once = 132 * 8 * whole_size<N>::BLOCKS;                                                    // warps that an H200 runs at once
+    int at_once = n_multiprocessors() * 8 * whole_size<N>::BLOCKS;                                    // warps that run at once
     int rows = at_once / n_heads > 0 ? at_once / n_heads : 1, each = (l->n_tokens + rows - 1) / rows; // of a warp
     p.n_warps = n_heads * ((l->n_tokens + each - 1) / each);
     p.n_rows = l->n_tokens;

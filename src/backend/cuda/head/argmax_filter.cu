@@ -236,10 +236,8 @@ static int static_bytes(int n_rows) {
 }
 
 static int blocks_of(int sharers) {
-    static int found[MAX_SHARERS + 1];
-    if (found[sharers] == 0)
-        found[sharers] = blocks_at_once(filter_product<8, 3>, sharers, 4 * WARPGROUP, SHARED_MOST - static_bytes(8) - ATOM);
-    return found[sharers] < MAX_BLOCKS ? found[sharers] : MAX_BLOCKS;
+    int n = blocks_at_once(filter_product<8, 3>, sharers, 4 * WARPGROUP, SHARED_MOST - static_bytes(8) - ATOM);
+    return n < MAX_BLOCKS ? n : MAX_BLOCKS;
 }
 
 static head_cut cut_of(int n_rows) {

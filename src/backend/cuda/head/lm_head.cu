@@ -313,10 +313,8 @@ template <bool BF16> kernel kernel_for(int n_rows) {
 int static_bytes(int n_rows) { return groups_of(n_rows) * 4 * tokens_of(n_rows) * (int)sizeof(dbest) + 512; }
 
 int head_blocks(int sharers) {
-    static int found[MAX_SHARERS + 1];
-    if (found[sharers] == 0)
-        found[sharers] = blocks_at_once(head_linear<8, 3, false>, sharers, 4 * WARPGROUP, SHARED_MOST - 4 * ATOM);
-    return found[sharers] < HEAD_BESTS ? found[sharers] : HEAD_BESTS;
+    int n = blocks_at_once(head_linear<8, 3, false>, sharers, 4 * WARPGROUP, SHARED_MOST - 4 * ATOM);
+    return n < HEAD_BESTS ? n : HEAD_BESTS;
 }
 
 } // namespace

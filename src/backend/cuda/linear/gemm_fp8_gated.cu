@@ -182,11 +182,7 @@ bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows, int at_once) {
 } // namespace
 
 int gated_blocks(enum gated_sharing shared) {
-    static int alone, pairs;
-    int *found = shared == GATED_SHARES_NOTHING ? &alone : &pairs;
-    if (*found == 0)
-        *found = blocks_at_once(gated_linear<144, 4, true>, shared == GATED_SHARES_NOTHING ? 1 : 2, THREADS, SHARED_MOST - ATOM);
-    return *found;
+    return blocks_at_once(gated_linear<144, 4, true>, shared == GATED_SHARES_NOTHING ? 1 : 2, THREADS, SHARED_MOST - ATOM);
 }
 
 int gated_stages(int octets, int parts) {

@@ -253,11 +253,7 @@ const instance OF_SILU[] = {INSTANCES_OF(256, 1, SILU), INSTANCES_OF(144, 2, SIL
 const instance OF_BIASED[] = {INSTANCES_OF(256, 1, BIASED)};
 
 int blocks_of(const instance *i) { // that run at once; all fill a multiprocessor
-    static int found[3];
-    int *n = &found[i->cut.sharers];
-    if (*n == 0)
-        *n = blocks_at_once(i->run, i->cut.sharers, THREADS, i->shared);
-    return *n;
+    return blocks_at_once(i->run, i->cut.sharers, THREADS, i->shared);
 }
 
 /* Of a cluster. */

@@ -318,10 +318,7 @@ static kernel kernel_of(const struct dsmall_m *a, element y, int n_rows) {
 }
 
 static int small_m_blocks(int cluster) {
-    static int found[MAX_CLUSTER + 1];
-    if (found[cluster] == 0)
-        found[cluster] = blocks_at_once(kernel_for<PLAIN, float>(16), cluster, WARPGROUP + 32, SHARED_MOST);
-    return found[cluster];
+    return blocks_at_once(kernel_for<PLAIN, float>(16), cluster, WARPGROUP + 32, SHARED_MOST);
 }
 
 static small_m_cut cut_in(const struct dsmall_m *a, int n_rows, int split, size_t room) {

@@ -414,11 +414,7 @@ const instance INSTANCES[SPLIT_K_CUTS] = {INSTANCE(120, 2, 2), INSTANCE(160, 2, 
                                         INSTANCE(120, 4, 1), INSTANCE(144, 4, 1), INSTANCE(184, 4, 1)};
 
 int blocks_of(const instance *i) {
-    static int found[SPLIT_K_CUTS];
-    int *n = &found[i - INSTANCES];
-    if (*n == 0)
-        *n = blocks_at_once(i->run, i->cut.split * i->cut.sharers, THREADS, i->shared);
-    return *n;
+    return blocks_at_once(i->run, i->cut.split * i->cut.sharers, THREADS, i->shared);
 }
 
 /* Tiles of tokens of so many rows. */

@@ -119,11 +119,8 @@ template <gemv_end E> static kernel<E> kernel_of(enum element w, const struct ge
 }
 
 int gemv_blocks(int cluster) {
-    static int found[MAX_CLUSTER + 1];
     const struct gemv_cut c = {1, 1, 1, cluster, cluster, false};
-    if (found[cluster] == 0)
-        found[cluster] = blocks_at_once(kernel_of<END_PLAIN>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
-    return found[cluster];
+    return blocks_at_once(kernel_of<END_PLAIN>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
 }
 
 /* About how long a block takes, in clocks of a multiprocessor: what its warps issue, two to a quarter, or what it reads. Figures are

@@ -14,13 +14,14 @@
  * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). In a step what counts more is that blocks of the product behind (gemm_fp8_split_k.cu) find room beside
  * these, so that their weights are under way meanwhile: two pieces a thread take half of the threads. */
 #include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/value.h"
 #include "backend/cuda/qact/static_rows.cuh"
 
 enum { PIECE = 8, HELD = 4, MOST_THREADS = 1024, WIDEST = MOST_THREADS * HELD * PIECE };
 /* Up to KNOWN_SINGLE pieces a thread makes one, else two; in larger blocks, which are spread more evenly over the multiprocessors, as long as
  * all have a place at once. */
-enum { KNOWN_THREADS = 640, KNOWN_SINGLE = 200000, KNOWN_AT_ONCE = 132 * 3 * KNOWN_THREADS * 2 };
+enum { KNOWN_THREADS = 640, KNOWN_SINGLE = 200000, KNOWN_EACH = 3 * KNOWN_THREADS * 2 }; // EACH: pieces of a multiprocessor at once
 
 static const float TINIEST = 1e-30f; // E4M3_FULL / TINIEST is still a float
 
@@ -150,7 +151,7 @@ template <element E, int EACH> static __global__ void __launch_bounds__(KNOWN_TH
 template <element E> static void launch_known(const struct launch *l, int n_rows, struct dmat x, struct dmat y8) {
     int pieces = y8.width / PIECE;
     int64_t all = (int64_t)n_rows * pieces;
-    int each = all > KNOWN_SINGLE ? 2 : 1, most = each == 2 && all <= KNOWN_AT_ONCE ? KNOWN_THREADS : KNOWN_THREADS / 2;
+    int each = all > KNOWN_SINGLE ? 2 : 1, most = each == 2 && all <= (int64_t)n_multiprocessors() * KNOWN_EACH ? KNOWN_THREADS : KNOWN_THREADS / 2;
     int threads = (pieces + each - 1) / each, blocks = (threads + most - 1) / most;
     dim3 grid(blocks, n_rows), block(((threads + blocks - 1) / blocks + 31) / 32 * 32);
     launch_node(each == 1 ? quantise_known<E, 1> : quantise_known<E, 2>, grid, block, 0, l->stream, x, y8);
@@ -180,7 +181,7 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
 // ---- rows that are there by a scale known beforehand --------------------------------------------------------------
 
 /* Small blocks, so that those of the product behind find registers beside them; more of them beyond FEW_LEFT rows, which may be many pieces. */
-enum { LEFT_THREADS = 256, LEFT_BLOCKS = 132, LEFT_HELD = 4, FEW_LEFT = 128 };
+enum { LEFT_THREADS = 256, LEFT_HELD = 4, FEW_LEFT = 128 };
 
 /* The threads for which that holds, in order: all blocks have the same list. Returns how many; all threads call it. */
 static __device__ int list_in_order(bool holds, int *listed, int *of_warps) {
@@ -222,7 +223,7 @@ template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) requ
 }
 
 void launch_requantise(const struct launch *l, int n_rows, struct dmat x, struct dmat y8, struct dcounter others) {
-    int blocks = n_rows <= FEW_LEFT ? LEFT_BLOCKS : 4 * LEFT_BLOCKS;
+    int blocks = n_multiprocessors() * (n_rows <= FEW_LEFT ? 1 : 4);
     auto requant = x.element == ELEMENT_F16 ? requantise<ELEMENT_F16> : requantise<ELEMENT_BF16>;
     launch_node(requant, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows, others);
 }

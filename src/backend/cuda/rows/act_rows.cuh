@@ -13,6 +13,7 @@
 #pragma once
 
 #include "backend/cuda/value.h"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/late.cuh"
@@ -216,18 +217,9 @@ inline int blocks_of(int n_eights) {
 
 /* As many rows at once as there is room for, or fewer if that takes no longer. */
 template <int ACT, int C> void start(cudaStream_t stream, const args &a) {
-    static thread_local int known[THREADS / 32 + 1]; // rows at once
-    int threads = threads_of(a.gate.width / 8, C), n_shared = EIGHTS * 4 * threads * (int)sizeof(float4), &at_once = known[threads / 32];
-    if (at_once == 0) {
-        cudaLaunchAttribute cluster = {};
-        cluster.id = cudaLaunchAttributeClusterDimension;
-        cluster.val.clusterDim.x = C, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-        cudaLaunchConfig_t config = {dim3(C), dim3(threads), (size_t)n_shared, nullptr, &cluster, 1};
-        // What any width takes, as the attribute is one for all.
-        cudaFuncSetAttribute(gated_rows<ACT, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, EIGHTS * 4 * THREADS * (int)sizeof(float4));
-        if (cudaOccupancyMaxActiveClusters(&at_once, gated_rows<ACT, C>, &config) != cudaSuccess || at_once < 1)
-            at_once = 1; // the launch says why
-    }
+    int threads = threads_of(a.gate.width / 8, C), n_shared = EIGHTS * 4 * threads * (int)sizeof(float4);
+    allow_shared(gated_rows<ACT, C>, EIGHTS * 4 * THREADS * (int)sizeof(float4)); // what any width takes, as the attribute is one for all
+    int at_once = clusters_at_once(gated_rows<ACT, C>, C, C, threads, n_shared);
     int each = (a.n_rows + at_once - 1) / at_once, n = (a.n_rows + each - 1) / each;
     launch_node(gated_rows<ACT, C>, C * n, threads, (size_t)n_shared, stream, a);
 }

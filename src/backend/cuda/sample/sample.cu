@@ -19,6 +19,7 @@
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/sample/sample_slice.cuh"
 
 // ---- log-probabilities of the raw row ---------------------------------------------------------------------------
@@ -576,17 +577,17 @@ static int slice_of(int n_vocab, int n_ranks) { return ((n_vocab + n_ranks - 1) 
 
 bool sample_fits(int n_vocab) { return slice_of(n_vocab, MOST_CLUSTER) <= MOST_SLICE; }
 
-static cudaError_t set_up() {
-    cudaFuncSetAttribute(sample, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    return cudaFuncSetAttribute(sample, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES + MOST_SLICE * (int)sizeof(float));
+static void set_up() {
+    facts_of_cards.get({(const void *)sample, current_device(), -2, 0, 0},
+                       [] { return (int)cudaFuncSetAttribute(sample, cudaFuncAttributeNonPortableClusterSizeAllowed, 1); });
+    allow_shared(sample, SHARED_BYTES + MOST_SLICE * (int)sizeof(float));
 }
 
 /* Sixteen blocks a row where that fills no more of the device than there is, or where eight cannot hold the row. */
 void launch_sample(const struct launch *l, struct dmat logits, struct dbests bests) {
     int n_ranks = l->n_rows <= FEW_ROWS || slice_of(logits.width, 8) > MOST_SLICE ? 16 : 8, slice = slice_of(logits.width, n_ranks);
     size_t n_shared = SHARED_BYTES + slice * sizeof(float);
-    static const cudaError_t is_set_up = set_up();
-    (void)is_set_up; // what went wrong shows as cudaGetLastError
+    set_up();
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();

@@ -89,14 +89,8 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
 }
 
 template <class S> void start(const launch *l, const arguments &p) {
-    static int n_blocks;
-    if (!n_blocks) {
-        int device = 0, n_sms = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
-        cudaFuncSetAttribute(attention_decode<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-        n_blocks = n_sms * S::BLOCKS;
-    }
+    int n_blocks = n_multiprocessors() * S::BLOCKS;
+    allow_shared(attention_decode<S>, S::SHARED);
     launch_node(attention_decode<S>, n_blocks, S::THREADS, S::SHARED, l->stream, taken_by(n_blocks, p));
 }
 

@@ -163,10 +163,7 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
 }
 
 template <class S> void start(const launch *l, const arguments &p) {
-    static bool is_set;
-    if (!is_set)
-        cudaFuncSetAttribute(attention_decode_bytes<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-    is_set = true;
+    allow_shared(attention_decode_bytes<S>, S::SHARED);
     int n_clusters = attention_clusters(S::DIM, S::SHARE);
     launch_cluster(attention_decode_bytes<S>, n_clusters * S::SHARE, S::SHARE, S::THREADS, S::SHARED, l->stream, taken_by(n_clusters, p));
 }

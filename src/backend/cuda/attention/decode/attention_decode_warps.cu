@@ -417,10 +417,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 template <int TEAM>
 void start_teams(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks, dcache cache, dmat out) {
     typedef warp_shape<TEAM> S;
-    static bool is_set;
-    if (!is_set)
-        cudaFuncSetAttribute(attention_decode_warps<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-    is_set = true;
+    allow_shared(attention_decode_warps<S>, S::SHARED);
     int n_teams = attention_teams(TEAM);
     arguments p = taken_by(n_teams, arguments_of(l, *a, *parts, prefetch, q, sinks, cache, out));
     uint32_t side = a->n_kv_heads * l->block_size;

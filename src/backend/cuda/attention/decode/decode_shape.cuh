@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
 #include "backend/cuda/value.h"

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
@@ -110,10 +111,7 @@ __device__ int first_visible(const dattention &a, int position) {
 
 /* Launches the kernel of this shape, which no other has: a block of threads for every item that the list may have. */
 template <class S> void launch_items(void (*kernel)(arguments), const launch *l, const arguments &p) {
-    static bool ready;
-    if (!ready)
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-    ready = true;
+    allow_shared(kernel, S::SHARED);
     int n_tiles = l->n_tokens * (p.a.n_heads / p.a.n_kv_heads) / S::ROWS + min(l->n_seqs, l->n_tokens / p.parts.least_tokens) + 1;
     launch_node(kernel, n_tiles * p.a.n_kv_heads, THREADS, S::SHARED, l->stream, p);
 }
