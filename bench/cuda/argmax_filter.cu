@@ -108,7 +108,7 @@ static bool put_head(int n, const int32_t *done = nullptr) {
     dmat logits = {d.logits, OUT, OUT, ELEMENT_F32};
     if (launch_lm_head(&l, n, &h, d.x_of, logits, d.bests, done) != cudaSuccess)
         return false;
-    launch_sample(&l, logits, dbests{d.bests, head_parts(&h, n), done});
+    launch_sample(&l, logits, dbests{d.bests, head_parts(&h, n), done}, nullptr);
     return true;
 }
 /* As in a step: lm_head.cu and SAMPLE behind it, with nothing to do. */

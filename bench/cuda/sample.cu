@@ -77,7 +77,7 @@ static double time_sample(int n) {
     auto put = [&] {
         for (int i = 0; i < NODES; i++) {
             int64_t first = i * n % (MOST_ROWS - n + 1);
-            launch_sample(&l, dmat{d.logits + first * V, V, V, ELEMENT_F32}, dbests{d.bests + first * HEAD_BESTS, PARTS, nullptr});
+            launch_sample(&l, dmat{d.logits + first * V, V, V, ELEMENT_F32}, dbests{d.bests + first * HEAD_BESTS, PARTS, nullptr}, nullptr);
         }
         return cudaGetLastError() == cudaSuccess;
     };

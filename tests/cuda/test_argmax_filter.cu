@@ -249,7 +249,7 @@ static void put_head(const launch &l, const problem &p, int first, bool plain, c
     dlm_head h = {p.w(), nullptr, p.cap};
     dmat logits = {d.logits, p.out, p.out, ELEMENT_F32};
     MUST(launch_lm_head(&l, l.n_rows, &h, p.x(first), logits, d.bests, done));
-    launch_sample(&l, logits, plain ? dbests{d.bests, head_parts(&h, l.n_rows), done} : dbests{});
+    launch_sample(&l, logits, plain ? dbests{d.bests, head_parts(&h, l.n_rows), done} : dbests{}, nullptr);
 }
 static results by_head(const problem &p, bool plain) {
     launch l = step_of(p.n_launched, p.n, plain);

@@ -439,6 +439,7 @@ static void cuda_free_executable(struct executable *exe) {
     cudaFree(exe->row_absmax.at);
     cudaFree(exe->barriers);
     cudaFree(exe->bests);
+    cudaFree(exe->row_copies);
     cudaFree(exe->filter.scratch);
     cudaFree(exe->filter.state);
     cudaFreeHost(exe->filter.asked);

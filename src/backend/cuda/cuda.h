@@ -324,6 +324,7 @@ struct executable {
     void *partial, *arrived; // of the lists
     struct dmat logits, hidden;
     struct dbest *bests; // [HEAD_MAX_ROWS][HEAD_BESTS], by lm_head.cu
+    float *row_copies;   // of SAMPLE, where the device needs them
     struct {
         void *scratch; // NULL: the head is not screened
         struct dfilter_state *state;

@@ -37,7 +37,11 @@ struct pair_heads {
 
 /* Of sizes; what is not a number stays so. */
 __device__ inline float larger(float most, float x) {
+#if GYRE_HOPPER
     asm("max.NaN.xorsign.abs.f32 %0, %0, %1;" : "+f"(most) : "f"(x));
+#else
+    most = isnan(x) || isnan(most) ? NAN : fmaxf(fabsf(most), fabsf(x));
+#endif
     return most;
 }
 __device__ inline float larger(float most, float4 x) { return larger(larger(larger(larger(most, x.x), x.y), x.z), x.w); }

@@ -5,6 +5,7 @@
  * like any, and SAMPLE reads their logits. In steps of nothing but such rows argmax_filter.cu may find their tokens first (argmax_filter.c). */
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/sample/sample.h"
 #include "backend/cuda/value.h"
 
 static int maker_of(const struct program *p, val v) { return p->values[v.id].first_use; }
@@ -48,6 +49,9 @@ bool head_may_be_ours(const struct executable *exe) {
 }
 
 enum status head_alloc(struct executable *exe, struct error *err) {
+    int64_t n_copies = sample_copies_bytes(padded_rows(MAX(exe->bucket.max_rows, 1)), exe->logits.width);
+    if (n_copies > 0)
+        TRY(device_alloc(exe, &exe->row_copies, n_copies, "copies of rows of logits", err));
     if (!head_may_be_ours(exe))
         return OK;
     int64_t rows = MIN(padded_rows(MAX(exe->bucket.max_rows, 1)), HEAD_MAX_ROWS);

@@ -22,6 +22,8 @@
  * measure, and to tell a missing wait from other faults. */
 #pragma once
 
+#include "backend/cuda/ptx/arch.cuh"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/value.h"
 
 #include <cuda_bf16.h>
@@ -31,8 +33,8 @@
 #include <utility>
 
 inline bool nodes_start_early() {
-    static const bool early = !getenv("GYRE_EARLY_START") || atoi(getenv("GYRE_EARLY_START")) != 0;
-    return early;
+    static const bool wanted = !getenv("GYRE_EARLY_START") || atoi(getenv("GYRE_EARLY_START")) != 0;
+    return wanted && compute_capability() >= 90;
 }
 
 /* Puts the kernel on the stream; a fault shows as cudaGetLastError. The kernel keeps the rules above. */
@@ -41,8 +43,8 @@ inline void launch_node(void (*kernel)(Parameters...), dim3 grid, dim3 block, si
                         Arguments &&...arguments) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = nodes_start_early();
-    cudaLaunchConfig_t config = {grid, block, shared, stream, &early, 1};
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {grid, block, shared, stream, &early, nodes_start_early() ? 1u : 0u};
     cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
@@ -59,8 +61,17 @@ inline cudaError_t launch_cluster(void (*kernel)(Parameters...), dim3 grid, int 
     return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
-__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ inline void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+/* Before Hopper nodes start one after another: there is nothing to wait for. */
+__device__ inline void wait_for_previous() {
+#if GYRE_HOPPER
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void let_next_start() {
+#if GYRE_HOPPER
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 
 __device__ inline float load(const void *at, int64_t i, element e) {
     if (e == ELEMENT_F32)
@@ -72,13 +83,22 @@ __device__ inline float load(const void *at, int64_t i, element e) {
 /* Half precision ends at 65504: what is larger becomes that, as an infinity would spoil every row that it is summed into. What is not a number
  * stays so, to be found in logits: the smaller size, and the sign of x. */
 __device__ inline __half to_half(float x) {
+#if GYRE_HOPPER
     asm("min.NaN.xorsign.abs.f32 %0, %0, %1;" : "+f"(x) : "f"(65504.0f));
+#else
+    x = x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
+#endif
     return __float2half_rn(x);
 }
 __device__ inline uint32_t finite_halves(__half2 x) {
+#if GYRE_HOPPER
     uint32_t y;
     asm("min.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(y) : "r"(reinterpret_cast<uint32_t &>(x)), "r"(0x7bff7bffu));
     return y;
+#else
+    __half2 most = __float2half2_rn(65504.0f), y = __hmax2_nan(__hmin2_nan(x, most), __hneg2(most));
+    return reinterpret_cast<uint32_t &>(y);
+#endif
 }
 
 __device__ inline void store(void *at, int64_t i, element e, float x) {

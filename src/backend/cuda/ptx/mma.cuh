@@ -7,11 +7,13 @@
  *     C [16, 8]   c[0], c[1]: row g, columns 2t, 2t+1     c[2], c[3]: row g + 8 */
 #pragma once
 
+#include "backend/cuda/ptx/arch.cuh"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/value.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 /* As threads_sync, and whether any of them came with `x`. */
 __device__ __forceinline__ bool threads_any(int barrier, int n_threads, bool x) {
@@ -99,14 +101,22 @@ __device__ __forceinline__ float exp2_fast(float x) { // 2 units in the last pla
 
 /* Two floats, or two pairs of float16, as e4m3, the first in the lowest byte: to nearest, what is too large as 448. */
 __device__ __forceinline__ uint16_t e4m3_of_floats(float low, float high) {
+#if GYRE_HOPPER
     uint16_t two;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));
     return two;
+#else
+    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+#endif
 }
 __device__ __forceinline__ uint16_t e4m3_of_pair(uint32_t pair) {
+#if GYRE_HOPPER
     uint16_t two;
     asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(two) : "r"(pair));
     return two;
+#else
+    return __nv_cvt_halfraw2_to_fp8x2(reinterpret_cast<__half2_raw &>(pair), __NV_SATFINITE, __NV_E4M3);
+#endif
 }
 __device__ __forceinline__ uint32_t e4m3_of_pairs(uint32_t low, uint32_t high) {
     return e4m3_of_pair(low) | (uint32_t)e4m3_of_pair(high) << 16;
@@ -132,16 +142,25 @@ inline bool is_static_qact(const dmat &qact) {
 
 /* Two e4m3 as a pair of float16. */
 __device__ __forceinline__ uint32_t e4m3_to_pair(uint16_t two) {
+#if GYRE_HOPPER
     uint32_t pair;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(two));
     return pair;
+#else
+    __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(two, __NV_E4M3);
+    return reinterpret_cast<uint32_t &>(pair);
+#endif
 }
 
 /* The e4m3 in the low, then the high half of `fours` as pairs of float16. */
 __device__ __forceinline__ void e4m3_to_pairs(uint32_t fours, uint32_t &low, uint32_t &high) {
+#if GYRE_HOPPER
     asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}"
         : "=r"(low), "=r"(high)
         : "r"(fours));
+#else
+    low = e4m3_to_pair((uint16_t)fours), high = e4m3_to_pair((uint16_t)(fours >> 16));
+#endif
 }
 
 /* Likewise int8: 1024 + 128 + x is the float16 of bits 0x6400 + (x ^ 0x80), exactly. */

@@ -1,6 +1,6 @@
 /* row_join.cuh - a row that several blocks hold, and what they must know of all of it: a sum and a largest value, with one wait.
  *
- * A row belongs to a cluster of C blocks (C 1: to a block). Every warp sends its share to every block of the row, into distributed
+ * A row belongs to a cluster of C blocks (C 1: to a block; before Hopper nothing else is launched). Every warp sends its share to every block of the row, into distributed
  * shared memory, and each block waits until all shares have come: the hardware counts their bytes (mbarrier, st.async). A
  * cluster's own barrier would do, but it also waits for all that was stored to memory before, half a microsecond.
  *
@@ -46,6 +46,7 @@ __device__ inline void barrier_open(uint64_t *barrier, int n_bytes) {
 
 /* Two for a kernel that joins twice. */
 template <int C> __device__ inline void row_open(row_meeting<C> &first, row_meeting<C> *second = nullptr) {
+#if GYRE_HOPPER
     if constexpr (C > 1) {
         int n_bytes = C * (int)(blockDim.x / 32 * sizeof(float2));
         if (threadIdx.x == 0) {
@@ -55,12 +56,15 @@ template <int C> __device__ inline void row_open(row_meeting<C> &first, row_meet
         }
         asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     }
+#endif
 }
 
 /* All blocks of the row have opened. */
 template <int C> __device__ inline void row_opened() {
+#if GYRE_HOPPER
     if constexpr (C > 1)
         asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
 }
 
 __device__ inline float2 join(float2 a, float2 b) { return make_float2(a.x + b.x, fmaxf(a.y, b.y)); }
@@ -76,11 +80,13 @@ template <int C> __device__ inline float2 row_join(float2 mine, row_meeting<C> &
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
     mine = warp_join(mine);
     if constexpr (C > 1) {
+#if GYRE_HOPPER
         if (lane < C)
             send(address_at_rank(shared_address(&meeting.shares[blockIdx.x % C * n_warps + warp]), lane), mine,
                  address_at_rank(shared_address(&meeting.barrier), lane));
         // For the shares of all warps of the row. To order more of the cluster's memory than those would throw away the L1.
         barrier_wait(shared_address(&meeting.barrier), 0);
+#endif
     } else {
         if (lane == 0)
             meeting.shares[warp] = mine;

@@ -85,7 +85,8 @@ __device__ inline void make_eight(const row_act &act, const uint4 &gate, const u
 
 __device__ inline float largest_of_warp(float x) { return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x))); } // x >= 0
 
-template <int ACT, int C> __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(THREADS, 1) gated_rows(args a) {
+template <int ACT, int C> __global__ void GYRE_CLUSTER(C) __launch_bounds__(THREADS, 1) gated_rows(args a) {
+#if GYRE_HOPPER
     __shared__ barriers<C> met;
     extern __shared__ float4 memory[]; // [EIGHTS][gate, gate, up, up][threads]
     let_next_start();
@@ -203,6 +204,7 @@ template <int ACT, int C> __global__ void __cluster_dims__(C, 1, 1) __launch_bou
     }
     if (turn > 0)
         finish(first + (turn - 1) * pitch, turn - 1);
+#endif
 }
 
 inline int threads_of(int n_eights, int C) { return (n_eights + C * EIGHTS * 32 - 1) / (C * EIGHTS * 32) * 32; }

@@ -87,7 +87,7 @@ template <int ACT, element E, bool RAW, element Y> static __global__ void __laun
 
 /* The same with a qact, and y where it is wanted. C: blocks a row, EIGHTS: that a thread holds. */
 template <int ACT, element E, bool RAW, int C, int EIGHTS>
-static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS) gated_act_row(act_args a) {
+static __global__ void GYRE_CLUSTER(C) __launch_bounds__(MOST_THREADS) gated_act_row(act_args a) {
     __shared__ row_meeting<C> meeting;
     constexpr element H = ELEMENT_F16; // finer than any y, and e4m3 all the more
     let_next_start();
@@ -176,15 +176,20 @@ template <int ACT> static void launch_act(const struct launch *l, int n_rows, co
 }
 
 /* The two that feed-forward networks have; the others take the plain kernel. */
-bool gated_act_takes_qact(int act, struct dmat gate, struct dmat up, struct dmat y) {
+static bool goes_in_eights(int act, struct dmat gate, struct dmat up, struct dmat y) {
     return act <= 1 && y.element != ELEMENT_F32 && gate.element == up.element && gate.width <= WIDEST && lies_in_eights(gate) &&
            lies_in_eights(up) && lies_in_eights(y);
+}
+
+/* A row's blocks are a cluster. */
+bool gated_act_takes_qact(int act, struct dmat gate, struct dmat up, struct dmat y) {
+    return goes_in_eights(act, gate, up, y) && compute_capability() >= 90;
 }
 
 void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y,
                       struct dmat qact) {
     act_args a = {limit, gate, up, y, qact};
-    if (!gated_act_takes_qact(act, gate, up, y))
+    if (!goes_in_eights(act, gate, up, y))
         launch_node(plain_gated_act, grid_of(n_rows, y.width), THREADS, 0, l->stream, act, a);
     else if (act == 0)
         launch_act<0>(l, n_rows, a);

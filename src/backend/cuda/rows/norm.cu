@@ -57,7 +57,7 @@ static __device__ void fetch_to_l2(const void *at) { asm volatile("prefetch.glob
 /* D: how d lies, RAW: as unscaled products, NORMED: d is normed first, C: blocks a row. Thread i of a row holds the fours i,
  * i + n_threads, ... of it. */
 template <element D, bool RAW, bool NORMED, int C, int FOURS>
-static __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(MOST_THREADS) add_norm(add_norm_args a) {
+static __global__ void GYRE_CLUSTER(C) __launch_bounds__(MOST_THREADS) add_norm(add_norm_args a) {
     __shared__ row_meeting<C> of_d, of_r;
     typedef typename four_of<D>::stored stored;
     let_next_start();
@@ -291,11 +291,12 @@ static int threads_of(int n, int C, int fours) { return (n + C * fours * 32 - 1)
 /* A few rows are spread over as many multiprocessors as there are, many have enough with one each. */
 template <element D, bool RAW, bool NORMED> static void launch_fours(const struct launch *l, const add_norm_args &a) {
     int n = a.x.width / 4, rows = l->n_tokens;
-    if (rows <= 16)
+    bool clusters = compute_capability() >= 90;
+    if (rows <= 16 && clusters)
         launch_node(add_norm<D, RAW, NORMED, 8, 1>, 8 * rows, threads_of(n, 8, 1), 0, l->stream, a);
-    else if (rows <= 64 && !NORMED)
+    else if (rows <= 64 && clusters && !NORMED)
         launch_node(add_norm<D, RAW, NORMED, 4, 2>, 4 * rows, threads_of(n, 4, 2), 0, l->stream, a);
-    else if (rows <= 64)
+    else if (rows <= 64 && clusters)
         launch_node(add_norm<D, RAW, NORMED, 2, 2>, 2 * rows, threads_of(n, 2, 2), 0, l->stream, a);
     else if (n % 64 == 0 && n <= 2 * MOST_THREADS && rows > (a.prefetch ? PREFETCHED_LONE_ROWS : LONE_ROWS) && !NORMED)
         launch_node(add_norm_rows<D, RAW, false, 2, 2, true>, (rows + 1) / 2, n / 2, 0, l->stream, a);

@@ -59,7 +59,7 @@ static __device__ void take_top_in_turn(const row_view &v, int n, float log_sum)
         mine = block_most(mine, v.s.warp_sums);
         if (threadIdx.x < v.n_ranks)
             of_rank(v, threadIdx.x).next[k & 1][v.rank] = mine;
-        cg::this_cluster().sync(); // every slice's next is everywhere
+        row_sync(); // every slice's next is everywhere
         last = v.s.next[k & 1][0];
         for (int rank = 1; rank < v.n_ranks; rank++)
             last = max(last, v.s.next[k & 1][rank]);
@@ -95,7 +95,7 @@ static __device__ float score(const row_view &v, float max, int n_vocab, dsample
     above = (int)__reduce_add_sync(0xffffffffu, (uint32_t)above);
     if (target >= 0 && threadIdx.x % 32 == 0)
         atomicAdd(&of_rank(v, 0).above, above);
-    cg::this_cluster().sync(); // every block knows what is reached, the first one the rank
+    row_sync(); // every block knows what is reached, the first one the rank
     const reached &all = all_reached(v, 0);
     float log_sum = (float)((double)max + log((double)all.mass[EDGES - 1] * (1.0 / (double)(1ull << SAMPLE_WEIGHT_BITS))));
     if (target >= 0) {
@@ -204,7 +204,7 @@ static __device__ void add_to_bin(const row_view &v, int bin, unsigned long long
 
 /* The bins of all blocks become sums in the first one's memory. Two barriers: all bins are there; all sums are there. */
 static __device__ void join_bins(const row_view &v, int n) {
-    cg::this_cluster().sync();
+    row_sync();
     int share = n / v.n_ranks, each = min(THREADS / share, v.n_ranks), bin = v.rank * share + threadIdx.x / each; // threads of a bin
     if (threadIdx.x < share * each) {                                                                             // whole warps
         uint32_t count = 0;
@@ -223,7 +223,7 @@ static __device__ void join_bins(const row_view &v, int n) {
             of_rank(v, 0).all.mass[bin] = mass;
         }
     }
-    cg::this_cluster().sync();
+    row_sync();
 }
 
 /* In the first block: the sum of each bin becomes what stands before it; entry n gets the total. */
@@ -290,7 +290,7 @@ static __device__ void pick_range(const row_view &v, const drawing &d, bool by_c
         v.s.n_list = 0;
     if (v.rank == 0 && threadIdx.x < v.n_ranks)
         of_rank(v, threadIdx.x).at = range_of(v, d, by_count, bound);
-    cg::this_cluster().sync(); // the pick is everywhere
+    row_sync(); // the pick is everywhere
 }
 
 /* In the first block: of n bins the one at which the bound is exceeded, told to every block as what `p` becomes there. */
@@ -323,7 +323,7 @@ static __device__ void cut(const row_view &v, const drawing &d, bool by_count, u
         sum_before(v, n, p.count_before, p.mass_before);
         tell_bin(v, n, by_count, bound, p);
     }
-    cg::this_cluster().sync(); // the new pick is everywhere
+    row_sync(); // the new pick is everywhere
 }
 
 /* The place in the order of candidates at which count or mass exceeds the bound; in the first block it stays as
@@ -387,7 +387,7 @@ static __device__ void draw_from_all(const row_view &v, const drawing &d, const 
 static __device__ void draw(const row_view &v, float max) {
     drawing d = drawing_of(max, v.s.asked.temperature, fmaxf(v.s.asked.least, SAMPLE_LEAST_EXPONENT), v.s.asked.top_k > 0);
     weigh_slice<true>(v, 1, d, INFINITY);
-    cg::this_cluster().sync(); // every block knows what is reached
+    row_sync(); // every block knows what is reached
     const reached &all = all_reached(v, 1);
     int range = top_of(all);
     if (range < 0 || !is_near_top(v.s.asked, all, range)) {
@@ -418,7 +418,7 @@ static __device__ void sample_row(const row_view &v, best raw, int n_vocab) {
     best top = raw;
     if (a.is_changed) {
         change_slice(v);
-        cg::this_cluster().sync(); // every block knows every best
+        row_sync(); // every block knows every best
         top = best_told(v, 1);
         result.token = top.id;
         result.flags = top.logit > -INFINITY ? 0 : SAMPLED_NOTHING_LEFT;
@@ -470,7 +470,7 @@ static __device__ void take_bests(const device_plan &plan, const dbests &bests) 
  * barrier waits for. */
 static __device__ int next_row(const device_plan &plan, bool some_told, cluster_shared &s) {
     if (threadIdx.x < 32) {
-        int n_clusters = (int)(gridDim.x / cg::this_cluster().num_blocks()), n_rows = step_rows(plan), base = s.base;
+        int n_clusters = (int)(gridDim.x / row_blocks()), n_rows = step_rows(plan), base = s.base;
         uint32_t left = s.left;
         for (; left == 0 && base < n_rows; base += 32 * n_clusters) {
             int r = base + (int)threadIdx.x * n_clusters;
@@ -490,7 +490,7 @@ static __device__ int next_row(const device_plan &plan, bool some_told, cluster_
 /* The best of a row of which nobody has said it. */
 static __device__ best best_of_slices(const row_view &v, bool &bad) {
     look_at_slice(v);
-    cg::this_cluster().sync(); // every block knows every best
+    row_sync(); // every block knows every best
     best raw = best_told(v, 0);
     bad = raw.logit == -INFINITY;
     for (int i = 0; i < v.n_ranks; i++)
@@ -500,10 +500,9 @@ static __device__ best best_of_slices(const row_view &v, bool &bad) {
 
 /* A row, by the cluster. Others' memory is written from its first barrier on, and not read after its last. */
 static __device__ void take_row(const row_view &v, int n_vocab, const dbests &bests) {
-    cg::cluster_group cluster = cg::this_cluster();
     if (threadIdx.x == 0)
         v.s.any_bad = v.s.above = v.s.n_list = 0;
-    cluster.barrier_arrive(); // this block has begun with the row, and what others add to is zero
+    row_arrive(); // this block has begun with the row, and what others add to is zero
     if (threadIdx.x == 0 && in_bulk(v))
         copy_slice(v);
     if (threadIdx.x < sizeof(drow) / 4)
@@ -512,7 +511,7 @@ static __device__ void take_row(const row_view &v, int n_vocab, const dbests &be
     best raw = bests.at ? best_of_parts(v.r, bests, bad) : best{};
     if (!in_bulk(v))
         load_slice(v);
-    cluster.barrier_wait(); // all blocks have: their memory may be written
+    row_wait();             // all blocks have: their memory may be written
     __syncthreads();        // asked, any_bad and the barriers
     if (!bests.at)
         raw = best_of_slices(v, bad);
@@ -521,22 +520,26 @@ static __device__ void take_row(const row_view &v, int n_vocab, const dbests &be
     else
         sample_row(v, raw, n_vocab);
     await_slice(v);  // also where nobody has looked at it
-    fence_bulk();    // what was written to the slice comes before the next row's copies
+#if GYRE_HOPPER
+    fence_bulk(); // what was written to the slice comes before the next row's copies
+#endif
     __syncthreads(); // this block has done with its memory
     if (threadIdx.x == 0 && in_bulk(v))
         v.s.n_copied++;
 }
 
-static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dmat logits, int slice, dbests bests) {
+static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dmat logits, int slice, dbests bests, float *copies) {
     extern __shared__ __align__(16) char memory[];
     cluster_shared &shared = *reinterpret_cast<cluster_shared *>(memory);
     let_next_start();
     if (threadIdx.x == 0) {
-        shared.base = (int)(blockIdx.x / cg::this_cluster().num_blocks());
+        shared.base = (int)(blockIdx.x / row_blocks());
         shared.left = shared.n_copied = 0;
+#if GYRE_HOPPER
         for (int i = 0; i < PIECES; i++)
             barrier_init(shared_address(&shared.copied[i]), 1);
         barrier_init_done();
+#endif
     }
     __syncthreads(); // the barriers are there
     wait_for_previous();
@@ -546,16 +549,15 @@ static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dm
     if (some_told)
         take_bests(plan, bests);
     for (int r; (r = next_row(plan, some_told, shared)) >= 0;) {
-        cg::cluster_group cluster = cg::this_cluster();
-        int rank = (int)cluster.block_rank(), first = rank * slice;
+        int rank = row_rank(), first = rank * slice;
         row_view v = {plan,
                       shared,
-                      reinterpret_cast<float *>(memory + SHARED_BYTES),
+                      copies ? copies + (int64_t)r * slice : reinterpret_cast<float *>(memory + SHARED_BYTES),
                       r,
                       first,
                       max(0, min(slice, logits.width - first)),
                       rank,
-                      (int)cluster.num_blocks(),
+                      row_blocks(),
                       static_cast<const float *>(logits.at) + r * logits.stride};
         take_row(v, logits.width, bests);
     }
@@ -583,17 +585,25 @@ static void set_up() {
     allow_shared(sample, SHARED_BYTES + MOST_SLICE * (int)sizeof(float));
 }
 
+/* Before Hopper: a block a row, whose copy of it lies in global memory. */
+static void launch_without_clusters(const struct launch *l, struct dmat logits, struct dbests bests, float *copies) {
+    allow_shared(sample, SHARED_BYTES);
+    launch_node(sample, dim3(l->n_rows < MOST_CLUSTERS ? l->n_rows : (int)MOST_CLUSTERS), dim3(THREADS), SHARED_BYTES, l->stream, l->plan,
+                logits, slice_of(logits.width, 1), bests, copies);
+}
+
+int64_t sample_copies_bytes(int n_rows, int n_vocab) {
+    return compute_capability() >= 90 ? 0 : (int64_t)n_rows * slice_of(n_vocab, 1) * (int64_t)sizeof(float);
+}
+
 /* Sixteen blocks a row where that fills no more of the device than there is, or where eight cannot hold the row. */
-void launch_sample(const struct launch *l, struct dmat logits, struct dbests bests) {
+void launch_sample(const struct launch *l, struct dmat logits, struct dbests bests, float *copies) {
+    if (compute_capability() < 90) {
+        launch_without_clusters(l, logits, bests, copies);
+        return;
+    }
     int n_ranks = l->n_rows <= FEW_ROWS || slice_of(logits.width, 8) > MOST_SLICE ? 16 : 8, slice = slice_of(logits.width, n_ranks);
-    size_t n_shared = SHARED_BYTES + slice * sizeof(float);
     set_up();
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim = {(unsigned)n_ranks, 1, 1};
-    cudaLaunchConfig_t config = {
-        dim3((l->n_rows < MOST_CLUSTERS ? l->n_rows : (int)MOST_CLUSTERS) * n_ranks), dim3(THREADS), n_shared, l->stream, attributes, 2};
-    cudaLaunchKernelEx(&config, sample, l->plan, logits, slice, bests);
+    launch_cluster(sample, dim3((l->n_rows < MOST_CLUSTERS ? l->n_rows : (int)MOST_CLUSTERS) * n_ranks), n_ranks, dim3(THREADS),
+                   SHARED_BYTES + slice * sizeof(float), l->stream, l->plan, logits, slice, bests, (float *)nullptr);
 }

@@ -119,7 +119,7 @@ enum : uint32_t { SEEN = 1u << 31, ALLOWED = 1u << 30, COUNT = ALLOWED - 1 };
 struct row_view {
     const device_plan &plan;
     cluster_shared &s;
-    float *x;          // the slice
+    float *x;          // the slice, in shared memory; before Hopper in global memory
     int r, first, n;   // row; the slice's first token and how many
     int rank, n_ranks; // of the block in its cluster
     const float *raw;  // the row in global memory
@@ -133,7 +133,45 @@ static __device__ best warp_best(best x) {
     return x;
 }
 
-static __device__ cluster_shared &of_rank(const row_view &v, int rank) { return *cg::this_cluster().map_shared_rank(&v.s, rank); }
+/* The blocks of a row. Before Hopper there is one: its barriers are the block's. */
+static __device__ cluster_shared &of_rank(const row_view &v, int rank) {
+#if GYRE_HOPPER
+    return *cg::this_cluster().map_shared_rank(&v.s, rank);
+#else
+    return v.s;
+#endif
+}
+static __device__ void row_sync() {
+#if GYRE_HOPPER
+    cg::this_cluster().sync();
+#else
+    __syncthreads();
+#endif
+}
+static __device__ void row_arrive() {
+#if GYRE_HOPPER
+    cg::this_cluster().barrier_arrive();
+#endif
+}
+static __device__ void row_wait() {
+#if GYRE_HOPPER
+    cg::this_cluster().barrier_wait();
+#endif
+}
+static __device__ int row_blocks() {
+#if GYRE_HOPPER
+    return (int)cg::this_cluster().num_blocks();
+#else
+    return 1;
+#endif
+}
+static __device__ int row_rank() {
+#if GYRE_HOPPER
+    return (int)cg::this_cluster().block_rank();
+#else
+    return 0;
+#endif
+}
 
 // ---- the best of the row ----------------------------------------------------------------------------------------
 
@@ -171,7 +209,9 @@ static __device__ void look_at(float x, int id, best &mine, int &bad) {
 }
 
 /* Whether the slice lies as bulk copies want it. */
-static __device__ bool in_bulk(const row_view &v) { return reinterpret_cast<uintptr_t>(v.raw + v.first) % 16 == 0 && v.n % 4 == 0; }
+static __device__ bool in_bulk(const row_view &v) {
+    return GYRE_HOPPER && reinterpret_cast<uintptr_t>(v.raw + v.first) % 16 == 0 && v.n % 4 == 0;
+}
 
 /* The slice in fours, the last of them filled up. */
 static __device__ int n_fours(const row_view &v) { return (v.n + 3) / 4; }
@@ -184,6 +224,7 @@ static __device__ int piece_begin(const row_view &v, int piece) {
 
 /* One thread, once the barriers are there and the logits. */
 static __device__ void copy_slice(const row_view &v) {
+#if GYRE_HOPPER
     for (int piece = 0; piece < PIECES; piece++) {
         int begin = piece_begin(v, piece), n_bytes = (piece_begin(v, piece + 1) - begin) * (int)sizeof(float4);
         uint32_t barrier = shared_address(&v.s.copied[piece]);
@@ -191,6 +232,7 @@ static __device__ void copy_slice(const row_view &v) {
         if (n_bytes > 0)
             bulk_copy(shared_address(v.x + 4 * begin), v.raw + v.first + 4 * begin, n_bytes, barrier);
     }
+#endif
 }
 
 /* Of a slice that does not lie so: it is in shared memory after this. */
@@ -204,8 +246,10 @@ static __device__ void load_slice(const row_view &v) {
 
 /* A piece of the slice is there, as this thread sees it. */
 static __device__ void await_piece(const row_view &v, int piece) {
+#if GYRE_HOPPER
     if (in_bulk(v))
         barrier_wait(shared_address(&v.s.copied[piece]), v.s.n_copied & 1);
+#endif
 }
 static __device__ void await_slice(const row_view &v) {
     for (int piece = 0; piece < PIECES; piece++)
@@ -420,7 +464,7 @@ template <class F> static __device__ __forceinline__ void each_picked(const row_
 static __device__ void gather(const row_view &v, const drawing &d, const pick &p) {
     cluster_shared &to = of_rank(v, 0);
     each_picked(v, d, p, [&](float e, unsigned long long place) { to.all.list[atomicAdd(&to.n_list, 1)] = listed{place, weight_of(e)}; });
-    cg::this_cluster().sync(); // the list is whole
+    row_sync(); // the list is whole
 }
 
 /* In the first block: what stands before each of the list, to begin with what stands before all. As many threads look for one

@@ -265,7 +265,7 @@ static enum status run_op(struct executable *exe, const struct compiled_op *c, c
         if (!softcap_is_done(exe, c, n_rows))
             launch_softcap(l, n_rows, a->softcap.cap, c->in[0], c->out[0]);
         break;
-    case OP_SAMPLE: launch_sample(l, c->in[0], head_bests(exe, n_rows)); break;
+    case OP_SAMPLE: launch_sample(l, c->in[0], head_bests(exe, n_rows), exe->row_copies); break;
     case N_OPCODES: BUG_IF(true);
     }
     cudaError_t code = cudaGetLastError();
