@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Prints the include graph of the rooms (docs/DESIGN.md, section 2) and fails on an edge that breaks it.
 
-usage: rooms.py [ROOT]
+usage: rooms.py [ROOT] [--circles]
 
 A room is a folder of src/. PLAN says which rooms each may include besides itself, all of them on a smaller level; only main,
 which wires everything together, may look anywhere and name a backend. What is in include/ is public, so any room may read it.
 Tests and benches may look anywhere. A quoted include that names no file of ours is an error too.
+
+Within a room files may need one another, but not in a large circle. A file here is NAME.c with NAME.h and the like; it needs
+another if its code names a function that the other defines and a header declares. A circle is a largest set of files each of which needs
+every other, perhaps by way of others; more than three are an error. --circles prints all of two and more, with what is needed.
 """
 import os, re, sys
 
@@ -76,9 +80,83 @@ def read_graph(root):
     return edges, files, wrong
 
 
+MOST_IN_CIRCLE = 3
+NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.S)
+DEFINED = re.compile(r'^(?!static|typedef|extern|template|#|\}|\s)[A-Za-z_][\w \t\n*]*?[\s*]([a-z_]\w*)\([^;{}]*\)\s*\{', re.M)
+NAMESPACE = re.compile(r'^namespace [\w:]*\s*\{.*?^\} // namespace', re.M | re.S)
+
+
+def read_needs(root):
+    """{file without extension: {another of its room: names of functions that it needs}}"""
+    text, defined, declared = {}, {}, set()
+    for path in sources(root):
+        if path.endswith(".h"):
+            with open(os.path.join(root, "src", path), encoding="utf-8") as f:
+                declared |= set(re.findall(r"\b([a-z_]\w*)\(", NO_CODE.sub(" ", f.read())))
+        if not path.endswith((".c", ".cu", ".cuh")):
+            continue
+        unit = path.rsplit(".", 1)[0]
+        with open(os.path.join(root, "src", path), encoding="utf-8") as f:
+            code = NO_CODE.sub(" ", f.read())
+        text[unit] = text.get(unit, "") + code
+        if not path.endswith(".cuh"):
+            for name in DEFINED.findall(NAMESPACE.sub("", code)):
+                defined.setdefault(name, set()).add(unit)
+    defined = {name: units for name, units in defined.items() if name in declared}
+    needs = {}
+    for unit, code in text.items():
+        for name in set(re.findall(r"\b[a-z_]\w*\b", code)):
+            for other in defined.get(name, ()):
+                if other != unit and len(defined[name]) == 1 and room_of(unit + ".c") == room_of(other + ".c"):
+                    needs.setdefault(unit, {}).setdefault(other, []).append(name)
+    return needs
+
+
+def circles(needs):
+    """The strongly connected sets of two files and more, the largest first (Tarjan, without recursion)."""
+    number, low, stack, found = {}, {}, [], []
+    for root in sorted(needs):
+        if root in number:
+            continue
+        work = [(root, iter(sorted(needs.get(root, ()))))]
+        number[root] = low[root] = len(number)
+        stack.append(root)
+        while work:
+            unit, others = work[-1]
+            for other in others:
+                if other not in number:
+                    number[other] = low[other] = len(number)
+                    stack.append(other)
+                    work.append((other, iter(sorted(needs.get(other, ())))))
+                    break
+                if other in stack:
+                    low[unit] = min(low[unit], number[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[unit])
+                if low[unit] == number[unit]:
+                    at = stack.index(unit)
+                    if len(stack) - at > 1:
+                        found.append(sorted(stack[at:]))
+                    del stack[at:]
+    return sorted(found, key=lambda c: (-len(c), c))
+
+
 def main():
-    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    where = [a for a in sys.argv[1:] if not a.startswith("--")]
+    root = where[0] if where else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
     edges, files, wrong = read_graph(root)
+    needs = read_needs(root)
+    for circle in circles(needs):
+        if "--circles" in sys.argv[1:]:
+            print("%d files: %s" % (len(circle), ", ".join(circle)))
+            for unit in circle:
+                for other in sorted(set(needs[unit]) & set(circle)):
+                    print("    %s -> %s: %s" % (unit, other, ", ".join(sorted(needs[unit][other])[:4])))
+        if "--circles" in sys.argv[1:] and len(circle) > MOST_IN_CIRCLE:
+            wrong.append("%d files of %s need one another in a circle (--circles says for what): %s"
+                         % (len(circle), room_of(circle[0] + ".c"), ", ".join(os.path.basename(u) for u in circle)))
     for level, rooms in enumerate(PLAN):
         for room in rooms:
             if room in files:

@@ -26,8 +26,8 @@ struct device_options {
 };
 
 struct load_options {
-    const char *dtype;    // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
-    const char *kv_dtype; // of KV and latent caches: those, "fp8" or "int8"; NULL: the backend's choice
+    const char *dtype;             // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
+    const char *kv_dtype;          // of KV and latent caches: those, "fp8" or "int8"; NULL: the backend's choice
     const char *quantization;      // "fp8": wider matrices are made e4m3 with a scale a row; NULL: as stored
     bool dummy_weights;            // weights may be without data: random numbers take their place (makes_dummies)
     struct load_progress progress; // of placing weights
@@ -80,6 +80,15 @@ struct device_limits {
     double wide_flops_per_s; // ... and of those that take two bytes or more an element
 };
 
+/* One launch of a step, as a device has lowered the program. */
+struct device_node {
+    int op;              // of the program as loaded, whose work it does or helps to do ...
+    const char *op_name; // ... and its name
+    int n_rows;          // that it computes, padding among them
+    const char *kernel, *file;
+    const char *why; // it was chosen; NULL: there is no other for the shape
+};
+
 /* What only a bench asks for, between steps. Each may be NULL. */
 struct backend_probes {
     /* Measures for up to a second. */
@@ -96,4 +105,8 @@ struct backend_probes {
 
     /* Bytes that are read of a weight when a step reads all of it; NULL: those that are stored. */
     int64_t (*weight_bytes)(const struct loaded *l, const struct weight *w);
+
+    /* What a step that decodes n_rows sequences launches, in order: the first of them in out[most]. Returns how many
+     * there are. */
+    int (*nodes)(struct executable *exe, int n_rows, struct device_node *out, int most);
 };

@@ -1,20 +1,29 @@
-/* explain.c - gyre explain MODEL: the program, one line an op. */
+/* explain.c - gyre explain MODEL: the program, one line an op; with --device what a step of it launches there. */
 #include "main/verbs.h"
 
 #include "base/file.h"
+#include "core/backend.h"
 #include "core/pass.h"
+#include "engine/engine.h"
+#include "main/engine_flags.h"
 #include "main/model_path.h"
 #include "main/terminal.h"
 #include "model/model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-static struct { int64_t tokens; } opt = {.tokens = 512};
+static struct {
+    int64_t tokens, rows;
+    struct engine_flags engine;
+} opt = {.tokens = 512, .rows = 1, .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
     {"tokens", 't', FLAG_INT, &opt.tokens, "N", "Output", "show the memory of activations for a step of N tokens", .min = 1,
      .max = 1 << 20},
-    ALLOW_LINKS_FLAG,
+    {"rows", 0, FLAG_INT, &opt.rows, "N", "Output", "with --device: the nodes of a step that decodes N sequences", .min = 1, .max = 4096},
+    ENGINE_FLAGS(opt.engine),
 };
 
 static void print_memory(const struct program *p) {
@@ -24,9 +33,47 @@ static void print_memory(const struct program *p) {
     free(offset);
 }
 
+// ---- what a device makes of it ----------------------------------------------------------------------------------
+
+static void print_node(const struct device_node *n, int previous_op) {
+    char op[64] = "";
+    if (n->op != previous_op)
+        snprintf(op, sizeof op, "%d %s", n->op, n->op_name);
+    printf("%-20s %-26s %-26s %5d rows  %s\n", op, n->kernel, n->file, n->n_rows, n->why ? n->why : "");
+}
+
+static void print_nodes(const struct gyre *g, struct device_node *nodes, int n) {
+    printf("; a step that decodes %lld sequences on %s: %d nodes\n", (long long)opt.rows, g->ops->name, n);
+    for (int i = 0; i < n; i++)
+        print_node(&nodes[i], i > 0 ? nodes[i - 1].op : -1);
+}
+
+static int explain_on_device(const struct verb_args *args) {
+    enum { MOST_NODES = 1 << 16 };
+    struct error err;
+    struct gyre *g = NULL;
+    opt.engine.max_seqs = MAX(opt.engine.max_seqs, opt.rows);
+    if (engine_flags_open(&opt.engine, args->operands[0], &g, &err) != OK)
+        return verb_failed(&err);
+    enum status st = OK;
+    if (!g->ops->probes || !g->ops->probes->nodes) {
+        st = fail(&err, ERR_UNSUPPORTED, "--device %s: it runs the program as it is and has no nodes to print", g->ops->name);
+    } else {
+        struct device_node *nodes = xcalloc(MOST_NODES, sizeof *nodes);
+        print_nodes(g, nodes, MIN(g->ops->probes->nodes(g->exe, (int)opt.rows, nodes, MOST_NODES), MOST_NODES));
+        free(nodes);
+    }
+    gyre_close(g);
+    return st == OK ? 0 : verb_failed(&err);
+}
+
+// ---- the program ------------------------------------------------------------------------------------------------
+
 static int run(const struct verb_args *args) {
     struct error err;
     struct model *m;
+    if (strcmp(opt.engine.device, "cpu") != 0)
+        return explain_on_device(args);
     // A config.json alone is enough: the program does not depend on the weights' values.
     struct model_options options = {.load = file_exists(args->operands[0]) ? LOAD_PHANTOM : LOAD_CHECKPOINT};
     if (model_path_check(args->operands[0], MODEL_SETTINGS, &err) != OK || model_open(args->operands[0], &options, &m, &err) != OK)
@@ -51,5 +98,8 @@ const struct verb_spec verb_explain = {
     1,
     1,
     .run = run,
-    .epilogue = "A value is written vN[rows,width]; rows are T (tokens of a step) or R (rows that give a token).\n"
-                "What each op computes: src/core/ops.def.\n"};
+    .epilogue =
+        "With --device cuda: the nodes that a step launches, which kernel each is, and why that one. Wants a GPU; a config.json with\n"
+        "--load-format dummy will do for a model.\n"
+        "A value is written vN[rows,width]; rows are T (tokens of a step) or R (rows that give a token).\n"
+        "What each op computes: src/core/ops.def.\n"};

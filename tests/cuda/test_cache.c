@@ -3,6 +3,8 @@
  *
  *     build/cuda/test_cache         in the root of the sources; wants a GPU that nobody else uses */
 #include "backend/cuda/value.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/step/cache.h"
 #include "check.h"
 #include "on_device.h"
 

@@ -2,6 +2,8 @@
  *
  *     build/cuda/test_faults        in the root of the sources; wants a GPU */
 #include "backend/cuda/rows/elementwise.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/step/launch.h"
 #include "backend/cuda/value.h"
 #include "check.h"
 

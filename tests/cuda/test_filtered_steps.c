@@ -3,6 +3,7 @@
  *
  *     build/cuda/test_filtered_steps     wants a GPU */
 #include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
 #include "check.h"
 #include "on_device.h"

@@ -7,6 +7,7 @@
  * kernel's own, is off by at most n * 2^-24 of the sum of sizes, and by about the root of n of that for random terms: 1e-5 of the
  * sum of sizes is allowed. y in 16 bits adds half a unit of its last place. */
 #include "backend/cuda/linear/ending.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/linear/gemv.h"
 #include "backend/cuda/value.h"
 #include "base/status.h"

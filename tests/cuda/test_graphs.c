@@ -3,9 +3,12 @@
  *
  *     build/cuda/test_graphs        wants a GPU */
 #include "backend/cuda/value.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/step/launch.h"
 #include "check.h"
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/step/graph_fills.h"
 #include "base/random.h"
 
 #include <stdlib.h>

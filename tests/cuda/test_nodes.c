@@ -1,6 +1,8 @@
 /* test_nodes.c - what the graph of a step holds, by name: a node costs about a microsecond even if it does nothing, so a dense layer
  * may have seven. Needs a GPU; run where tests/models is. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/step/launch.h"
 #include "backend/cuda/value.h"
 #include "check.h"
 #include "model/model.h"

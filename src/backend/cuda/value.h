@@ -16,6 +16,9 @@ extern "C" {
 #endif
 
 enum element { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I32, ELEMENT_E4M3, ELEMENT_I8 };
+static inline int64_t element_bytes(enum element e) {
+    return e == ELEMENT_F32 || e == ELEMENT_I32 ? 4 : e == ELEMENT_F16 || e == ELEMENT_BF16 ? 2 : 1;
+}
 
 /* ---- how large elements of e4m3 are ----
  * A product of rows of e4m3 may be summed in half precision, which ends at 65,504, so elements are kept as small as that asks for, whatever the values are:

@@ -1,5 +1,6 @@
 /* device.c - see device.h. */
 #include "device.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
 
 #include "base/status.h"

@@ -2,6 +2,8 @@
  * call fails, at the start or in a step, is told in a sentence and leaves nothing behind. Wants no GPU; every call of a start and two requests
  * fails once. */
 #include "backend/cuda/value.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/step/compile.h"
 #include "check.h"
 
 #include "backend/cuda/cuda.h"

@@ -7,8 +7,15 @@
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/attention/lists.h"
 #include "backend/cuda/attention/prefill/attention_prefill.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/qact/qact.h"
+#include "backend/cuda/step/cache.h"
+#include "backend/cuda/step/compile.h"
+#include "backend/cuda/step/fold.h"
+#include "backend/cuda/step/node.h"
 #include "backend/cuda/value.h"
 
 #include <limits.h>
@@ -154,7 +161,7 @@ enum status attention_lists_launch(const struct executable *exe, const struct la
     return OK;
 }
 
-struct dqkv qkv_of(const struct op *op) {
+static struct dqkv qkv_of(const struct op *op) {
     const struct qkv_args *a = &op->args.qkv_prep;
     return (struct dqkv){a->n_heads,  a->n_kv_heads, a->head_dim, a->v_head_dim, a->eps,
                          a->plus_one, a->v_norm,     a->v_from_k, a->k_absent,   a->k_turned};
@@ -166,7 +173,7 @@ static struct dprep prep_of(const struct executable *exe, const struct compiled_
 }
 
 /* Where a block has more than one pair of a sequence and a KV head, preparing makes each of them longer by what the node costs once. */
-bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l) {
+static bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l) {
     const struct op *op = prep->op;
     if (has_long(l) || !attention_follows(exe->program, (int)(op - exe->program->ops)) || !is_fast(exe->loaded, op + 1))
         return false;
@@ -177,23 +184,64 @@ bool attention_prepares(const struct executable *exe, const struct compiled_op *
     return turns_whole && one_each && attention_decode_prepares(&a, &d, prep->cache);
 }
 
-void attention_launch(struct executable *exe, const struct compiled_op *c, const struct launch *l) {
-    struct dattention a = shape_of(c->op);
+// ---- nodes ------------------------------------------------------------------------------------------------------
+
+/* What does not start shows as cudaGetLastError. */
+#define ATTENTION_KERNEL(name, file, call)                                                           \
+    static enum status put_##name(const struct node *n, const struct launch *l, struct error *err) { \
+        const struct compiled_op *c = n->c;                                                          \
+        struct dattention a = shape_of(c->op);                                                       \
+        (void)err;                                                                                   \
+        call;                                                                                        \
+        return OK;                                                                                   \
+    }                                                                                                \
+    static const struct node_kernel by_##name = {#name, file, put_##name};
+
+ATTENTION_KERNEL(attention_plain, "attention.cu", launch_attention(l, &a, c->in[0], c->floats[0], c->cache, c->out[0]))
+ATTENTION_KERNEL(attention_decode_prepares, "attention_decode_bytes.cu",
+                 launch_attention_decode_prepares(l, &a, n->parts, &n->args.prep, c->floats[0], c->cache, n->out))
+ATTENTION_KERNEL(attention_prefill, "attention_prefill.cu",
+                 launch_attention_prefill(l, &a, n->parts, c->in[0], c->floats[0], c->cache, n->out))
+ATTENTION_KERNEL(attention_decode, "attention_decode.cu",
+                 launch_attention_decode(l, &a, n->parts, n->may_prefetch, c->in[0], c->floats[0], c->cache, n->out))
+
+static enum status put_qkv_prep(const struct node *n, const struct launch *l, struct error *err) {
+    struct dqkv d = qkv_of(n->c->op);
+    (void)err;
+    launch_qkv_prep(l, &d, n->c->rope, n->in[0], n->c->floats[0], n->c->floats[1], n->c->cache, n->c->out[0]);
+    return OK;
+}
+static const struct node_kernel by_qkv_prep = {"qkv_prep", "qkv_prep.cu", put_qkv_prep};
+
+void lower_qkv_prep(struct lowering *w, const struct compiled_op *c) {
+    if (!attention_prepares(w->exe, c, w->launch))
+        lower_node(w, &by_qkv_prep, c, w->launch->n_tokens)->in[0] = input_of(w->exe, c, 0, w->launch->n_tokens);
+}
+
+static struct node *lower_fast(struct lowering *w, const struct node_kernel *k, const struct compiled_op *c, const struct dparts *parts,
+                               struct dmat out) {
+    struct node *n = lower_node(w, k, c, w->launch->n_tokens);
+    n->parts = parts, n->out = out;
+    return n;
+}
+
+void lower_attention(struct lowering *w, const struct compiled_op *c) {
+    struct executable *exe = w->exe;
+    const struct launch *l = w->launch;
     if (!is_fast(exe->loaded, c->op)) {
-        launch_attention(l, &a, c->in[0], c->floats[0], c->cache, c->out[0]);
+        lower_node(w, &by_attention_plain, c, l->n_tokens);
         return;
     }
     const struct dparts *list = list_of(exe, c->op);
     bool behind_prep = c > exe->ops && c[-1].op->code == OP_QKV_PREP;
     bool folds = !has_long(l) || is_one_prompt(l); // decode attention does where a sequence has one token, prompts' does always
-    struct dmat out = folds ? output_with_absmax(exe, c, 0, l->n_tokens) : c->out[0];
+    struct dmat out = folds ? output_with_absmax(w, c, 0, l->n_tokens) : c->out[0];
     if (behind_prep && attention_prepares(exe, c - 1, l)) {
-        struct dprep prep = prep_of(exe, c - 1, l->n_tokens);
-        launch_attention_decode_prepares(l, &a, list, &prep, c->floats[0], c->cache, out);
+        lower_fast(w, &by_attention_decode_prepares, c, list, out)->args.prep = prep_of(exe, c - 1, l->n_tokens);
         return;
     }
     if (has_long(l))
-        launch_attention_prefill(l, &a, list + 1, c->in[0], c->floats[0], c->cache, out);
+        lower_fast(w, &by_attention_prefill, c, list + 1, out);
     if (!is_one_prompt(l))
-        launch_attention_decode(l, &a, list, behind_prep, c->in[0], c->floats[0], c->cache, out);
+        lower_fast(w, &by_attention_decode, c, list, out)->may_prefetch = behind_prep;
 }

@@ -6,6 +6,8 @@
  * kernel that fails while it runs is not known by name: the device says so when it is waited for or asked for the next, which is not to blame, and
  * the sentence how to find out. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/step/launch.h"
 #include "backend/cuda/value.h"
 
 #include <stdarg.h>

@@ -13,9 +13,14 @@
  * In the environment GYRE_L2_COPIES=0 does without them, to measure; GYRE_L2_COPIES=force makes them of small weights too, whatever they take, and by made-up sides
  * where the device has none, for tests. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/l2_copies.h"
 #include "backend/cuda/linear/gemm_fp8_gated.h"
 #include "backend/cuda/linear/gemm_fp8_split_k.h"
+#include "backend/cuda/step/fold.h"
+#include "backend/cuda/step/padded.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/weights.h"
 
 #include <stdlib.h>
 #include <string.h>

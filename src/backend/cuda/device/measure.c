@@ -2,7 +2,10 @@
  *
  * Products: the largest that still fits next to a full cache, by the fastest of the library's algorithms. */
 #include "backend/cuda/device/measure.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/probes.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/weights.h"
 
 #include "backend/cuda/cuda.h"
 

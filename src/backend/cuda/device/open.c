@@ -1,5 +1,9 @@
 /* open.c - opening a physical device, once for each, and giving it back. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/l2_copies.h"
+#include "backend/cuda/head/head.h"
+#include "backend/cuda/linear/linear.h"
 
 #include "backend/cuda/device/manifest.h"
 #include "backend/cuda/linear/plan_cache.h"
@@ -95,7 +99,7 @@ void cuda_close(struct device *d) {
 }
 
 enum status cuda_open(const struct device_options *options, struct device **out, struct error *err) {
-    TRY(paths_check(err));
+    TRY(linear_check(err));
     TRY(filter_check(err));
     TRY(l2_copy_check(err));
     struct device *d = xcalloc(1, sizeof *d);

@@ -1,5 +1,7 @@
 /* report.c - what the device tells of itself (core/backend.h): memory by what it is for, and how often a longer way than usual was taken. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/probes.h"
 #include "backend/cuda/value.h"
 
 #include <string.h>

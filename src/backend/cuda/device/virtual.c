@@ -1,5 +1,6 @@
 /* virtual.c - see virtual.h. */
 #include "backend/cuda/device/virtual.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
 
 #include <cuda.h>

@@ -14,8 +14,14 @@
  * steps look at no more than n rows of the head a token, for tests. With GYRE_LINEAR, which names the path of every product, there is none. */
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/l2_copies.h"
+#include "backend/cuda/head/head.h"
 #include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/step/compile.h"
+#include "backend/cuda/step/padded.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/weights.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,14 @@
  * like any, and SAMPLE reads their logits. In steps of nothing but such rows argmax_filter.cu may find their tokens first (argmax_filter.c). */
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/head/head.h"
+#include "backend/cuda/linear/linear.h"
 #include "backend/cuda/sample/sample.h"
+#include "backend/cuda/step/compile.h"
+#include "backend/cuda/step/padded.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/weights.h"
 
 static int maker_of(const struct program *p, val v) { return p->values[v.id].first_use; }
 
@@ -72,7 +78,7 @@ const struct compiled_op *compiled_lm_head(const struct executable *exe) {
 
 bool head_does(const struct executable *exe, int n_rows) {
     const struct compiled_op *c = compiled_lm_head(exe);
-    return c && n_rows > 0 && linear_path(c, n_rows) == PATH_HEAD;
+    return c && n_rows > 0 && linear_kernel(c, n_rows) == linear_by_lm_head;
 }
 
 enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err) {

@@ -1,17 +1,16 @@
-/* gemm.c - LINEAR by cuBLASLt, or by gemm_fp8_small_m.cu, gemm_fp8_gated.cu, gemm_fp8_split_k.cu or gemm_fp8_prefill.cu where paths.c has chosen one of them.
+/* gemm.c - LINEAR by cuBLASLt, where no kernel of ours was chosen (linear.h).
  *
  *     y [M, out] = x [M, in] W^T + b        as cuBLAS sees it: Y^T [out, M] = W x^T, columns one after another
  *
  * Planned for each number of rows that a step may be padded to (padded.c, gemm_plan.c). A shape that the library has no algorithm
  * for is refused when the program is compiled. Float32 products are float32 throughout (no TF32). */
-#include "backend/cuda/linear/ending.h"
-#include "backend/cuda/linear/gemm_fp8_gated.h"
-#include "backend/cuda/linear/gemm_fp8_prefill.h"
-#include "backend/cuda/linear/gemm_fp8_small_m.h"
-#include "backend/cuda/linear/gemm_fp8_split_k.h"
+#include "backend/cuda/linear/gemm.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/linear/gemm_internal.h"
+#include "backend/cuda/step/padded.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/place.h"
+#include "backend/cuda/weights/weights.h"
 
 #include <stdlib.h>
 
@@ -73,39 +72,6 @@ static enum status describe(struct gemm *g, struct error *err) {
     return code == CUBLAS_STATUS_SUCCESS ? OK : gemm_refused(g->op, 0, code, err);
 }
 
-static const float *bias_of(const struct gemm *g) {
-    const struct weight *bias = g->op->weights[1];
-    return bias ? weight_on_device(g->loaded, bias)->floats.at : NULL;
-}
-
-static struct dsmall_m small_m_of(const struct gemm *g) {
-    struct dsmall_m t = {.w = g->weight, .bias = bias_of(g)};
-    if (g->act)
-        t.ending = (struct dending){.kind = ENDING_GATED, .act = (int)g->act->args.gated_act.act, .limit = g->act->args.gated_act.limit};
-    return t;
-}
-
-static struct dgated gated_of(const struct gemm *g) {
-    return (struct dgated){
-        .w = g->weight, .bias = bias_of(g), .act = g->act ? (int)g->act->args.gated_act.act : 0, .l2_copy = g->l2_copy[0]};
-}
-
-enum linear_path gemm_library(const struct gemm *g) { return g->weight.element == ELEMENT_E4M3 ? PATH_QACT : PATH_VALUE; }
-
-bool gemm_takes(const struct gemm *g, enum linear_path path, int rows) {
-    struct dsmall_m tiles = small_m_of(g);
-    struct dgated wide = gated_of(g);
-    switch (path) {
-    case PATH_SMALL_M: return small_m_takes(&tiles, g->x, g->made, rows);
-    case PATH_GATED:
-        return g->act &&
-               (rows > GATED_MAX_ROWS ? gemm_prefill_gated_takes(&wide, g->x, g->made, rows) : gated_takes(&wide, g->x, g->made, rows));
-    case PATH_SPLIT_K: return split_k_takes(g->weight, g->x, g->y, rows);
-    case PATH_PREFILL: return gemm_prefill_takes(g->weight, g->x, g->y, rows);
-    default: return path == gemm_library(g);
-    }
-}
-
 struct plan_key gemm_shape(const struct gemm *g) {
     return (struct plan_key){.out = (int32_t)g->weight.out,
                              .in = (int32_t)g->weight.in,
@@ -121,7 +87,6 @@ static cublasStatus_t lay_out(struct gemm *g) {
     for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < g->n_plans; i++) {
         struct plan_of_rows *p = &g->plans[i];
         p->rows = padded_rows_at(i);
-        p->path = gemm_library(g);
         code = cublasLtMatrixLayoutCreate(&p->x, type_of(g->x.element), in, (uint64_t)p->rows, g->x.stride);
         if (code == CUBLAS_STATUS_SUCCESS)
             code = cublasLtMatrixLayoutCreate(&p->y, type_of(g->y.element), out, (uint64_t)p->rows, g->y.stride);
@@ -163,14 +128,6 @@ void gemm_free(struct gemm *g) {
     free(g);
 }
 
-enum linear_path gemm_path(const struct gemm *g, int n_rows) { return g->plans[padded_index(n_rows)].path; }
-
-void gemm_take(struct gemm *g, enum linear_path path, int n_rows) {
-    int i = padded_index(n_rows);
-    if (i < g->n_plans)
-        g->plans[i].path = path;
-}
-
 void gemm_count_at(struct gemm *g, void *counter) { g->counter = counter; }
 
 cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, struct operands o) {
@@ -179,49 +136,14 @@ cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, cons
                           o.workspace, a->workspace_bytes, g->loaded->device->stream);
 }
 
-static cudaError_t put_ours(const struct gemm *g, const struct plan_of_rows *p, const struct linear_values *v) {
-    struct dsmall_m tiles = small_m_of(g);
-    struct dgated wide = gated_of(g);
-    tiles.qact = wide.qact = v->qact;
-    tiles.requant = v->requant;
-    switch (p->path) {
-    case PATH_SMALL_M: return launch_gemm_small_m(g->loaded->device->stream, p->rows, &tiles, v->x, v->y);
-    case PATH_GATED:
-        return p->rows > GATED_MAX_ROWS ? launch_gemm_prefill_gated(g->loaded->device->stream, p->rows, &wide, v->x, v->y)
-                                        : launch_gemm_gated(g->loaded->device->stream, p->rows, &wide, v->x, v->y);
-    case PATH_PREFILL: return launch_gemm_prefill(g->loaded->device->stream, p->rows, g->weight, v->x, v->y);
-    default: return launch_gemm_split_k(g->loaded->device->stream, p->rows, g->weight, g->l2_copy, v->x, v->y, &v->requant);
-    }
-}
-
-bool gemm_requantises(const struct gemm *g, int n_rows) {
+enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err) {
     const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
-    return g->loaded->device->requantises &&
-           ((p->path == PATH_SMALL_M && !g->act) || (p->path == PATH_SPLIT_K && split_k_requantises(g->weight, p->rows)));
-}
-
-/* "model.layers.0.mlp.down_proj.weight: the product of 24 rows with [3584, 18944] by gemm_fp8_split_k.cu did not start" */
-static enum status did_not_start(const struct gemm *g, const struct plan_of_rows *p, cudaError_t code, const char *why, struct error *err) {
-    static const char *const by[N_PATHS] = {[PATH_VALUE] = "cuBLASLt",
-                                            [PATH_QACT] = "cuBLASLt",
-                                            [PATH_SMALL_M] = "gemm_fp8_small_m.cu",
-                                            [PATH_GATED] = "gemm_fp8_gated.cu",
-                                            [PATH_SPLIT_K] = "gemm_fp8_split_k.cu",
-                                            [PATH_PREFILL] = "gemm_fp8_prefill.cu"};
-    bool large = p->path == PATH_GATED && p->rows > GATED_MAX_ROWS;
-    return device_fault(g->loaded->device, err, code, "%s: the product of %d rows with [%lld, %lld] by %s did not start%s%s",
-                        g->op->weights[0]->name, p->rows, (long long)g->weight.out, (long long)g->weight.in,
-                        by[large ? PATH_PREFILL : p->path], why ? ", " : "", why ? why : "");
-}
-
-enum status gemm_run(struct gemm *g, int n_rows, const struct linear_values *v, struct error *err) {
-    const struct plan_of_rows *p = &g->plans[padded_index(n_rows)];
-    if (p->path != gemm_library(g)) {
-        cudaError_t code = put_ours(g, p, v);
-        return code == cudaSuccess ? OK : did_not_start(g, p, code, NULL, err);
-    }
     bool counts = p->algorithm.workspace_bytes <= COUNTER_BYTES && g->counter;
-    struct operands o = {g->weight.at, v->x.at, v->y.at, counts ? g->counter : g->loaded->device->workspace};
+    struct operands o = {g->weight.at, x.at, y.at, counts ? g->counter : g->loaded->device->workspace};
     cublasStatus_t code = gemm_put(g, p, &p->algorithm, o);
-    return code == CUBLAS_STATUS_SUCCESS ? OK : did_not_start(g, p, cudaErrorUnknown, cublasLtGetStatusString(code), err);
+    return code == CUBLAS_STATUS_SUCCESS
+               ? OK
+               : device_fault(g->loaded->device, err, cudaErrorUnknown,
+                              "%s: the product of %d rows with [%lld, %lld] by cuBLASLt did not start, %s", g->op->weights[0]->name,
+                              p->rows, (long long)g->weight.out, (long long)g->weight.in, cublasLtGetStatusString(code));
 }

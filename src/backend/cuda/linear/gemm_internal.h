@@ -13,7 +13,8 @@ struct algorithm {
 
 struct plan_of_rows {
     int rows;
-    enum linear_path path;
+    const struct linear_kernel *kernel; // that computes it; NULL: the library
+    const char *why;                    // it was chosen
     cublasLtMatrixLayout_t x, y;
     struct algorithm algorithm;
 };

@@ -6,6 +6,8 @@
  * one above where the library says that it can compute them, else its first proposal. What was found is kept
  * (plan_cache.h) and asked for before anything else. A product whose weight is small is not worth timing. Whether
  * the library computes it at all, paths.c says. */
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/linear/gemm.h"
 #include "backend/cuda/linear/gemm_internal.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/place.h"
@@ -65,8 +67,7 @@ static int repetitions(const struct gemm *g, int rows) {
 
 static void keep(const struct gemm *g, struct plan_of_rows *p, const struct algorithm *a, double us) {
     struct plan_key key = key_of(g, p->rows);
-    struct plan_choice choice = {
-        .path = (int32_t)gemm_library(g), .us = us, .is_checked = true, .workspace_bytes = (int64_t)a->workspace_bytes};
+    struct plan_choice choice = {.path = PLAN_OF_LIBRARY, .us = us, .is_checked = true, .workspace_bytes = (int64_t)a->workspace_bytes};
     memcpy(choice.algorithm, &a->words, sizeof a->words);
     p->algorithm = *a;
     plan_cache_add(g->loaded->device->plans, &key, &choice);
@@ -104,7 +105,7 @@ bool gemm_is_worth_timing(const struct gemm *g) { return g->weight.out * g->weig
 static bool recall(const struct gemm *g, struct plan_of_rows *p) {
     struct plan_key key = key_of(g, p->rows);
     struct plan_choice *found = plan_cache_find(g->loaded->device->plans, &key);
-    if (!found || found->path != (int32_t)gemm_library(g))
+    if (!found || found->path != PLAN_OF_LIBRARY)
         return false;
     memcpy(&p->algorithm.words, found->algorithm, sizeof p->algorithm.words);
     p->algorithm.workspace_bytes = (size_t)found->workspace_bytes;

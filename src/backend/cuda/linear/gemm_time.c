@@ -1,5 +1,8 @@
 /* gemm_time.c - what the library proposes for a product, and how long one of its algorithms takes; see gemm_internal.h. */
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/linear/gemm_internal.h"
+#include "backend/cuda/step/launch.h"
+#include "backend/cuda/step/graph_fills.h"
 #include "backend/cuda/value.h"
 
 #include <stdlib.h>

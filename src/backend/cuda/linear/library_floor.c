@@ -2,7 +2,10 @@
  * nothing else. Each shape's product is timed with up to 32 algorithms that the library proposes, as many as gemm_plan.c times, as nodes of a graph over the weights of up to
  * 16 layers, so that a large model's come from memory; the fastest counts, as often as the program has the shape. No scales a row, no bias, no
  * activation. Overwrites the values of a step; nothing may be in flight. */
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/probes.h"
 #include "backend/cuda/linear/gemm_internal.h"
+#include "backend/cuda/step/padded.h"
 #include "backend/cuda/value.h"
 
 #include <stdlib.h>

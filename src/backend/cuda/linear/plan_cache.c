@@ -5,6 +5,7 @@
  *     16 4608 3584 4 4 0 1 256 256 0 0 1 7.04 2a 0 ...        a plan: the key, the path, microseconds, eight words in hexadecimal
  *     end 1 5f0c...                                           how many, and a hash of all before this line */
 #include "backend/cuda/linear/plan_cache.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
 
 #include "base/buf.h"

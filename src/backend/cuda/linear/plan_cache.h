@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PLAN_WORDS = 8, PLAN_MOST = 20000 };
+enum { PLAN_WORDS = 8, PLAN_MOST = 20000, PLAN_OF_LIBRARY = 0 };
 
 /* y [rows, out] = x [rows, in] W^T (+ bias); elements as in value.h, alignments in bytes. Of a choice between paths also what is done in
  * the same node (enum ending), and which program it was timed in; 0: an algorithm of the library. */
@@ -21,7 +21,7 @@ struct plan_key {
 };
 
 struct plan_choice {
-    int32_t path; // enum linear_path
+    int32_t path; // PLAN_OF_LIBRARY, or which row of linear_kernels
     uint64_t algorithm[PLAN_WORDS];
     double us;       // 0: not timed, and not written
     bool is_checked; // by whoever uses it, who then knows the next; neither is written

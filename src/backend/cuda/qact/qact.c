@@ -2,10 +2,17 @@
  *
  * A qact lives as long as its value and has a place of its own beside it: the elements of all rows, then a scale a row. Columns of
  * a value that a LINEAR reads alone have a qact of their own, since the scale is that of those columns. */
+#include "backend/cuda/qact/qact.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/rows/rows.h"
+#include "backend/cuda/step/compile.h"
+#include "backend/cuda/step/fold.h"
+#include "backend/cuda/step/node.h"
+#include "backend/cuda/step/padded.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/weights.h"
 
 #include <stdlib.h>
 
@@ -25,6 +32,7 @@ struct qact *qact_of(const struct executable *exe, val v) {
 void qacts_plan(struct executable *exe) {
     const struct program *p = exe->program;
     exe->qacts = xcalloc((size_t)p->n_ops + 1, sizeof *exe->qacts);
+    exe->qact_states = xcalloc((size_t)p->n_ops + 1, sizeof *exe->qact_states);
     for (int i = 0; i < p->n_ops; i++)
         if (may_read_qact(exe->loaded, &p->ops[i]) && !qact_of(exe, p->ops[i].in[0]))
             exe->qacts[exe->n_qacts++] = (struct qact){.of = p->ops[i].in[0]};
@@ -59,7 +67,7 @@ struct dmat input_of(const struct executable *exe, const struct compiled_op *c, 
     if (!val_given(v))
         return x;
     const struct compiled_op *maker = &exe->ops[exe->program->values[v.id].first_use];
-    if (!maker->unscaled_is_read || !makes_unscaled(linear_path(maker, n_rows)))
+    if (!maker->unscaled_is_read || !linear_kernel(maker, n_rows)->makes_unscaled)
         return x;
     struct dmat raw = maker->unscaled;
     raw.at = (char *)raw.at + v.col * element_bytes(raw.element);
@@ -118,7 +126,7 @@ enum status qacts_alloc(struct executable *exe, struct error *err) {
 
 /* Whether a LINEAR that reads v, in the columns of the qact, takes the path in a step of so many rows. */
 static bool taken_by(const struct compiled_op *reader, const struct qact *t, int n_rows) {
-    return reader->in_qact == t && reads_qact(linear_path(reader, n_rows));
+    return reader->in_qact == t && linear_kernel(reader, n_rows)->reads_qact;
 }
 
 static bool is_wanted(const struct executable *exe, const struct qact *t, int n_rows) {
@@ -129,29 +137,33 @@ static bool is_wanted(const struct executable *exe, const struct qact *t, int n_
     return false;
 }
 
-struct dmat qact_to_write(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
-    struct qact *t = c->out_qact[k];
-    if (!t || !is_wanted(exe, t, n_rows))
+struct qact_state *qact_state_of(const struct lowering *w, const struct qact *t) {
+    return &w->qacts[t - w->exe->qacts];
+}
+
+struct dmat qact_to_write(struct lowering *w, const struct compiled_op *c, int k, int n_rows) {
+    const struct qact *t = c->out_qact[k];
+    if (!t || !is_wanted(w->exe, t, n_rows))
         return (struct dmat){0};
-    t->written = true;
+    qact_state_of(w, t)->written = true;
     return t->q;
 }
 
-struct dmat output_with_absmax(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
-    struct qact *t = c->out_qact[k];
+struct dmat output_with_absmax(struct lowering *w, const struct compiled_op *c, int k, int n_rows) {
+    const struct qact *t = c->out_qact[k];
     struct dmat y = c->out[k];
-    if (t && is_wanted(exe, t, n_rows)) {
-        t->folded = true;
+    if (t && is_wanted(w->exe, t, n_rows)) {
+        qact_state_of(w, t)->folded = true;
         y.absmax = t->absmax;
     }
     return y;
 }
 
-struct dmat qact_static(const struct compiled_op *c, int k) {
-    struct qact *t = c->out_qact[k];
-    if (!t || !t->folded || t->q.static_scale == 0)
+struct dmat qact_static(struct lowering *w, const struct compiled_op *c, int k) {
+    const struct qact *t = c->out_qact[k];
+    if (!t || !qact_state_of(w, t)->folded || t->q.static_scale == 0)
         return (struct dmat){0};
-    t->has_static_scale = true;
+    qact_state_of(w, t)->has_static_scale = true;
     return t->q;
 }
 

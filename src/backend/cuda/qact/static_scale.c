@@ -12,6 +12,8 @@
  */
 #include "backend/cuda/qact/static_scale.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/qact/qact.h"
 #include "backend/cuda/value.h"
 
 #include <math.h>

@@ -12,7 +12,9 @@
  * all used at once: one allocation.
  *
  * Measured: docs/benchmarks.md, "CUDA, memory of the cache". */
+#include "backend/cuda/step/cache.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
 
 #include <stdio.h>

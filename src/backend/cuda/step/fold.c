@@ -4,7 +4,9 @@
  *     TAKE_ROWS           where every token row gives an output row, readers take the rows from where they are
  *
  * What a fold needs is seen in the program alone, before values have places, because it changes how long values live. */
+#include "backend/cuda/step/fold.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
 
 enum { WIDEST_NORM = 8192 }; // that ADD_NORM holds in registers

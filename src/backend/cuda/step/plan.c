@@ -9,7 +9,10 @@
  *
  * A row that is penalised brings its history along each step: 4 bytes a token, where the cache that the step reads for the same
  * token has thousands. */
+#include "backend/cuda/step/plan.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/step/compile.h"
 #include "backend/cuda/step/take_plan.h"
 #include "backend/cuda/value.h"
 

@@ -4,43 +4,16 @@
  * The plan on the device is that of the step that ran last, so the same rows are computed again, to the same places. Between events nothing
  * starts early, so the sum is more than the step takes; an op that is part of another's kernel shows about a microsecond. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/probes.h"
+#include "backend/cuda/step/launch.h"
+#include "backend/cuda/step/step.h"
+#include "backend/cuda/step/graph_fills.h"
 #include "backend/cuda/value.h"
 
 #include <stdlib.h>
 
 enum { REPLAYS = 15 };
-
-/* Kernels of the graph that is being captured; fills that a step's graph gathers and events are no kernels. */
-static cudaError_t count_kernels(struct executable *exe, int *n_kernels) {
-    enum cudaStreamCaptureStatus status;
-    enum cudaGraphNodeType type;
-    cudaGraph_t graph;
-    size_t n = 0;
-    cudaError_t code = cudaStreamGetCaptureInfo(exe->loaded->device->stream, &status, NULL, &graph, NULL, NULL, NULL);
-    *n_kernels = 0;
-    if (code == cudaSuccess)
-        code = cudaGraphGetNodes(graph, NULL, &n);
-    if (code != cudaSuccess || n == 0)
-        return code;
-    cudaGraphNode_t *nodes = xcalloc(n, sizeof *nodes);
-    code = cudaGraphGetNodes(graph, nodes, &n);
-    for (size_t i = 0; i < n && code == cudaSuccess; i++) {
-        code = cudaGraphNodeGetType(nodes[i], &type);
-        *n_kernels += code == cudaSuccess && type == cudaGraphNodeTypeKernel;
-    }
-    free(nodes);
-    return code;
-}
-
-enum status trace_mark(struct executable *exe, int op, struct error *err) {
-    if (!exe->marks)
-        return OK;
-    DEVICE_TRY(exe->loaded->device, err, count_kernels(exe, &exe->marks[op].n_kernels), "counting nodes before op %d", op);
-    DEVICE_TRY(exe->loaded->device, err,
-               cudaEventRecordWithFlags(exe->marks[op].event, exe->loaded->device->stream, cudaEventRecordExternal),
-               "an event before op %d", op);
-    return OK;
-}
 
 static enum status capture(struct executable *exe, cudaGraphExec_t *out, struct error *err) {
     struct loaded *loaded = exe->loaded;

@@ -9,6 +9,10 @@
  * between their products, are not. */
 #include "backend/cuda/step/watch.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/qact/qact.h"
+#include "backend/cuda/step/node.h"
+#include "backend/cuda/step/step.h"
 #include "backend/cuda/value.h"
 
 #include <math.h>
@@ -22,19 +26,24 @@ bool watch_begins(struct loaded *loaded) {
     return begins;
 }
 
-void watch_input(const struct executable *exe, const struct compiled_op *c, const struct launch *l, int n_rows, struct dmat x,
-                 const struct qact *t) {
-    if (!l->watches || x.element != ELEMENT_F16)
+static enum status put_watch(const struct node *n, const struct launch *l, struct error *err) {
+    bool of_tokens = n->exe->program->values[n->c->op->in[0].id].rows == ROWS_TOKENS;
+    (void)err; // what does not start shows as cudaGetLastError
+    launch_watch(l, n->n_rows, &n->args.watch, (struct dcounter){&n->exe->loaded->counts->rows_cut, l->plan.counts + (of_tokens ? 0 : 2)});
+    return OK;
+}
+static const struct node_kernel by_watch = {"watch", "watch.cu", put_watch};
+
+void lower_watch(struct lowering *w, const struct compiled_op *c, int n_rows, struct dmat x, const struct qact *t) {
+    struct dwatch watch = {.x = x};
+    if (!w->launch->watches || x.element != ELEMENT_F16)
         return;
-    bool of_tokens = exe->program->values[c->op->in[0].id].rows == ROWS_TOKENS;
-    struct dcounter cut = {&exe->loaded->counts->rows_cut, l->plan.counts + (of_tokens ? 0 : 2)};
-    struct dwatch w = {.x = x};
-    if (t && t->written) { // by whom x may have been kept to himself; scales as e4m3_scale has them
-        w.sizes = t->q.scale;
-        w.least = w.most = LARGEST * (1.0f / (float)E4M3_FULL);
-    } else if (t && t->folded) { // x need not be whole (dmat.untold_only)
-        w.sizes = (const float *)(const void *)t->absmax;
-        w.least = LARGEST, w.most = INFINITY;
+    if (t && qact_state_of(w, t)->written) { // by whom x may have been kept to himself; scales as e4m3_scale has them
+        watch.sizes = t->q.scale;
+        watch.least = watch.most = LARGEST * (1.0f / (float)E4M3_FULL);
+    } else if (t && qact_state_of(w, t)->folded) { // x need not be whole (dmat.untold_only)
+        watch.sizes = (const float *)(const void *)t->absmax;
+        watch.least = LARGEST, watch.most = INFINITY;
     }
-    launch_watch(l, n_rows, &w, cut);
+    lower_node(w, &by_watch, c, n_rows)->args.watch = watch;
 }

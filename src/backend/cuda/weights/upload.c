@@ -8,8 +8,10 @@
  *
  * Eight threads with pieces of 4 MB sent 52 GB/s on an H200 out of the page cache, four threads 30, eight with pieces of 16 MB 38. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/place.h"
+#include "backend/cuda/weights/weights.h"
 
 #include <math.h>
 #include <pthread.h>

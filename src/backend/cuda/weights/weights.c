@@ -13,7 +13,11 @@
  * element changes; else, and in rows of a table alone, it stays what it is and is found by logits); e4m3 may make one value in 16 zero (normal numbers
  * beside larger ones of which that many are lost are off by 0.045 of their own size; alone, in rows of 28,672, one in 40 is) and be off by 0.04 of the
  * matrix's root mean square (0.027 is what normal numbers take, 0.028 in such rows); float16 may make one in 8 zero, as those are below 2^-25. */
+#include "backend/cuda/weights/weights.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/l2_copies.h"
+#include "backend/cuda/head/head.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/place.h"
 
@@ -24,40 +28,7 @@
 enum { ALIGNMENT = 256, LOST_E4M3 = 16, LOST_F16 = 8 };
 static const double ERROR_E4M3 = 0.04;
 
-int64_t element_bytes(enum element e) {
-    switch (e) {
-    case ELEMENT_F32:
-    case ELEMENT_I32: return 4;
-    case ELEMENT_F16:
-    case ELEMENT_BF16: return 2;
-    case ELEMENT_E4M3:
-    case ELEMENT_I8: return 1;
-    }
-    BUG_IF(true);
-}
-
-// ---- the table --------------------------------------------------------------------------------------------------
-
-static size_t slot_of(const struct loaded *loaded, const struct weight *w) {
-    size_t mask = (size_t)loaded->n_slots - 1, i = ((uintptr_t)w >> 4) * 0x9E3779B97F4A7C15u >> 20 & mask;
-    while (loaded->placed[i].weight && loaded->placed[i].weight != w)
-        i = (i + 1) & mask;
-    return i;
-}
-
-struct placed *placed_on_device(const struct loaded *loaded, const struct weight *w) {
-    struct placed *found = &loaded->placed[slot_of(loaded, w)];
-    BUG_IF(found->weight != w);
-    return found;
-}
-
-const struct placed *weight_on_device(const struct loaded *loaded, const struct weight *w) {
-    return w ? placed_on_device(loaded, w) : NULL;
-}
-
 // ---- elements ---------------------------------------------------------------------------------------------------
-
-bool part_is_plain(const struct weight_part *part) { return strcmp(part->format->name, qformat_plain.name) == 0; }
 
 /* What most bytes of matrices are stored in decides. */
 static enum element choose_product(const struct program *p) {
@@ -152,7 +123,7 @@ static enum status reserve(struct loaded *loaded, const struct program *p, const
         TRY(check_part(loaded, p, op, w, &w->parts[i], err));
     if (__builtin_mul_overflow(w->out, w->in, &n) || n > INT64_MAX / 16)
         return fail(err, ERR_MEMORY, "%s: a weight of %lld x %lld does not fit", w->name, (long long)w->out, (long long)w->in);
-    struct placed *placed = &loaded->placed[slot_of(loaded, w)];
+    struct placed *placed = &loaded->placed[placed_slot(loaded, w)];
     if (!placed->weight)
         placed->number = loaded->n_placed++;
     placed->weight = w;

@@ -1,4 +1,4 @@
-/* paths.c - how each LINEAR is computed for each number of rows: by which of our kernels, or by the library.
+/* choose.c - how each LINEAR is computed for each number of rows: by which of our kernels, or by the library.
  *
  * What a kernel takes alone says little. One of ours begins while the node before still runs and reads what that left; the library's
  * starts and ends with a gap, and may bring nodes of its own; one path needs a node to quantise its input or to finish what it makes,
@@ -23,11 +23,20 @@
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
  * if GYRE_LINEAR names a path (library, gemv, small_m, gated, split_k, prefill: for tests and to measure), and those for which the time is up take what is
  * usual. Choices are kept with the plans (plan_cache.h). */
+#include "backend/cuda/attention/lists.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/gemm.h"
 #include "backend/cuda/linear/gemm_fp8_gated.h"
 #include "backend/cuda/linear/gemm_fp8_prefill.h"
+#include "backend/cuda/linear/gemm_fp8_small_m.h"
 #include "backend/cuda/linear/gemm_fp8_split_k.h"
 #include "backend/cuda/linear/gemm_internal.h"
+#include "backend/cuda/linear/gemv.h"
+#include "backend/cuda/linear/linear.h"
+#include "backend/cuda/step/compile.h"
+#include "backend/cuda/step/launch.h"
+#include "backend/cuda/step/padded.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/place.h"
 
@@ -73,37 +82,35 @@ static bool is_like(const struct compiled_op *a, const struct compiled_op *b) {
     return ending_of(a) == ending_of(b) && a->gemv_rows == b->gemv_rows && memcmp(&x, &y, sizeof x) == 0;
 }
 
-static void take(struct executable *exe, const struct compiled_op *like, enum linear_path path, int rows) {
+static void take(struct executable *exe, const struct compiled_op *like, const struct linear_kernel *k, int rows, const char *why) {
     for (int i = 0; i < exe->program->n_ops; i++)
-        if (exe->ops[i].gemm && is_like(&exe->ops[i], like) && linear_takes(&exe->ops[i], path, rows))
-            gemm_take(exe->ops[i].gemm, path, rows);
+        if (exe->ops[i].gemm && is_like(&exe->ops[i], like) && k->takes(&exe->ops[i], rows))
+            linear_take(&exe->ops[i], k, rows, why);
 }
 
 // ---- what is usual ----------------------------------------------------------------------------------------------
 
-static const struct {
-    const char *name;
-    enum linear_path path;
-} known[] = {{"library", PATH_QACT}, {"gemv", PATH_GEMV},       {"small_m", PATH_SMALL_M},
-             {"gated", PATH_GATED},  {"split_k", PATH_SPLIT_K}, {"prefill", PATH_PREFILL}};
-
-/* To measure one path, and to test it where it would not be taken. */
-static bool is_forced(enum linear_path *path) {
+/* To measure one kernel, and to test it where it would not be taken: the row that GYRE_LINEAR names; NULL: none. */
+static const struct linear_kernel *forced(void) {
     const char *name = getenv("GYRE_LINEAR");
-    for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
-        if (strcmp(name, known[i].name) == 0) {
-            *path = known[i].path;
-            return true;
-        }
-    return false;
+    for (int i = 0; name && i < N_LINEAR_KERNELS; i++)
+        if (strcmp(name, linear_kernels[i].name) == 0)
+            return &linear_kernels[i];
+    return NULL;
 }
 
-enum status paths_check(struct error *err) {
-    enum linear_path path;
+enum status linear_check(struct error *err) {
     const char *name = getenv("GYRE_LINEAR");
-    if (!name || is_forced(&path))
+    if (!name || forced())
         return OK;
     return fail(err, ERR_ARG, "GYRE_LINEAR: \"%.40s\" is none of library, gemv, small_m, gated, split_k, prefill", name);
+}
+
+/* Beyond the rows of gemm_fp8_gated.cu its name means the kernel that goes on where it ends. */
+static const struct linear_kernel *forced_for(const struct compiled_op *c, const struct linear_kernel *k, int rows) {
+    if (k == linear_by_gated && linear_by_gated_prefill->takes(c, rows))
+        return linear_by_gated_prefill;
+    return k->takes(c, rows) ? k : linear_library(c);
 }
 
 static int64_t weight_bytes(const struct compiled_op *c) {
@@ -111,38 +118,37 @@ static int64_t weight_bytes(const struct compiled_op *c) {
 }
 
 /* Of more rows than graphs have. */
-static enum linear_path usual_of_prompts(const struct compiled_op *c, int rows) {
-    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_GATED, rows) &&
+static const struct linear_kernel *usual_of_prompts(const struct compiled_op *c, int rows) {
+    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_by_gated_prefill->takes(c, rows) &&
         gemm_prefill_gated_pays(c->matrix[0], c->op->weights[1] != NULL, rows))
-        return PATH_GATED;
-    if (weight_bytes(c) >= WORTH_LARGE && linear_takes(c, PATH_PREFILL, rows) && gemm_prefill_pays(c->matrix[0], rows))
-        return PATH_PREFILL;
-    return gemm_library(c->gemm);
+        return linear_by_gated_prefill;
+    if (weight_bytes(c) >= WORTH_LARGE && linear_by_prefill->takes(c, rows) && gemm_prefill_pays(c->matrix[0], rows))
+        return linear_by_prefill;
+    return linear_library(c);
 }
 
-static enum linear_path usual(const struct compiled_op *c, int rows) {
-    enum linear_path path;
-    if (is_forced(&path))
-        return linear_takes(c, path, rows) ? path : gemm_library(c->gemm);
-    if (linear_takes(c, PATH_HEAD, rows))
-        return PATH_HEAD;
-    if (rows > MOST_TIMED_ROWS && rows <= GATED_MAX_ROWS && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(c, PATH_GATED, rows))
-        return PATH_GATED;
-    if (rows > MOST_TIMED_ROWS && rows <= GATED_MAX_ROWS && !c->pair && linear_takes(c, PATH_SPLIT_K, rows) &&
-        split_k_cut_of(c->matrix[0], rows) >= 0)
-        return PATH_SPLIT_K;
+static const struct linear_kernel *usual(const struct compiled_op *c, int rows) {
+    bool many = rows > MOST_TIMED_ROWS && rows <= GATED_MAX_ROWS;
+    if (forced())
+        return forced_for(c, forced(), rows);
+    if (linear_by_lm_head->takes(c, rows))
+        return linear_by_lm_head;
+    if (many && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_by_gated->takes(c, rows))
+        return linear_by_gated;
+    if (many && !c->pair && linear_by_split_k->takes(c, rows) && split_k_cut_of(c->matrix[0], rows) >= 0)
+        return linear_by_split_k;
     if (rows > GATED_MAX_ROWS)
         return usual_of_prompts(c, rows);
-    if (rows > 1 && rows <= 64 && linear_takes(c, PATH_SMALL_M, rows))
-        return PATH_SMALL_M;
-    return rows <= 8 && linear_takes(c, PATH_GEMV, rows) ? PATH_GEMV : gemm_library(c->gemm);
+    if (rows > 1 && rows <= SMALL_M_MAX_ROWS && linear_by_small_m->takes(c, rows))
+        return linear_by_small_m;
+    return rows <= GEMV_MAX_ROWS && linear_by_gemv->takes(c, rows) ? linear_by_gemv : linear_library(c);
 }
 
 static void take_usual(struct executable *exe) {
     for (int i = 0; i < exe->program->n_ops; i++) {
         struct compiled_op *c = &exe->ops[i];
         for (int k = 0; c->gemm && padded_rows_at(k) <= padded_rows(linear_most_rows(exe, c->op)); k++)
-            gemm_take(c->gemm, usual(c, padded_rows_at(k)), padded_rows_at(k));
+            linear_take(c, usual(c, padded_rows_at(k)), padded_rows_at(k), forced() ? "GYRE_LINEAR asks for it" : "usual for these rows");
     }
 }
 
@@ -274,60 +280,58 @@ static enum status time_chain(struct search *s, int rows, double *us, struct err
 // ---- choosing ---------------------------------------------------------------------------------------------------
 
 static bool recall(struct search *s, int rows) {
-    enum linear_path path[MOST_KINDS];
+    const struct linear_kernel *chosen[MOST_KINDS];
     for (int i = 0; i < s->n_kinds; i++) {
         struct plan_key key = key_of(s, s->kinds[i].like, rows);
         const struct plan_choice *found = plan_cache_find(s->exe->loaded->device->plans, &key);
-        if (!found || found->path >= N_PATHS || !linear_takes(s->kinds[i].like, (enum linear_path)found->path, rows))
+        if (!found || found->path < 0 || found->path >= N_LINEAR_KERNELS || !linear_kernels[found->path].takes(s->kinds[i].like, rows))
             return false;
-        path[i] = (enum linear_path)found->path;
+        chosen[i] = &linear_kernels[found->path];
     }
     for (int i = 0; i < s->n_kinds; i++)
-        take(s->exe, s->kinds[i].like, path[i], rows);
+        take(s->exe, s->kinds[i].like, chosen[i], rows, "fastest in layers, timed by an earlier start");
     return true;
 }
 
 static void keep(struct search *s, int rows, double us) {
     for (int i = 0; i < s->n_kinds; i++) {
         struct plan_key key = key_of(s, s->kinds[i].like, rows);
-        struct plan_choice choice = {.path = (int32_t)linear_path(s->kinds[i].like, rows), .us = MAX(us, 0.01)};
+        struct plan_choice choice = {.path = (int32_t)(linear_kernel(s->kinds[i].like, rows) - linear_kernels), .us = MAX(us, 0.01)};
         plan_cache_add(s->exe->loaded->device->plans, &key, &choice);
     }
 }
 
 /* Takes another path of a kind if the chain is faster by it. Few replays are at the mercy of a moment, and what they found is kept for every
  * start to come: so what seems worth it is timed once more, with the old path behind it. *us is what the chain takes. */
-static enum status try_path(struct search *s, const struct compiled_op *like, enum linear_path path, int rows, double *us, bool *better,
-                            struct error *err) {
-    enum linear_path old = linear_path(like, rows);
+static enum status try_kernel(struct search *s, const struct compiled_op *like, const struct linear_kernel *k, int rows, double *us,
+                              bool *better, struct error *err) {
+    const struct linear_kernel *old = linear_kernel(like, rows);
     double now, again, before;
-    take(s->exe, like, path, rows);
+    take(s->exe, like, k, rows, "fastest in layers, timed");
     TRY(time_chain(s, rows, &now, err));
     if (now < *us * WORTH) {
         TRY(time_chain(s, rows, &again, err));
-        take(s->exe, like, old, rows);
+        take(s->exe, like, old, rows, "fastest in layers, timed");
         TRY(time_chain(s, rows, &before, err));
         now = MIN(now, again);
         *us = MIN(*us, before);
         if (now < *us * WORTH) {
-            take(s->exe, like, path, rows);
+            take(s->exe, like, k, rows, "fastest in layers, timed");
             *us = now;
             *better = true;
             return OK;
         }
     }
-    take(s->exe, like, old, rows);
+    take(s->exe, like, old, rows, "fastest in layers, timed");
     return OK;
 }
 
 /* Whether a path that is better than the one it has was found and taken. */
 static enum status improve(struct search *s, const struct compiled_op *like, int rows, double *us, bool *better, struct error *err) {
-    for (int k = 0; k < N_PATHS; k++) {
-        enum linear_path path = (enum linear_path)k;
-        if (path == linear_path(like, rows) || path == PATH_GATED || path == PATH_SPLIT_K || path == PATH_PREFILL ||
-            !linear_takes(like, path, rows))
-            continue;
-        TRY(try_path(s, like, path, rows, us, better, err));
+    for (int i = 0; i < N_LINEAR_KERNELS; i++) {
+        const struct linear_kernel *k = &linear_kernels[i];
+        if (k->is_timed && k != linear_kernel(like, rows) && k->takes(like, rows))
+            TRY(try_kernel(s, like, k, rows, us, better, err));
     }
     return OK;
 }
@@ -354,7 +358,7 @@ static bool is_timed_for(int rows, int most) {
 /* As with another number of rows. */
 static void follow(struct search *s, int rows, int timed) {
     for (int i = 0; i < s->n_kinds; i++)
-        take(s->exe, s->kinds[i].like, linear_path(s->kinds[i].like, timed), rows);
+        take(s->exe, s->kinds[i].like, linear_kernel(s->kinds[i].like, timed), rows, "as with the next timed number of rows");
 }
 
 /* most: rows that a step can have there. */
@@ -399,12 +403,11 @@ static enum status choose_of_head(struct search *s, struct error *err) {
     return choose_in(s, padded_rows(MIN(MAX(s->exe->bucket.max_rows, 1), s->exe->bucket.max_tokens)), err);
 }
 
-enum status paths_choose(struct executable *exe, struct error *err) {
+enum status linear_choose(struct executable *exe, struct error *err) {
     struct search s = {.exe = exe};
     struct loaded *loaded = exe->loaded;
-    enum linear_path forced;
     take_usual(exe);
-    if (is_forced(&forced))
+    if (forced())
         return OK;
     DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream), "an empty plan");
     struct launch l = launch_of(exe, 1);

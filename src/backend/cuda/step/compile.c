@@ -1,0 +1,442 @@
+/* compile.c - a program made ready for steps up to a size: elements and places of values, arguments of ops, kernels of LINEARs, graphs. */
+#include "backend/cuda/step/compile.h"
+#include "backend/cuda/attention/lists.h"
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/device/probes.h"
+#include "backend/cuda/head/head.h"
+#include "backend/cuda/linear/gemm.h"
+#include "backend/cuda/linear/linear.h"
+#include "backend/cuda/linear/plan_cache.h"
+#include "backend/cuda/moe/moe.h"
+#include "backend/cuda/qact/qact.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/sample/sample.h"
+#include "backend/cuda/step/cache.h"
+#include "backend/cuda/step/fold.h"
+#include "backend/cuda/step/launch.h"
+#include "backend/cuda/step/node.h"
+#include "backend/cuda/step/padded.h"
+#include "backend/cuda/step/plan.h"
+#include "backend/cuda/step/step.h"
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_TOKENS = 65535 };   // of a step: rows of a grid
+enum { LIBRARIES = 160 << 20 }; // modules that load and graphs that are instantiated later than the question is asked
+
+// ---- compile: what each value is made of ------------------------------------------------------------------------
+
+/* Whether the value is a state that later layers add to. */
+static bool is_residual(const struct program *p, val v) {
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct op *op = &p->ops[i];
+        if ((op->code == OP_EMBED && op->out[0].id == v.id) || (op->code == OP_ADD_NORM && (op->out[0].id == v.id || op->in[0].id == v.id)))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the value is what a gate_up projection with weights in e4m3 makes: columns that nobody but a GATED_ACT reads. */
+static bool is_gate_up(const struct loaded *loaded, const struct program *p, int id) {
+    const struct op *maker = &p->ops[p->values[id].first_use];
+    bool read = false;
+    if (maker->code != OP_LINEAR || weight_on_device(loaded, maker->weights[0])->matrix.element != ELEMENT_E4M3)
+        return false;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (p->ops[i].in[k].id == id) {
+                if (p->ops[i].code != OP_GATED_ACT || p->ops[i].in[1 - k].id != id)
+                    return false;
+                read = true;
+            }
+    return read;
+}
+
+/* What products read has their element. Of what they make, gates and ups have it if the weights are e4m3, which leaves 4 of its bits
+ * right: a step of many rows is bound by their bytes. All else is float32: sums of products go to the norm, the rotation, the
+ * softmax and the activation as they were made, and are rounded once, on the way into the next product. Queries are where ATTENTION
+ * rounds them anyway. */
+static void choose_elements(const struct loaded *loaded, const struct program *p, enum element *element) {
+    enum element product = loaded->product;
+    for (int i = 0; i < p->n_values; i++)
+        element[i] = p->values[i].dtype == DT_I32 ? ELEMENT_I32 : ELEMENT_F32;
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_LINEAR && !is_residual(p, p->ops[i].in[0]))
+            element[p->ops[i].in[0].id] = product;
+    for (int i = 0; i < p->n_values; i++)
+        if (is_gate_up(loaded, p, i))
+            element[i] = product;
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_ATTENTION)
+            element[p->ops[i].in[0].id] = attention_query_element(loaded, &p->ops[i]);
+    for (int i = 0; i < p->n_ops; i++)
+        if (fold_of(p, &p->ops[i]) == FOLD_IN_ORDER) { // either can be read
+            enum element *rows = &element[p->ops[i].in[0].id], *taken = &element[p->ops[i].out[0].id];
+            *(is_residual(p, p->ops[i].in[0]) ? taken : rows) = is_residual(p, p->ops[i].in[0]) ? *rows : *taken;
+        }
+}
+
+static enum status place_values(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
+    struct program sized = *exe->program; // with the elements that values have here, and their qacts behind them
+    sized.values = xcalloc((size_t)(sized.n_values + exe->n_qacts) + 1, sizeof *sized.values);
+    memcpy(sized.values, exe->program->values, (size_t)sized.n_values * sizeof *sized.values);
+    for (int i = 0; i < sized.n_values; i++)
+        sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
+    fold_lives(exe->program, sized.values);
+    fuse_lives(exe->program, sized.values);
+    head_lives(exe->program, sized.values);
+    for (int i = 0; i < exe->n_qacts; i++)
+        sized.values[sized.n_values++] = qact_as_value(exe, sized.values, &exe->qacts[i]);
+    int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
+    free(sized.values);
+    TRY(device_alloc(exe, &exe->memory, n_bytes, "values", err));
+    if (!exe->only_sized)
+        DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->memory, 0, (size_t)MAX(n_bytes, 1), exe->loaded->device->stream),
+                   "clearing %lld bytes", (long long)n_bytes);
+    for (int i = 0; i < exe->n_qacts; i++)
+        qact_place(exe, &exe->qacts[i], (char *)exe->memory + offset[exe->program->n_values + i]);
+    return OK;
+}
+
+static struct dmat value_of(const struct executable *exe, val v, const enum element *element, const int64_t *offset) {
+    if (!val_given(v))
+        return (struct dmat){0};
+    enum element e = element[v.id];
+    return (struct dmat){(char *)exe->memory + offset[v.id] + v.col * element_bytes(e), exe->program->values[v.id].width, v.width, e};
+}
+
+// ---- compile: ops -----------------------------------------------------------------------------------------------
+
+static enum status refuse(const struct executable *exe, const struct op *op, struct error *err, const char *what, int has, int most) {
+    return fail(err, ERR_UNSUPPORTED, "%s: %s: the CUDA backend does %s up to %d, this has %d", exe->program->name, op_name(op->code), what,
+                most, has);
+}
+
+static enum status check_shape(const struct executable *exe, const struct op *op, struct error *err) {
+    const union op_args *a = &op->args;
+    switch (op->code) {
+    case OP_ATTENTION:
+        if (MAX(a->attention.head_dim, a->attention.v_head_dim) > 512)
+            return refuse(exe, op, err, "heads of", MAX(a->attention.head_dim, a->attention.v_head_dim), 512);
+        return OK;
+    case OP_MLA_ATTENTION:
+        if (a->mla.rank + a->mla.rope_dim > 640)
+            return refuse(exe, op, err, "latent rows of", a->mla.rank + a->mla.rope_dim, 640);
+        return OK;
+    case OP_MOE_ROUTE:
+        if (a->moe_route.n_groups > 64)
+            return refuse(exe, op, err, "groups of experts", a->moe_route.n_groups, 64);
+        if (a->moe_route.n_experts > 4096)
+            return refuse(exe, op, err, "experts", a->moe_route.n_experts, 4096);
+        return OK;
+    case OP_MOE_FFN:
+        return a->moe_ffn.top_k > MOE_MOST_TOP_K ? refuse(exe, op, err, "experts to a token", a->moe_ffn.top_k, MOE_MOST_TOP_K) : OK;
+    case OP_SAMPLE:
+        return sample_fits(op->in[0].width) ? OK
+                                            : fail(err, ERR_UNSUPPORTED, "%s: SAMPLE: the CUDA backend has no room for rows of %d logits",
+                                                   exe->program->name, op->in[0].width);
+    case OP_SHORT_CONV: return a->short_conv.kernel > 8 ? refuse(exe, op, err, "kernels", a->short_conv.kernel, 8) : OK;
+    case OP_DELTA_RULE:
+        if (a->delta_rule.key_dim > 128)
+            return refuse(exe, op, err, "key channels", a->delta_rule.key_dim, 128);
+        return a->delta_rule.value_dim > 256 ? refuse(exe, op, err, "value channels", a->delta_rule.value_dim, 256) : OK;
+    default: return OK;
+    }
+}
+
+/* The cache and rope that an op names; -1: none. */
+static int cache_of(const struct op *op) {
+    switch (op->code) {
+    case OP_QKV_PREP: return op->args.qkv_prep.cache;
+    case OP_ATTENTION: return op->args.attention.cache;
+    case OP_MLA_PREP:
+    case OP_MLA_ATTENTION: return op->args.mla.cache;
+    case OP_SHORT_CONV: return op->args.short_conv.cache;
+    case OP_DELTA_RULE: return op->args.delta_rule.cache;
+    default: return -1;
+    }
+}
+
+static int rope_of(const struct op *op) {
+    return op->code == OP_QKV_PREP ? op->args.qkv_prep.rope : op->code == OP_MLA_PREP ? op->args.mla.rope : -1;
+}
+
+static struct dcache layer_cache(const struct executable *exe, int cache) {
+    const struct cache_layer *layer = &exe->program->caches[cache];
+    const struct loaded *loaded = exe->loaded;
+    enum element e = loaded->caches[layer->group].element;
+    return (struct dcache){(char *)loaded->caches[layer->group].at +
+                               layer->index * loaded->caches[layer->group].layer_elements * element_bytes(e),
+                           loaded->caches[layer->group].block_elements, layer->group, e};
+}
+
+static void compile_folds(const struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset) {
+    const struct op *norm = norm_folded_into(exe->program, c->op);
+    c->fold = fold_of(exe->program, c->op);
+    c->in_order = value_of(exe, rows_in_order(exe->program, c->op), element, offset);
+    if (!norm)
+        return;
+    c->in[1] = value_of(exe, norm->in[0], element, offset);
+    c->d_norm = &norm->args.norm;
+    c->d_weight = weight_on_device(exe->loaded, norm->weights[0])->floats;
+}
+
+/* Whether unscaled products lie where the values are to be: they are read there, or become them in place. */
+static bool unscaled_has_room(const struct executable *exe, const struct op *linear, enum element y) {
+    return unscaled_will_be_read(exe->program, linear) || element_bytes(y) == 2;
+}
+
+static enum status compile_op(struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset,
+                              struct error *err) {
+    const struct op *op = c->op;
+    TRY(check_shape(exe, op, err));
+    for (int k = 0; k < OP_MAX_IN; k++)
+        c->in[k] = value_of(exe, op->in[k], element, offset);
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        c->out[k] = value_of(exe, op->out[k], element, offset);
+    compile_folds(exe, c, element, offset);
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        c->out_qact[k] = qact_of(exe, op->out[k]);
+    for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
+        const struct placed *w = weight_on_device(exe->loaded, op->weights[k]);
+        if (!w)
+            continue;
+        c->matrix[k] = w->matrix;
+        c->floats[k] = w->floats;
+    }
+    if (cache_of(op) >= 0)
+        c->cache = layer_cache(exe, cache_of(op));
+    if (rope_of(op) >= 0 && exe->ropes[rope_of(op)].dim > 0)
+        c->rope = &exe->ropes[rope_of(op)];
+    if (op->code != OP_LINEAR)
+        return OK;
+    int max_rows = linear_most_rows(exe, op);
+    struct dmat x = c->in[0], y = c->out[0];
+    if (x.element != exe->loaded->product) {
+        c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->loaded->product};
+        x = c->convert;
+    }
+    c->gemv_rows = gemv_rows(c, x, max_rows);
+    c->is_head = head_compiled(exe, c, x);
+    if (c->matrix[0].element == ELEMENT_E4M3) {
+        c->in_qact = qact_of(exe, op->in[0]);
+        c->unscaled_is_read = unscaled_will_be_read(exe->program, op);
+        c->unscaled = (struct dmat){.at = unscaled_has_room(exe, op, y.element) ? y.at : exe->scratch,
+                                    .stride = y.stride,
+                                    .width = y.width,
+                                    .element = ELEMENT_F16,
+                                    .row_scale = c->in_qact->q.scale,
+                                    .col_scale = c->matrix[0].scale,
+                                    .bias = c->floats[1].at};
+        x = c->in_qact->q;
+        y = c->unscaled;
+    }
+    TRY(gemm_open(exe->loaded, op, c->pair ? c->pair->op : NULL, x, y, linear_made(c), max_rows, &c->gemm, err));
+    gemm_count_at(c->gemm, exe->counters + (op - exe->program->ops) * COUNTER_BYTES);
+    return OK;
+}
+
+/* Bytes that a LINEAR wants for rows that it has to convert, or for unscaled products that have no room of their own (compile_op). */
+static int64_t linear_scratch(const struct executable *exe, const struct op *op, const enum element *element) {
+    int64_t rows = padded_rows(linear_most_rows(exe, op)), n_bytes = 0;
+    if (element[op->in[0].id] != exe->loaded->product)
+        n_bytes = rows * op->in[0].width * element_bytes(exe->loaded->product);
+    if (weight_on_device(exe->loaded, op->weights[0])->matrix.element == ELEMENT_E4M3 &&
+        !unscaled_has_room(exe, op, element[op->out[0].id]))
+        n_bytes = MAX(n_bytes, rows * exe->program->values[op->out[0].id].width * element_bytes(ELEMENT_F16));
+    return n_bytes;
+}
+
+/* For one op at a time: what a LINEAR wants, and what experts keep between their two nodes. */
+static enum status alloc_scratch(struct executable *exe, const enum element *element, struct error *err) {
+    int64_t most = 1, tokens = padded_rows(exe->bucket.max_tokens);
+    for (int i = 0; i < exe->program->n_ops; i++) {
+        const struct op *op = &exe->program->ops[i];
+        if (op->code == OP_LINEAR)
+            most = MAX(most, linear_scratch(exe, op, element));
+        if (op->code == OP_MOE_FFN)
+            most = MAX(most, tokens * op->args.moe_ffn.top_k * op->args.moe_ffn.ffn_size * (int64_t)sizeof(float));
+    }
+    TRY(device_alloc(exe, &exe->counters, exe->program->n_ops * (int64_t)COUNTER_BYTES, "counters", err));
+    TRY(device_alloc(exe, &exe->scratch, most, "scratch", err));
+    if (!exe->only_sized) // rows of padding are read, whatever comes of them
+        DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->scratch, 0, (size_t)most, exe->loaded->device->stream),
+                   "clearing %lld bytes", (long long)most);
+    return OK;
+}
+
+/* From memory that the program keeps. */
+static enum status send_frequencies(const struct executable *exe, const struct rope *r, const float *from, float *to, struct error *err) {
+    size_t n_bytes = (size_t)(r->dim / 2) * sizeof *to;
+    DEVICE_TRY(exe->loaded->device, err, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, exe->loaded->device->stream),
+               "%d frequencies", r->dim / 2);
+    return OK;
+}
+
+/* Angles of padding rows are read too, with their rows. */
+static enum status place_ropes(struct executable *exe, struct error *err) {
+    const struct program *p = exe->program;
+    int64_t floats = 0, at = 0, rows = 1 + (int64_t)padded_rows(exe->bucket.max_tokens); // the first is the frequencies'
+    if (p->n_ropes > CUDA_MAX_ROPES)
+        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does up to %d rotations, this has %d", p->name, CUDA_MAX_ROPES, p->n_ropes);
+    BUG_IF(p->ops[0].code != OP_EMBED); // which makes the angles
+    for (int i = 0; i < p->n_ropes; i++)
+        floats += p->ropes[i]->dim * rows;
+    exe->ropes = xcalloc((size_t)p->n_ropes + 1, sizeof *exe->ropes);
+    TRY(device_alloc(exe, &exe->rope_memory, floats * (int64_t)sizeof(float), "angles", err));
+    if (exe->only_sized)
+        return OK;
+    for (int i = 0; i < p->n_ropes; i++) {
+        const struct rope *r = p->ropes[i];
+        float *freq = (float *)exe->rope_memory + at, *freq_long = freq + r->dim / 2;
+        exe->ropes[i] = (struct drope){r->dim,    (int)r->pairing, (int)r->by_length,     freq,
+                                       freq_long, r->factor,       r->factor_long,        r->original_context,
+                                       r->theta,  r->scaling,      freq_long + r->dim / 2};
+        TRY(send_frequencies(exe, r, r->inv_freq, freq, err));
+        if (r->inv_freq_long)
+            TRY(send_frequencies(exe, r, r->inv_freq_long, freq_long, err));
+        at += r->dim * rows;
+    }
+    return OK;
+}
+
+static enum status alloc_results(struct executable *exe, struct error *err) {
+    size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width, states = (size_t)MAX(exe->hidden.width, 1);
+    if (exe->only_sized)
+        return OK;
+    TRY(pinned_take(exe->loaded->device, &exe->hidden_host, (int64_t)(states * sizeof(float)), "a row of states", err));
+    exe->logits_host = calloc(rows * width, sizeof(float));
+    return exe->logits_host ? OK : fail(err, ERR_MEMORY, "no memory for %zu rows of %zu logits", rows, width);
+}
+
+static enum status compile_parts(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
+    const struct program *p = exe->program;
+    const struct op *last = &p->ops[p->n_ops - 1];
+    if (last->code != OP_SAMPLE)
+        return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
+    if (p->n_taps > 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend keeps no states of layers between (taps)", p->name);
+    if (exe->bucket.max_tokens > MOST_TOKENS)
+        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does steps of up to %d tokens, --max-num-batched-tokens asks for %d",
+                    p->name, MOST_TOKENS, exe->bucket.max_tokens);
+    choose_elements(exe->loaded, p, element);
+    qacts_plan(exe);
+    TRY(qacts_alloc(exe, err));
+    TRY(place_values(exe, element, offset, err));
+    exe->logits = value_of(exe, last->in[0], element, offset);
+    exe->hidden = value_of(exe, p->hidden, element, offset);
+    TRY(alloc_scratch(exe, element, err));
+    TRY(place_ropes(exe, err));
+    TRY(attention_plan(exe, err));
+    TRY(head_alloc(exe, err));
+    TRY(filter_alloc(exe, err));
+    TRY(alloc_results(exe, err));
+    TRY(plan_alloc(exe, err));
+    if (exe->only_sized)
+        return OK;
+    exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
+    for (int i = 0; i < p->n_ops; i++) {
+        exe->ops[i].op = &p->ops[i];
+        if (gated_act_follows(p, i)) {
+            exe->ops[i].pair = &exe->ops[i + 1];
+            exe->ops[i + 1] = (struct compiled_op){.op = &p->ops[i + 1], .pair = &exe->ops[i]};
+            exe->ops[i + 1].out[0] = value_of(exe, p->ops[i + 1].out[0], element, offset); // which the LINEAR may write
+        }
+        TRY(compile_op(exe, &exe->ops[i], element, offset, err));
+    }
+    TRY(static_scales_find(exe, err));
+    exe->nodes = xcalloc(NODES_OF_OP * (size_t)p->n_ops + 1, sizeof *exe->nodes);
+    TRY(linear_choose(exe, err));
+    struct error unwritten; // then what was timed is timed again the next time: a start takes longer, and nothing else
+    plan_cache_save(exe->loaded->device->plans, &unwritten);
+    return graphs_capture(exe, err);
+}
+
+void cuda_free_executable(struct executable *exe) {
+    if (!exe)
+        return;
+    cudaSetDevice(exe->loaded->device->index);
+    cudaStreamSynchronize(exe->loaded->device->stream);
+    for (int i = 0; exe->ops && i < exe->program->n_ops; i++)
+        gemm_free(exe->ops[i].gemm);
+    graphs_free(exe);
+    attention_free(exe);
+    cudaFree(exe->memory);
+    cudaFree(exe->scratch);
+    cudaFree(exe->counters);
+    cudaFree(exe->rope_memory);
+    cudaFree(exe->row_absmax.at);
+    cudaFree(exe->barriers);
+    cudaFree(exe->bests);
+    cudaFree(exe->row_copies);
+    cudaFree(exe->filter.scratch);
+    cudaFree(exe->filter.state);
+    cudaFreeHost(exe->filter.asked);
+    plan_free(exe);
+    cudaFreeHost(exe->hidden_host);
+    free(exe->logits_host);
+    free(exe->ropes);
+    free(exe->qacts);
+    free(exe->qact_states);
+    free(exe->nodes);
+    free(exe->ops);
+    free(exe);
+}
+
+static enum status compile(struct executable *exe, struct error *err) {
+    const struct program *p = exe->program;
+    enum element *element = xcalloc((size_t)p->n_values + 1, sizeof *element);
+    int64_t *offset = xcalloc((size_t)(p->n_values + p->n_ops) + 1, sizeof *offset); // a LINEAR has one qact at most
+    enum status st = compile_parts(exe, element, offset, err);
+    free(element);
+    free(offset);
+    return st;
+}
+
+enum status step_sized(struct loaded *loaded, struct bucket bucket, int64_t *n_bytes, struct error *err) {
+    struct executable *exe = xcalloc(1, sizeof *exe);
+    *exe = (struct executable){.loaded = loaded, .program = loaded->program, .bucket = bucket, .only_sized = true};
+    enum status st = compile(exe, err);
+    *n_bytes = exe->step_bytes;
+    cuda_free_executable(exe);
+    return st;
+}
+
+enum status cuda_compile(struct loaded *loaded, struct bucket bucket, struct executable **out, struct error *err) {
+    TRY(device_enter(loaded->device, err));
+    struct executable *exe = xcalloc(1, sizeof *exe);
+    *exe = (struct executable){.loaded = loaded, .program = loaded->program, .bucket = bucket};
+    enum status st = compile(exe, err);
+    if (st != OK) {
+        cuda_free_executable(exe);
+        return fail_within(err, st, "%s", loaded->program->name);
+    }
+    *out = exe;
+    return OK;
+}
+
+enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int block_size, const int *table_width, double share, int64_t *out,
+                            struct error *err) {
+    const struct program *p = loaded->program;
+    size_t free_bytes, total;
+    int64_t step;
+    loaded->block_size = block_size;
+    memcpy(loaded->table_width, table_width, sizeof loaded->table_width);
+    TRY(device_enter(loaded->device, err));
+    TRY(step_sized(loaded, bucket, &step, err));
+    DEVICE_TRY(loaded->device, err, cudaMemGetInfo(&free_bytes, &total), "asking for its memory");
+    int64_t may = memory_that_may_be_taken(total, share), held = (int64_t)(total - free_bytes);
+    *out = may - held - step - LIBRARIES;
+    *out -= MIN(cache_waste(loaded, p, block_size, MAX(*out, 0)), MAX(*out, 0) / 2);
+    if (*out > 0)
+        return OK;
+    return fail(
+        err, ERR_MEMORY,
+        "%s: of the %lld MiB of the GPU that may be taken (gpu_memory_utilization) %lld are, by the weights and by others, and a step "
+        "of %d tokens takes %lld: nothing is left for the cache",
+        p->name, (long long)(may >> 20), (long long)(held >> 20), bucket.max_tokens, (long long)((step + LIBRARIES) >> 20));
+}

@@ -1,0 +1,269 @@
+/* lower.c - ops to nodes; see node.h. */
+#include "backend/cuda/attention/mla.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/head/head.h"
+#include "backend/cuda/moe/moe.h"
+#include "backend/cuda/qact/qact.h"
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/recurrent/delta.h"
+#include "backend/cuda/rows/elementwise.h"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/sample/sample.h"
+#include "backend/cuda/step/fold.h"
+#include "backend/cuda/step/node.h"
+
+#include <string.h>
+
+/* A kernel whose arguments are the op's own. */
+#define PLAIN_KERNEL(name, file, call)                                                               \
+    static enum status put_##name(const struct node *n, const struct launch *l, struct error *err) { \
+        const struct compiled_op *c = n->c;                                                          \
+        const union op_args *a = &c->op->args;                                                       \
+        (void)err, (void)a; /* what does not start shows as cudaGetLastError */                      \
+        call;                                                                                        \
+        return OK;                                                                                   \
+    }                                                                                                \
+    static const struct node_kernel by_##name = {#name, file, put_##name};
+
+// ---- quantised activations --------------------------------------------------------------------------------------
+
+PLAIN_KERNEL(quantise, "quantise.cu", launch_quantise(l, n->n_rows, n->in[0], n->qact))
+PLAIN_KERNEL(requantise, "quantise.cu",
+             launch_requantise(l, n->n_rows, n->in[0], n->qact, (struct dcounter){&n->exe->loaded->counts->rows_outside, l->plan.counts}))
+
+/* What a producer makes of out[k] for those who read it: the value, its qact or both. */
+struct made {
+    struct dmat y, qact; // at NULL: not wanted
+};
+
+static struct made made_for(struct lowering *w, const struct compiled_op *c, int k, int n_rows) {
+    struct made m = {c->out[k], qact_to_write(w, c, k, n_rows)};
+    if (!value_is_read(w->exe, c, k, n_rows))
+        m.y.at = NULL;
+    return m;
+}
+
+// ---- LINEAR -----------------------------------------------------------------------------------------------------
+
+static enum status put_linear(const struct node *n, const struct launch *l, struct error *err) {
+    struct linear_call call = {n->exe, n->c, l, n->n_rows, n->args.linear};
+    return n->by->put(&call, err);
+}
+static const struct node_kernel by_linear = {"linear", NULL, put_linear}; // node.by says the rest
+
+PLAIN_KERNEL(convert, "rows.cu", launch_convert(l, n->n_rows, n->in[0], n->out))
+PLAIN_KERNEL(rescale, "quantise.cu", launch_rescale(l, n->n_rows, n->in[0], n->out))
+
+/* What a kernel that gates writes. Those that can fold the rows' absmax as well if a LINEAR is going to ask for it. */
+static void lower_output(struct lowering *w, const struct compiled_op *c, int n_rows, struct linear_values *v) {
+    const struct compiled_op *maker = linear_maker(c, n_rows);
+    v->y = maker->out[0];
+    if (!linear_kernel(c, n_rows)->folds || maker->op->code != OP_GATED_ACT)
+        return;
+    v->y = output_with_absmax(w, maker, 0, n_rows);
+    v->qact = qact_static(w, maker, 0);
+    v->y.untold_only = v->qact.at && !value_is_read(w->exe, maker, 0, n_rows);
+}
+
+/* The qact of x, which the product settles itself, or a node before it. */
+static void lower_input(struct lowering *w, const struct compiled_op *c, int n_rows, struct dmat x, struct linear_values *v) {
+    struct qact *t = c->in_qact;
+    struct qact_state *is = qact_state_of(w, t);
+    x.absmax = is->folded ? t->absmax : NULL;
+    v->x = t->q;
+    if (!is->written && is->has_static_scale && linear_requantises(c, n_rows)) {
+        v->requant = (struct drequant){x, t->of_tokens, {&w->exe->loaded->counts->rows_outside, w->launch->plan.counts}};
+    } else if (!is->written) {
+        struct node *n = lower_node(w, is->has_static_scale ? &by_requantise : &by_quantise, c, n_rows);
+        n->in[0] = x, n->qact = t->q;
+    }
+    is->written = true;
+}
+
+static void lower_unscaled(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    struct node *n = lower_node(w, &by_rescale, c, n_rows);
+    n->in[0] = c->unscaled, n->out = c->out[0];
+}
+
+static void lower_linear(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    const struct linear_kernel *k = linear_kernel(c, n_rows);
+    struct dmat x = w->launch->in_order && c->in_order.at ? c->in_order : c->in[0];
+    struct linear_values v = {.x = x, .y = c->out[0]};
+    if (k->reads_qact) {
+        lower_watch(w, c, n_rows, x, c->in_qact);
+        lower_input(w, c, n_rows, x, &v);
+        v.y = c->unscaled;
+        if (!k->makes_unscaled)
+            lower_output(w, c, n_rows, &v);
+    } else {
+        if (c->convert.at) {
+            struct node *n = lower_node(w, &by_convert, c, n_rows);
+            n->in[0] = x, n->out = v.x = c->convert;
+        }
+        lower_watch(w, c, n_rows, v.x, NULL);
+    }
+    struct node *n = lower_node(w, &by_linear, c, n_rows);
+    n->by = k, n->args.linear = v;
+    if (k->makes_unscaled && !c->unscaled_is_read)
+        lower_unscaled(w, c, n_rows);
+}
+
+// ---- norms and activations --------------------------------------------------------------------------------------
+
+PLAIN_KERNEL(add_norm, "norm.cu", launch_add_norm(l, &n->args.add_norm, c->in[0], n->in[1], c->out[0], n->out, n->qact))
+PLAIN_KERNEL(norm, "norm.cu",
+             launch_norm(l, n->n_rows, c->in[0], c->in[1], c->floats[0], a->norm.eps, a->norm.plus_one, a->norm.group, a->norm.scale,
+                         n->out, n->qact))
+PLAIN_KERNEL(gated_act, "elementwise.cu",
+             launch_gated_act(l, n->n_rows, (int)a->gated_act.act, a->gated_act.limit, n->in[0], n->in[1], n->out, n->qact))
+
+/* Whether the node before c's lets it read its first input before it waits. */
+static bool may_prefetch(const struct executable *exe, const struct compiled_op *c, int n_rows) {
+    const struct compiled_op *before = c;
+    do {
+        if (before == exe->ops)
+            return false;
+        before--;
+    } while (before->fold == FOLD_ALWAYS);
+    return before->op->code == OP_LINEAR && before->unscaled_is_read && linear_kernel(before, n_rows)->ends_early &&
+           before->op->out[0].id != c->op->in[0].id;
+}
+
+static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    const struct norm_args *a = &c->op->args.norm;
+    struct made m = made_for(w, c, 1, n_rows);
+    struct node *n = lower_node(w, &by_add_norm, c, n_rows);
+    n->args.add_norm = (struct dadd_norm){.w = c->floats[0], .r_scale = c->floats[1], .eps = a->eps, .plus_one = a->plus_one};
+    if (c->d_norm) {
+        n->args.add_norm.d_norm = c->d_weight;
+        n->args.add_norm.d_eps = c->d_norm->eps;
+        n->args.add_norm.d_plus_one = c->d_norm->plus_one;
+    }
+    n->args.add_norm.prefetch = may_prefetch(w->exe, c, n_rows);
+    n->in[1] = input_of(w->exe, c, 1, n_rows);
+    n->out = m.y, n->qact = m.qact;
+}
+
+static void lower_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    struct made m = {.y = c->out[0]};
+    if (c->op->args.norm.group == c->in[0].width)
+        m = made_for(w, c, 0, n_rows);
+    struct node *n = lower_node(w, &by_norm, c, n_rows);
+    n->out = m.y, n->qact = m.qact;
+}
+
+static void lower_gated_act(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    struct dmat gate = input_of(w->exe, c, 0, n_rows), up = input_of(w->exe, c, 1, n_rows);
+    struct made m = {.y = c->out[0]};
+    if (c->pair && linear_gates(c->pair, n_rows))
+        return; // its LINEAR does it
+    for (int k = 0; k < 2 && !gate.col_scale; k++)
+        lower_watch(w, c, n_rows, k ? up : gate, NULL);
+    if (gated_act_takes_qact((int)c->op->args.gated_act.act, gate, up, c->out[0]))
+        m = made_for(w, c, 0, n_rows);
+    struct node *n = lower_node(w, &by_gated_act, c, n_rows);
+    n->in[0] = gate, n->in[1] = up, n->out = m.y, n->qact = m.qact;
+}
+
+// ---- ops that are a node of their own ---------------------------------------------------------------------------
+
+/* The first makes the step's angles too, and clears its row_absmax. */
+static enum status put_embed(const struct node *n, const struct launch *l, struct error *err) {
+    struct executable *exe = n->exe;
+    struct dropes ropes = {0};
+    struct drow_absmax row_absmax = {0};
+    (void)err;
+    if (n->c == exe->ops)
+        row_absmax = exe->row_absmax;
+    for (int i = 0; n->c == exe->ops && i < exe->program->n_ropes; i++)
+        if (exe->ropes[i].dim > 0)
+            ropes.rope[ropes.n++] = exe->ropes[i];
+    launch_embed(l, n->c->matrix[0], n->c->op->args.embed.scale, n->c->out[0], &ropes, &row_absmax);
+    return OK;
+}
+static const struct node_kernel by_embed = {"embed", "rows.cu", put_embed};
+
+static struct dmla mla_of(const struct mla_args *a) {
+    return (struct dmla){a->n_heads, a->rank, a->nope_dim, a->rope_dim, a->v_dim, a->eps, a->scale};
+}
+
+static struct droute route_of(const struct route_args *a) {
+    return (struct droute){(int)a->how, a->n_experts, a->top_k, a->n_groups, a->top_groups, a->renormalise, a->scale};
+}
+
+static struct dmoe experts_of(const struct executable *exe, const struct moe_args *a) {
+    return (struct dmoe){a->n_experts, a->top_k, a->ffn_size, (int)a->act.act, a->act.limit, exe->scratch};
+}
+
+static struct ddelta delta_of(const struct executable *exe, const struct compiled_op *c) {
+    const struct delta_args *a = &c->op->args.delta_rule;
+    const struct cache_group *g = &exe->program->groups[c->cache.group];
+    return (struct ddelta){a->n_key_heads, a->n_value_heads, a->key_dim, a->value_dim,
+                           g->state_floats - (int64_t)a->n_value_heads * a->key_dim * a->value_dim};
+}
+
+PLAIN_KERNEL(mla_prep, "mla.cu", struct dmla d = mla_of(&a->mla);
+             launch_mla_prep(l, &d, c->rope, c->in[0], c->in[1], c->floats[0], c->matrix[1], c->cache, c->out[0]))
+PLAIN_KERNEL(mla_attention, "mla.cu", struct dmla d = mla_of(&a->mla);
+             launch_mla_attention(l, &d, c->in[0], c->matrix[0], c->cache, c->out[0]))
+PLAIN_KERNEL(diff_heads, "elementwise.cu", launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
+PLAIN_KERNEL(moe_route, "moe.cu", struct droute d = route_of(&a->moe_route);
+             launch_moe_route(l, &d, c->in[0], c->floats[0], c->floats[1], c->out[0], c->out[1]))
+PLAIN_KERNEL(moe_ffn, "moe.cu", struct dmoe d = experts_of(n->exe, &a->moe_ffn);
+             launch_moe_ffn(l, &d, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1], c->floats[2], c->floats[3], c->out[0]))
+PLAIN_KERNEL(short_conv, "delta.cu", launch_short_conv(l, a->short_conv.kernel, c->in[0], c->floats[0], c->cache, c->out[0]))
+PLAIN_KERNEL(delta_rule, "delta.cu", struct ddelta d = delta_of(n->exe, c);
+             launch_delta_rule(l, &d, c->in[0], c->in[1], c->in[2], c->floats[0], c->floats[1], c->cache, c->out[0]))
+PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], c->in[1], c->in[2], c->out[0]))
+PLAIN_KERNEL(take_rows, "rows.cu", launch_take_rows(l, c->in[0], c->out[0]))
+PLAIN_KERNEL(softcap, "elementwise.cu", launch_softcap(l, n->n_rows, a->softcap.cap, c->in[0], c->out[0]))
+PLAIN_KERNEL(sample, "sample.cu", launch_sample(l, c->in[0], head_bests(n->exe, n->n_rows), n->exe->row_copies))
+
+/* Whether the node of the head did it. */
+static bool softcap_is_done(const struct executable *exe, const struct compiled_op *softcap, int n_rows) {
+    return softcap->op->out[0].id == exe->program->ops[exe->program->n_ops - 1].in[0].id && head_does(exe, n_rows);
+}
+
+static const struct node_kernel *const of_one_op[N_OPCODES] = {
+    [OP_EMBED] = &by_embed,           [OP_MLA_PREP] = &by_mla_prep,     [OP_MLA_ATTENTION] = &by_mla_attention,
+    [OP_DIFF_HEADS] = &by_diff_heads, [OP_MOE_ROUTE] = &by_moe_route,   [OP_MOE_FFN] = &by_moe_ffn,
+    [OP_SHORT_CONV] = &by_short_conv, [OP_DELTA_RULE] = &by_delta_rule, [OP_GATED_ADD] = &by_gated_add,
+    [OP_TAKE_ROWS] = &by_take_rows,   [OP_SOFTCAP] = &by_softcap,       [OP_SAMPLE] = &by_sample,
+};
+
+// ---- a step -----------------------------------------------------------------------------------------------------
+
+static void lower_op(struct lowering *w, const struct compiled_op *c) {
+    const struct launch *l = w->launch;
+    enum rows kind = val_given(c->op->in[0]) ? w->exe->program->values[c->op->in[0].id].rows : ROWS_TOKENS;
+    int n_rows = kind == ROWS_TOKENS ? l->n_tokens : l->n_rows;
+    if (n_rows == 0 || c->fold == FOLD_ALWAYS || (c->fold == FOLD_IN_ORDER && l->in_order))
+        return;
+    switch (c->op->code) {
+    case OP_LINEAR: lower_linear(w, c, n_rows); break;
+    case OP_ADD_NORM: lower_add_norm(w, c, n_rows); break;
+    case OP_NORM: lower_norm(w, c, n_rows); break;
+    case OP_GATED_ACT: lower_gated_act(w, c, n_rows); break;
+    case OP_QKV_PREP: lower_qkv_prep(w, c); break;
+    case OP_ATTENTION: lower_attention(w, c); break;
+    case OP_TAKE_ROWS:
+        if (l->n_rows == 0)
+            break;
+        lower_node(w, &by_take_rows, c, n_rows);
+        break;
+    case OP_SOFTCAP:
+        if (softcap_is_done(w->exe, c, n_rows))
+            break;
+        lower_node(w, &by_softcap, c, n_rows);
+        break;
+    default: BUG_IF(!of_one_op[c->op->code]); lower_node(w, of_one_op[c->op->code], c, n_rows);
+    }
+}
+
+int step_lower(struct executable *exe, const struct launch *l, int first, int end) {
+    struct lowering w = {.exe = exe, .launch = l, .nodes = exe->nodes, .qacts = exe->qact_states};
+    memset(w.qacts, 0, (size_t)exe->n_qacts * sizeof *w.qacts);
+    for (int i = first; i < end; i++)
+        lower_op(&w, &exe->ops[i]);
+    return w.n;
+}

@@ -1,0 +1,16 @@
+/* weights.h - weights on the device: which element and place each gets, and how they come there. */
+#pragma once
+
+#include "backend/cuda/cuda.h"
+
+enum status weights_place(struct loaded *loaded, struct error *err);
+const struct placed *weight_on_device(const struct loaded *loaded, const struct weight *w); // NULL for NULL
+size_t placed_slot(const struct loaded *loaded, const struct weight *w);                    // where it is in the table, or would be
+struct placed *placed_on_device(const struct loaded *loaded, const struct weight *w);
+void weights_release(struct loaded *loaded);
+bool part_is_plain(const struct weight_part *part);
+
+/* ---- upload.c ---- */
+/* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */
+enum status upload_weights(struct loaded *loaded, struct dplaced *counts, struct error *err);
+enum element upload_element(enum dtype dtype); // ELEMENT_I32: not one that is sent as it is stored
