@@ -358,6 +358,7 @@ enum status detokenizer_begin_after(struct detokenizer *d, const int32_t *ids, s
     for (size_t i = 0; i < d->tok->decoder.n; i++) // what the answer adds to a run of bytes cannot spoil the prompt's characters
         if (d->tok->decoder.stages[i].kind == DECODE_BYTE_FALLBACK && utf8_valid(buf_view(&d->states[i].pending)))
             TRY(release_run(d, i));
+    d->last_place = 0; // what was fed is not given out
     struct detokenizer *ended = detokenizer_copy(d);
     enum status st = detokenizer_finish(ended, &d->due, err);
     detokenizer_free(ended);
