@@ -36,6 +36,19 @@ class Verbs(unittest.TestCase):
                 self.assertEqual((p.returncode, p.stdout), (2, ""))
                 self.assertIn("did you mean --help?", p.stderr)
 
+    def test_options_of_a_device_are_those_that_it_tells_of(self):
+        model = os.path.join(ROOT, "tests/models/llama")
+        run = ["run", model, "--no-chat", "-p", "Once", "-n", "2", "--temperature", "0", "--output", "ids"]
+        p = gyre(*run, "--device-option", "kernel=portable")
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+        self.assertRegex(p.stderr, 'has no "kernel=portable"; it has: .*kernels=portable')
+        p = gyre(*run, "--device-index", "1")
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+        self.assertIn("there is one CPU", p.stderr)
+        usual = gyre(*run)
+        plain = gyre(*run, "--device-option", "shared-kv=0", "--device-option", "kernels=portable")
+        self.assertEqual((plain.returncode, plain.stdout), (0, usual.stdout), plain.stderr)
+
     def test_no_verb_is_misuse(self):
         p = gyre()
         self.assertEqual((p.returncode, p.stdout), (2, ""))
