@@ -173,7 +173,7 @@ int program_rope(struct program *p, const struct rope *rope) {
     return p->n_ropes++;
 }
 
-bool program_turns_by_length(const struct program *p) {
+bool program_rope_depends_on_length(const struct program *p) {
     for (int i = 0; i < p->n_ropes; i++)
         if (p->ropes[i]->by_length != ROPE_FIXED)
             return true;

@@ -112,8 +112,9 @@ int program_cache_kv(struct program *p, int n_heads, int k_dim, int v_dim, int w
 int program_cache_latent(struct program *p, int width);
 int program_cache_state(struct program *p, int64_t conv_floats, int64_t state_floats);
 int program_rope(struct program *p, const struct rope *rope); // the same pointer gives the same number
-/* Whether how far a key is turned depends on how long its text is: then a text's keys are not those of another that begins alike. */
-bool program_turns_by_length(const struct program *p);
+/* Whether the rotation of a position depends on the length of the text: then the keys of a text are not those of another
+ * that begins alike. */
+bool program_rope_depends_on_length(const struct program *p);
 
 /* The ops, one function each; what they compute is in ops.def. */
 struct normed {

@@ -13,7 +13,7 @@ static int most_guesses(const struct gyre *g) {
     int n = MIN(MOST_GUESSES, g->pool.max_chunk / 2 - 1);
     if (g->pool.has_state)
         n = MIN(n, (g->ops->max_back - 1) / 2);
-    return program_turns_by_length(g->program) ? 0 : MAX(n, 0);
+    return program_rope_depends_on_length(g->program) ? 0 : MAX(n, 0);
 }
 
 static bool reads_history(const struct sample_params *p) {
@@ -25,8 +25,7 @@ static bool may_guess(const struct request *r) {
     const struct sequence *seq = &r->sequence;
     bool one_to_go = sequence_decodes(seq) && seq->n_tokens - seq->n_computed == 1;
     bool is_expected = sequence_expects(seq, seq->n_tokens - 1);
-    return one_to_go && r->asked.max_tokens > 0 && r->asked.pooling == GYRE_POOL_NONE &&
-           !(is_expected && reads_history(&r->sample));
+    return one_to_go && r->asked.max_tokens > 0 && r->asked.pooling == GYRE_POOL_NONE && !(is_expected && reads_history(&r->sample));
 }
 
 void engine_draft(struct gyre *g) {

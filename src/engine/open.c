@@ -71,7 +71,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
                                    .n_states = sizes->cache.n_states,
                                    .n_host_states = sizes->cache.n_host_states,
                                    .holds_all = holds_all(p, sizes),
-                                   .remember_tokens = o->no_prefix_cache || program_turns_by_length(p) ? 0 : sizes->kv_cache_tokens,
+                                   .remember_tokens = o->no_prefix_cache || program_rope_depends_on_length(p) ? 0 : sizes->kv_cache_tokens,
                                    .commit = sizes->cache.by_need ? engine_commit : NULL,
                                    .commit_context = g};
     memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);

@@ -30,7 +30,7 @@ void memory_table_print(const struct gyre *g, FILE *out) {
     if (info->max_model_len < info->model_max_len)
         fprintf(out, "context: %lld of the model's %lld tokens; see --max-model-len and --kv-cache-memory\n",
                 (long long)info->max_model_len, (long long)info->model_max_len);
-    if (program_turns_by_length(g->program))
+    if (program_rope_depends_on_length(g->program))
         fprintf(out, "prefix cache: none, as this model turns keys by how long their text is\n");
     char remark[320];
     if (g->ops->remark && g->ops->remark(g->exe, remark, sizeof remark))
