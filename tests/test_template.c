@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/file.h"
-#include "text/template.h"
+#include "jinja/template.h"
 
 static json_t *load(const char *path) {
     struct error err;

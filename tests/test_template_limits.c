@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/clock.h"
-#include "text/template.h"
+#include "jinja/template.h"
 
 #include <pthread.h>
 

@@ -15,7 +15,7 @@
 #pragma once
 
 #include "base/json.h"
-#include "text/template.h"
+#include "jinja/template.h"
 
 enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL, CHAT_N_ROLES };
 

@@ -1,6 +1,6 @@
 /* fuzz_template.c - any bytes as a template, and behind a NUL byte as the JSON it is rendered with: parsed and
  * rendered, or refused with a sentence, within small limits. Rendering twice gives the same. */
-#include "text/template.h"
+#include "jinja/template.h"
 
 static const struct template_limits limits = {
     .max_steps = 20000, .max_output_bytes = 1 << 20, .max_memory_bytes = 8 << 20, .max_time_us = 5 * 1000 * 1000};
