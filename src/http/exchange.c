@@ -235,7 +235,7 @@ static int read_head(struct exchange *x, struct head *h, struct MHD_Connection *
         h->fields[i].value = blank_trim(h->fields[i].value);
     int status = head_check(h, why);
     if (status == 0)
-        status = target_split(x->target, &x->pub.path, &x->pub.query, why);
+        status = target_split(x->target, &x->authority, &x->pub.path, &x->pub.query, why);
     if (status == 0)
         keep_fields(x, h);
     return status;
@@ -250,16 +250,23 @@ static bool is_allowed_host(const struct http_options *o, struct str host) {
     return host_is_local(host) || (o->host && name_equal(host, str_of(o->host)));
 }
 
-/* 421 for a name that is none of ours, or 0. */
-static int check_host(struct exchange *x, const char **why) {
-    const struct http_server *s = x->io->server;
-    struct str host = host_of(http_field(&x->pub, "Host"));
-    if (!s->options.guards_host || !(s->is_local || s->options.n_allowed_hosts) || !host.ptr || strcmp(x->pub.client, "unix") == 0 ||
-        is_allowed_host(&s->options, host))
-        return 0;
+static int refuse_host(struct exchange *x, struct str host, const char **why) {
     *why = arena_printf(&x->pub.arena, "the Host %.*s is none of this server's names; --allowed-host lets one in",
                         (int)MIN(host.len, (size_t)100), host.ptr);
     return 421;
+}
+
+/* 421 for a name that is none of ours, or 0. The authority of a target in absolute form overrides Host (RFC 9112, 3.2.2); Host is
+ * checked all the same, as a browser sets it. */
+static int check_host(struct exchange *x, const char **why) {
+    const struct http_server *s = x->io->server;
+    const struct str names[] = {x->authority, http_field(&x->pub, "Host")};
+    if (!s->options.guards_host || !(s->is_local || s->options.n_allowed_hosts) || strcmp(x->pub.client, "unix") == 0)
+        return 0;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (names[i].ptr && !is_allowed_host(&s->options, host_of(names[i])))
+            return refuse_host(x, host_of(names[i]), why);
+    return 0;
 }
 
 /* ---- the route --------------------------------------------------------------------------------------------------- */

@@ -148,22 +148,36 @@ int head_check(struct head *head, const char **why) {
     return 0;
 }
 
-int target_split(struct str target, struct str *path, struct str *query, const char **why) {
+/* The bytes of "http://" or "https://" in front, or 0. */
+static size_t scheme_length(struct str target) {
+    static const struct str schemes[] = {STR("http://"), STR("https://")};
+    for (size_t i = 0; i < ARRAY_LEN(schemes); i++)
+        if (target.len > schemes[i].len && name_equal((struct str){target.ptr, schemes[i].len}, schemes[i]))
+            return schemes[i].len;
+    return 0;
+}
+
+/* Takes scheme and authority off a target in absolute form. */
+static struct str take_authority(struct str target, struct str *authority) {
+    *authority = (struct str){0};
+    size_t begin = scheme_length(target), end = begin;
+    if (begin == 0)
+        return target;
+    while (end < target.len && !strchr("/?", target.ptr[end]))
+        end++;
+    *authority = (struct str){target.ptr + begin, end - begin};
+    return end < target.len ? (struct str){target.ptr + end, target.len - end} : STR("/");
+}
+
+int target_split(struct str target, struct str *authority, struct str *path, struct str *query, const char **why) {
     for (size_t i = 0; i < target.len; i++)
         if ((unsigned char)target.ptr[i] <= 0x20 || (unsigned char)target.ptr[i] >= 0x7F || target.ptr[i] == '#')
             return refuse(400, "the request target holds a character that must be escaped", why);
-    for (int i = 0; i < 2; i++) {
-        struct str scheme = i ? STR("https://") : STR("http://");
-        if (target.len > scheme.len && name_equal((struct str){target.ptr, scheme.len}, scheme)) {
-            size_t host = scheme.len;
-            while (host < target.len && !strchr("/?", target.ptr[host]))
-                host++;
-            target = (struct str){target.ptr + host, target.len - host};
-            if (target.len == 0)
-                target = STR("/");
-            break;
-        }
-    }
+    target = take_authority(target, authority);
+    if (authority->ptr && host_of(*authority).len == 0)
+        return refuse(400, "the request target has a scheme and no host", why);
+    if (authority->ptr && memchr(authority->ptr, '@', authority->len)) // RFC 9110, 4.2.4
+        return refuse(400, "the request target names a user", why);
     if (target.len == 0 || (target.ptr[0] != '/' && !str_eq(target, STR("*"))))
         return refuse(400, "the request target is not a path", why);
     const char *mark = memchr(target.ptr, '?', target.len);

@@ -29,8 +29,9 @@ struct head {
 int head_check(struct head *head, const char **why);
 
 /* Splits a target in origin form (/path?query) or absolute form (http://host/path?query), or "*". Nothing is decoded or
- * normalised; bytes other than printable ASCII, and a fragment, are refused. */
-int target_split(struct str target, struct str *path, struct str *query, const char **why);
+ * normalised; bytes other than printable ASCII, a fragment, a user and an empty host are refused. The authority is "host:port"
+ * of the absolute form; its ptr is NULL in the others. */
+int target_split(struct str target, struct str *authority, struct str *path, struct str *query, const char **why);
 
 /* The field's value; ptr is NULL when there is none. Names compare without regard to case. */
 struct str head_find(const struct head_field *fields, size_t n, const char *name);

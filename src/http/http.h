@@ -40,7 +40,7 @@
  *     405  another method, with Allow                        408  a head or body that does not arrive in time
  *     411  HTTP_JSON_BODY without Content-Length or chunks   413  a body past max_body
  *     414  a target past target_bytes                        415  HTTP_JSON_BODY of another type or coding
- *     421  a Host that is none of this server's: see guards_host
+ *     421  a Host, or a host in the target, that is none of this server's: see guards_host
  *     431  fields past header_bytes, or more than 100        501  a transfer coding other than chunked
  *     503  past max_connections, or no room for another body
  *

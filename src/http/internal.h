@@ -86,9 +86,10 @@ enum answer_kind { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM };
 struct exchange {
     struct http_exchange pub; // first: the two are cast into each other
     struct io *io;
-    struct conn *conn; // NULL once MHD is done with the request
-    struct str target; // as it was sent
-    int minor;         // of HTTP/1.minor
+    struct conn *conn;    // NULL once MHD is done with the request
+    struct str target;    // as it was sent
+    struct str authority; // of a target in absolute form, in target
+    int minor;            // of HTTP/1.minor
     struct head_field *fields;
     size_t n_fields;
     int64_t started_us;

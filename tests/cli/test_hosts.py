@@ -44,6 +44,24 @@ class Hosts(unittest.TestCase):
             s.sendall(b"GET /v1/models HTTP/1.0\r\n\r\n")  # which has no Host, and no browser speaks it
             self.assertIn(b" 200 ", s.recv(100))
 
+    def ask_absolute(self, server, target, host):
+        """The status line of a target in absolute form."""
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as s:
+            s.sendall(("GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (target, host)).encode())
+            return int(s.makefile("rb").readline().split()[1])
+
+    def test_the_host_of_a_target_in_absolute_form_counts(self):
+        server = self.start("--allowed-host", "llm.example")
+        for authority in ("localhost", "LOCALHOST:%d" % server.port, "127.0.0.1", "[::1]:80", "llm.example:80"):
+            for scheme in ("http", "HTTPS"):
+                self.assertEqual(self.ask_absolute(server, scheme + "://" + authority + "/metrics", "localhost"), 200, authority)
+        for authority in ("evil.example", "evil.example:%d" % server.port, "10.0.0.1", "localhost.evil.example", "x.llm.example", "[::2]"):
+            for path in ("/metrics", "/v1/models?a=b", "", "/nowhere"):
+                self.assertEqual(self.ask_absolute(server, "http://" + authority + path, "localhost"), 421, authority + path)
+        self.assertEqual(self.ask_absolute(server, "http://localhost/metrics", "evil.example"), 421)
+        for authority in ("", ":80", "localhost@evil.example", "localhost:1@evil.example", "evil.example@localhost"):
+            self.assertEqual(self.ask_absolute(server, "http://" + authority + "/metrics", "localhost"), 400, authority)
+
     def test_names_that_a_flag_allows(self):
         server = self.start("--allowed-host", "llm.example", "--allowed-host", "other.example")
         for host, status in (("llm.example:%d", 200), ("LLM.example", 200), ("other.example", 200), ("x.llm.example", 421), ("localhost", 200), ("evil.example", 421)):

@@ -77,9 +77,10 @@ static void run_server(const uint8_t *bytes, size_t n) {
 
 static void run_grammar(const uint8_t *bytes, size_t n) {
     struct arena a = {0};
-    struct str all = {(const char *)bytes, n}, path = {0}, query = {0}, id, out;
+    struct str all = {(const char *)bytes, n}, authority = {0}, path = {0}, query = {0}, id, out;
     const char *why = NULL;
-    if (target_split(all, &path, &query, &why) == 0) {
+    if (target_split(all, &authority, &path, &query, &why) == 0) {
+        BUG_IF(authority.ptr && (authority.len == 0 || memchr(authority.ptr, '/', authority.len)));
         BUG_IF(path.len == 0 || (path.ptr[0] != '/' && path.ptr[0] != '*') || memchr(path.ptr, '?', path.len));
         if (path_matches("/n/{id}/p", path, &id))
             BUG_IF(id.len == 0 || memchr(id.ptr, '/', id.len) || id.len != path.len - 5);
