@@ -1,28 +1,7 @@
-/* jinja_compare.c - truth, identity, equality, order, membership and length, as Python's protocols give them. */
+/* jinja_compare.c - truth, identity, equality, order and membership, as Python's protocols give them. */
 #include "jinja/jinja_value.h"
 
 #include <math.h>
-
-bool jval_len_if(jval v, struct jinja *j, int64_t *n) {
-    switch (v.kind) {
-    case J_UNDEFINED: *n = 0; return true;
-    case J_STR: *n = (int64_t)jstr_chars(j, v.s); return true;
-    case J_LIST:
-    case J_TUPLE: *n = (int64_t)v.seq->n; return true;
-    case J_DICT: *n = (int64_t)v.d->n; return true;
-    case J_VIEW: *n = (int64_t)v.view->d->n; return true;
-    case J_RANGE: *n = v.range->n; return true;
-    case J_LOOP: *n = jloop_length(j, v.loop); return true;
-    default: return false;
-    }
-}
-
-int64_t jval_len(struct jinja *j, jval v) {
-    int64_t n;
-    if (!jval_len_if(v, j, &n))
-        jinja_type_error(j, "object of type '%s' has no len()", jval_type(v));
-    return n;
-}
 
 bool jval_true(struct jinja *j, jval v) {
     int64_t n;

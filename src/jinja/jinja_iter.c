@@ -1,4 +1,4 @@
-/* jinja_iter.c - iter(), list() and reversed(). The generators of filters bring a next function of their own. */
+/* jinja_iter.c - iter(), list(), reversed() and len(). The generators of filters bring a next function of their own. */
 #include "jinja/jinja_value.h"
 
 static bool next_item(struct jinja *j, struct jiter *it, jval *out) {
@@ -175,4 +175,25 @@ jval jval_reversed(struct jinja *j, jval v) {
     default: return jval_missing();
     }
     return jval_iter(j, &it);
+}
+
+bool jval_len_if(jval v, struct jinja *j, int64_t *n) {
+    switch (v.kind) {
+    case J_UNDEFINED: *n = 0; return true;
+    case J_STR: *n = (int64_t)jstr_chars(j, v.s); return true;
+    case J_LIST:
+    case J_TUPLE: *n = (int64_t)v.seq->n; return true;
+    case J_DICT: *n = (int64_t)v.d->n; return true;
+    case J_VIEW: *n = (int64_t)v.view->d->n; return true;
+    case J_RANGE: *n = v.range->n; return true;
+    case J_LOOP: *n = jloop_length(j, v.loop); return true;
+    default: return false;
+    }
+}
+
+int64_t jval_len(struct jinja *j, jval v) {
+    int64_t n;
+    if (!jval_len_if(v, j, &n))
+        jinja_type_error(j, "object of type '%s' has no len()", jval_type(v));
+    return n;
 }

@@ -1,4 +1,4 @@
-/* jinja_print.c - str() and repr() of every value. */
+/* jinja_print.c - str() and repr() of every value, and the sentence about an undefined one. */
 #include "jinja/jinja_unicode.h"
 #include "jinja/jinja_value.h"
 
@@ -198,3 +198,40 @@ jval jval_to_plain(struct jinja *j, jval v) {
 }
 
 jval jval_to_str(struct jinja *j, jval v) { return v.kind == J_STR ? v : jval_to_plain(j, v); }
+
+/* "dict object", "None", "jinja2.utils.Namespace object" */
+static void emit_object_type(struct jinja *j, jval v) {
+    switch (v.kind) {
+    case J_NONE: jinja_emit(j, STR("None")); return;
+    case J_NAMESPACE:
+    case J_CYCLER:
+    case J_JOINER: jinja_emit(j, STR("jinja2.utils.")); break;
+    case J_MACRO:
+    case J_LOOP:
+    case J_UNDEFINED: jinja_emit(j, STR("jinja2.runtime.")); break;
+    default: break;
+    }
+    jinja_emitf(j, "%s object", jval_type(v));
+}
+
+void jinja_undefined_error(struct jinja *j, jval v) {
+    const struct jundefined *u = v.undef;
+    if (u->hint)
+        jinja_fail(j, ERR_ARG, "%s", u->hint);
+    sink_open(j);
+    if (u->obj.kind == J_MISSING) {
+        jinja_emit_repr(j, u->name);
+        jinja_emit(j, STR(" is undefined"));
+    } else if (u->name.kind == J_STR) {
+        jinja_put(j, '\'');
+        emit_object_type(j, u->obj);
+        jinja_emit(j, STR("' has no attribute "));
+        jinja_emit_repr(j, u->name);
+    } else {
+        emit_object_type(j, u->obj);
+        jinja_emit(j, STR(" has no element "));
+        jinja_emit_repr(j, u->name);
+    }
+    struct str sentence = sink_close(j);
+    jinja_fail(j, ERR_ARG, "%.*s", (int)MIN(sentence.len, 700), sentence.ptr);
+}

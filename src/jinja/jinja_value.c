@@ -1,4 +1,4 @@
-/* jinja_value.c - making values; what their types are called; truth and length. */
+/* jinja_value.c - making values; what their types are called; lists that grow. */
 #include "jinja/jinja_value.h"
 
 #include <stdarg.h>
@@ -63,43 +63,6 @@ jval jval_undefined(struct jinja *j, struct str name) { return undefined(j, (str
 jval jval_undefined_hint(struct jinja *j, const char *hint) { return undefined(j, (struct jundefined){.hint = hint}); }
 
 jval jval_undefined_item(struct jinja *j, jval obj, jval name) { return undefined(j, (struct jundefined){.obj = obj, .name = name}); }
-
-/* "dict object", "None", "jinja2.utils.Namespace object" */
-static void emit_object_type(struct jinja *j, jval v) {
-    switch (v.kind) {
-    case J_NONE: jinja_emit(j, STR("None")); return;
-    case J_NAMESPACE:
-    case J_CYCLER:
-    case J_JOINER: jinja_emit(j, STR("jinja2.utils.")); break;
-    case J_MACRO:
-    case J_LOOP:
-    case J_UNDEFINED: jinja_emit(j, STR("jinja2.runtime.")); break;
-    default: break;
-    }
-    jinja_emitf(j, "%s object", jval_type(v));
-}
-
-void jinja_undefined_error(struct jinja *j, jval v) {
-    const struct jundefined *u = v.undef;
-    if (u->hint)
-        jinja_fail(j, ERR_ARG, "%s", u->hint);
-    sink_open(j);
-    if (u->obj.kind == J_MISSING) {
-        jinja_emit_repr(j, u->name);
-        jinja_emit(j, STR(" is undefined"));
-    } else if (u->name.kind == J_STR) {
-        jinja_put(j, '\'');
-        emit_object_type(j, u->obj);
-        jinja_emit(j, STR("' has no attribute "));
-        jinja_emit_repr(j, u->name);
-    } else {
-        emit_object_type(j, u->obj);
-        jinja_emit(j, STR(" has no element "));
-        jinja_emit_repr(j, u->name);
-    }
-    struct str sentence = sink_close(j);
-    jinja_fail(j, ERR_ARG, "%.*s", (int)MIN(sentence.len, 700), sentence.ptr);
-}
 
 void jinja_type_error(struct jinja *j, const char *format, ...) {
     char sentence[512];

@@ -204,7 +204,7 @@ jval jdict_copy(struct jinja *j, const struct jdict *d);
 uint64_t jval_hash(struct jinja *j, jval v);
 bool jval_is_hashable(jval v);
 
-// ---- text (jinja_str.c) ----
+// ---- text (jinja_str.c, jinja_markup.c) ----
 
 size_t jstr_chars(struct jinja *j, struct jstr *s);
 size_t jstr_offset(struct jinja *j, struct jstr *s, size_t n_chars);       // the byte at which code point n begins
