@@ -5,7 +5,7 @@
  * the gap to the next such chunk; latency is until the last. */
 #pragma once
 
-#include "main/api_client.h"
+#include "client/api_client.h"
 #include "main/bench_dataset.h"
 
 struct bench_result {

@@ -5,7 +5,7 @@
 #include "main/verbs.h"
 
 #include "base/clock.h"
-#include "main/api_client.h"
+#include "client/api_client.h"
 #include "main/dialogue.h"
 #include "main/interrupt.h"
 #include "main/terminal.h"

@@ -1,5 +1,5 @@
 /* libcurl.c - see libcurl.h. */
-#include "main/libcurl.h"
+#include "client/libcurl.h"
 
 #include <dlfcn.h>
 

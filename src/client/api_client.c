@@ -1,5 +1,5 @@
 /* api_client.c - see api_client.h. */
-#include "main/api_client.h"
+#include "client/api_client.h"
 
 #include <stdlib.h>
 

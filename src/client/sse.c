@@ -1,5 +1,5 @@
 /* sse.c - see sse.h. */
-#include "main/sse.h"
+#include "client/sse.h"
 
 static enum status take_line(struct sse *s, struct str line, sse_take *take, void *context, struct error *err) {
     if (line.len > 0 && line.ptr[line.len - 1] == '\r')

@@ -5,9 +5,9 @@
 #pragma once
 
 #include "base/json.h"
-#include "main/answer_event.h"
-#include "main/libcurl.h"
-#include "main/sse.h"
+#include "client/answer_event.h"
+#include "client/libcurl.h"
+#include "client/sse.h"
 
 struct api_server {
     const char *base;           // "http://host:8000", with or without /v1; without a scheme it is http

@@ -1,6 +1,6 @@
 /* answer_event.c - see answer_event.h. Read with the streaming reader: a benchmark takes hundreds of thousands of these
  * a second, and of each only a few bytes are wanted. */
-#include "main/answer_event.h"
+#include "client/answer_event.h"
 
 #include "base/json_reader.h"
 
