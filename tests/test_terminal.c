@@ -1,8 +1,8 @@
 /* test_terminal.c - sizes as people read them, and the progress line. */
 #include "check.h"
 
-#include "main/progress.h"
-#include "main/terminal.h"
+#include "console/progress.h"
+#include "console/terminal.h"
 
 #include <math.h>
 #include <unistd.h>

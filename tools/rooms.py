@@ -15,14 +15,14 @@ import os, re, sys
 
 PLAN = [  # level by level
     {"base": []},
-    {"core": ["base"], "jinja": ["base"], "http": ["base"], "client": ["base"]},
+    {"core": ["base"], "jinja": ["base"], "http": ["base"], "client": ["base"], "console": ["base"]},
     {"text": ["jinja", "base"],
      **{room: ["core", "base"] for room in ("file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla")}},
     {"model": ["file", "core", "base"]},
     {"engine": ["model", "sched", "grammar", "dist", "file", "core", "base"]},
     {"api": ["engine", "text", "http", "base"], "lib": ["engine", "backend/toy", "core", "text", "base"]},
     {"main": ["api", "lib", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda",
-              "backend/xla", "client", "core", "text", "jinja", "http", "base"]},
+              "backend/xla", "client", "console", "core", "text", "jinja", "http", "base"]},
 ]
 LEVEL = {room: n for n, rooms in enumerate(PLAN) for room in rooms}
 MAY = {room: may for rooms in PLAN for room, may in rooms.items()}

@@ -1,8 +1,8 @@
 /* answer.c - see answer.h. */
 #include "main/answer.h"
 
+#include "console/terminal.h"
 #include "main/engine_flags.h"
-#include "main/terminal.h"
 
 #include <math.h>
 #include <stdio.h>

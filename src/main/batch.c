@@ -1,8 +1,8 @@
 /* batch.c - see batch.h. */
 #include "main/batch.h"
 
+#include "console/terminal.h"
 #include "main/flags.h"
-#include "main/terminal.h"
 
 #include <stdio.h>
 

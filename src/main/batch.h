@@ -8,7 +8,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
-#include "main/line_reader.h"
+#include "console/line_reader.h"
 
 /* Answers one line: appends one JSON value, without newline, to out. What was appended before an error is
  * dropped. `line` is borrowed for the call. */

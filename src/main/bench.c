@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "console/progress.h"
 #include "gyre.h"
 #include "main/model_path.h"
-#include "main/progress.h"
 #include "model/model.h"
 
 #include <stdio.h>

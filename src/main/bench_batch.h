@@ -2,8 +2,8 @@
  * throughput measure. */
 #pragma once
 
+#include "console/progress.h"
 #include "gyre.h"
-#include "main/progress.h"
 #include "text/tokenizer.h"
 
 struct bench_job {

@@ -8,12 +8,12 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "console/progress.h"
 #include "engine/engine.h"
 #include "main/bench_bound.h"
 #include "main/bench_floor.h"
 #include "main/engine_flags.h"
 #include "main/memory_table.h"
-#include "main/progress.h"
 
 #include <math.h>
 #include <stdio.h>

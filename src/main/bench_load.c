@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "main/interrupt.h"
-#include "main/progress.h"
+#include "console/interrupt.h"
+#include "console/progress.h"
 
 #include <math.h>
 #include <sys/resource.h>

@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "console/terminal.h"
 #include "main/bench_report.h"
-#include "main/terminal.h"
 
 #include <errno.h>
 #include <math.h>

@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "client/api_client.h"
-#include "main/dialogue.h"
-#include "main/interrupt.h"
-#include "main/terminal.h"
+#include "console/dialogue.h"
+#include "console/interrupt.h"
+#include "console/terminal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* detokenize.c - gyre detokenize TOK: token ids to text. */
+#include "console/terminal.h"
 #include "main/batch.h"
 #include "main/model_path.h"
-#include "main/terminal.h"
 #include "main/verbs.h"
 #include "text/detokenizer.h"
 

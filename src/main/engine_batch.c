@@ -1,8 +1,8 @@
 /* engine_batch.c - see engine_batch.h. */
 #include "main/engine_batch.h"
 
+#include "console/terminal.h"
 #include "main/batch.h"
-#include "main/terminal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
  * computed of it. */
 #include "main/engine_chat.h"
 
+#include "console/dialogue.h"
+#include "console/interrupt.h"
 #include "main/answer.h"
-#include "main/dialogue.h"
-#include "main/interrupt.h"
 
 #include <stdio.h>
 

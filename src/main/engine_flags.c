@@ -2,10 +2,10 @@
 #include "main/engine_flags.h"
 
 #include "base/machine_memory.h"
+#include "console/progress.h"
+#include "console/terminal.h"
 #include "engine/engine.h"
 #include "main/model_path.h"
-#include "main/progress.h"
-#include "main/terminal.h"
 
 #include <stdio.h>
 #include <string.h>

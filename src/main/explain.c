@@ -2,12 +2,12 @@
 #include "main/verbs.h"
 
 #include "base/file.h"
+#include "console/terminal.h"
 #include "core/backend.h"
 #include "core/pass.h"
 #include "engine/engine.h"
 #include "main/engine_flags.h"
 #include "main/model_path.h"
-#include "main/terminal.h"
 #include "model/model.h"
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #include "main/verbs.h"
 
 #include "base/file.h"
+#include "console/terminal.h"
 #include "main/model_path.h"
-#include "main/terminal.h"
 #include "model/family.h"
 #include "model/footprint.h"
 #include "model/model.h"

@@ -1,9 +1,9 @@
 /* memory_table.c - see memory_table.h. */
 #include "main/memory_table.h"
 
+#include "console/terminal.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
-#include "main/terminal.h"
 
 static void print_part(const struct memory_part *p, FILE *out) {
     fprintf(out, "  %-34s", p->what);

@@ -4,11 +4,11 @@
  * start plus W is less than the number of tokens; with --bos a BOS is put before each. Every token is scored that
  * has something before it in its window, and where windows overlap (S < W) only in the first window that holds it.
  * The result is exp of the mean negative log-probability, summed in double. */
+#include "console/progress.h"
+#include "console/terminal.h"
 #include "main/device_warnings.h"
 #include "main/engine_flags.h"
 #include "main/model_text.h"
-#include "main/progress.h"
-#include "main/terminal.h"
 #include "main/verbs.h"
 
 #include "base/clock.h"

@@ -1,8 +1,8 @@
 /* render.c - gyre render MODEL|TEMPLATE.jinja -f REQUEST.json: what a chat template makes of a conversation. */
 #include "base/file.h"
+#include "console/terminal.h"
 #include "main/batch.h"
 #include "main/model_path.h"
-#include "main/terminal.h"
 #include "main/verbs.h"
 #include "text/template_chat.h"
 

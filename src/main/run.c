@@ -2,13 +2,13 @@
 #include "api/request_fields.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "console/terminal.h"
 #include "main/answer.h"
 #include "main/device_warnings.h"
 #include "main/engine_batch.h"
 #include "main/engine_chat.h"
 #include "main/engine_flags.h"
 #include "main/model_text.h"
-#include "main/terminal.h"
 #include "main/verbs.h"
 
 #include <stdio.h>

@@ -1,11 +1,11 @@
 /* score.c - gyre score MODEL: how probable a model finds each token of a prompt, and what it would have said. */
 #include "api/request_fields.h"
+#include "console/terminal.h"
 #include "main/answer.h"
 #include "main/device_warnings.h"
 #include "main/engine_batch.h"
 #include "main/engine_flags.h"
 #include "main/model_text.h"
-#include "main/terminal.h"
 #include "main/verbs.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* tokenize.c - gyre tokenize TOK: text to token ids. */
 #include "base/file.h"
+#include "console/terminal.h"
 #include "main/batch.h"
 #include "main/model_path.h"
-#include "main/terminal.h"
 #include "main/verbs.h"
 #include "text/tokenizer.h"
 

@@ -1,5 +1,5 @@
 /* line_reader.c - see line_reader.h. */
-#include "main/line_reader.h"
+#include "console/line_reader.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,9 +1,9 @@
 /* progress.c - see progress.h. */
-#include "main/progress.h"
+#include "console/progress.h"
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "main/terminal.h"
+#include "console/terminal.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* terminal.c - see terminal.h. */
-#include "main/terminal.h"
+#include "console/terminal.h"
 
 #include "base/status.h"
 

@@ -2,11 +2,11 @@
  *
  * Lines are edited with libedit and remembered in ~/.gyre_history (or $GYRE_HISTORY). Ctrl-C stops an answer, or clears
  * the line; what was said until then stays in the conversation. */
-#include "main/dialogue.h"
+#include "console/dialogue.h"
 
 #include "base/file.h"
-#include "main/interrupt.h"
-#include "main/terminal.h"
+#include "console/interrupt.h"
+#include "console/terminal.h"
 
 #include <errno.h>
 #include <histedit.h>

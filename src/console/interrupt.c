@@ -1,5 +1,5 @@
 /* interrupt.c - see interrupt.h. */
-#include "main/interrupt.h"
+#include "console/interrupt.h"
 
 #include <signal.h>
 
