@@ -9,7 +9,7 @@
 #   make soak [SOAK_SECONDS=600]                         mixed traffic, then hostile clients too: right answers, flat memory
 #   make test-parity [BACKEND=cuda]                      every op of the dense test models against the CPU's plain functions
 #   make ptx                 the kernels for GPUs on a machine on the CPU; make test runs them then: wants the CUDA toolkit, and no GPU
-#   make bench               what docs/benchmarks.md records
+#   make bench               tables as docs/lab records them
 #   make rooms               the include graph; fails on an edge that points up or sideways
 #   make explain             the program of the bundled model, one line an operation
 #   make install [PREFIX=/usr/local] [DESTDIR=]          binary, library, headers, man page, completions

@@ -1,6 +1,6 @@
 /* front.c - the whole server on the toy device: what it streams a second, what a token costs, and an idle connection.
  *
- *     build/release/bench/front                                    the table of docs/benchmarks.md
+ *     build/release/bench/front                                    the table of docs/lab/server.md
  *     build/release/bench/front ENDPOINT STREAMS [SECONDS [FLAG...]]
  *     build/release/bench/front idle CONNECTIONS
  *

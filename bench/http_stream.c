@@ -1,6 +1,6 @@
 /* http_stream.c - how many streamed tokens a second the HTTP front carries, what a token costs, and an idle connection.
  *
- *     build/release/bench/http_stream                                               the table of docs/benchmarks.md
+ *     build/release/bench/http_stream                                               the table of docs/lab/server.md
  *     build/release/bench/http_stream STREAMS TOKENS_A_SECOND [SECONDS [THREADS]]
  *     build/release/bench/http_stream idle CONNECTIONS
  *

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints the tables that docs/benchmarks.md records; run by make bench. The machine should have nothing else to do.
+# Prints tables as docs/lab records them; run by make bench. The machine should have nothing else to do.
 #
 #   BUILD=build/release bench/run.sh [NAME...]     all, or those named: machine startup decode itl load and the programs of bench/
 set -eu

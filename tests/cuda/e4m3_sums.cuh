@@ -4,7 +4,8 @@
  * whatever the fractions come to. E is the largest exponent of those that are not zero. Each is cut, towards zero, to a multiple of 2^(E - 13); these are
  * added exactly; and of that a float32 sum gets the first 14 bits, cut again, one of float16 what it rounds to, to nearest.
  *
- * No document says so: it is what H200s gave in every sum that was looked at (docs/benchmarks.md, "what sums of e4m3 lose"), and how the machine of
+ * No document says so: it is what H200s gave in every sum that was looked at (docs/lab/cuda_proof.md, "what sums of
+ * e4m3 lose"), and how the machine of
  * tests/ptx computes them. */
 #pragma once
 

@@ -296,7 +296,7 @@ static __global__ void compare_twin(const void *y, dmat qact, element e, int n_t
 /* What sums may lose, of the root of the terms' squares, on the average of many. Each of in / 32 steps cuts 32 terms to multiples of at most 2^-13 of
  * the sum so far (or of the largest term, which is as much as the first step), by a third of that squared; of float16 it rounds the sum to a
  * multiple of 2^-10 of it, by a twelfth. Signs are random, so squares add up, and a sum of random terms is half of its last square on its way. Seen are
- * 0.3 to 0.7 of it. Single ones are another matter (docs/benchmarks.md). */
+ * 0.3 to 0.7 of it. Single ones are another matter (docs/lab/cuda_proof.md). */
 static inline double lost_at_most(const problem &p, bool halves) {
     return sqrt((p.in / 64.0 + 1) * (32 / 3.0 * 0x1p-26 + (halves ? 0x1p-20 / 12 : 0)));
 }

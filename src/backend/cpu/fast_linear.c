@@ -6,7 +6,7 @@
  * On two Zen 4 cores (41 GB/s, 235 GFLOP/s in float32) bf16 weights are bound by memory up to some 11 rows:
  *     T = 1     floor out * in * 2 bytes / 41 GB/s
  *     T >= 16   floor 2 * T * out * in / 235 GFLOP/s
- * What is reached: docs/benchmarks.md, "CPU".
+ * What is reached: docs/lab/cpu.md.
  *
  * Every row of x is multiplied in a group of at most FEW_ROWS by multiply_few, which sums in an order that does not
  * depend on the group: a sequence gets the same bits alone, in a batch and in any cut of its prompt. One group

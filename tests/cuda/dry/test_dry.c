@@ -308,7 +308,7 @@ static void of_two_engines_one_has_products_that_settle(void **state) {
     expect_clean("two engines");
 }
 
-/* The figure of docs/benchmarks.md ("CUDA, memory of the cache"). */
+/* The figure of docs/lab/cuda_memory.md ("CUDA, memory of the cache"). */
 static void a_step_of_a_model_of_7_billion_is_told(void **state) {
     (void)state;
     struct gyre_options options = options_for("tests/data/configs/Qwen--Qwen2.5-7B/config.json");

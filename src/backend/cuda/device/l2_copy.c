@@ -1,7 +1,8 @@
 /* l2_copy.c - which weights are there once more, whole on either side of the L2 (l2_copy.h), and where; see cuda.h.
  *
  * A byte from the own side takes 111 pJ and one of addresses as they come 129, in steps whose clock is what the power limit leaves (l2_topology.h). That is worth it
- * where a step of 65 to 512 rows reads each weight once: gate_up by gemm_fp8_gated.cu, and of up to 256 rows others by gemm_fp8_split_k.cu (docs/benchmarks.md). A copy has
+ * where a step of 65 to 512 rows reads each weight once: gate_up by gemm_fp8_gated.cu, and of up to 256 rows others
+ * by gemm_fp8_split_k.cu (docs/lab/cuda_decoding.md). A copy has
  * tiles of one width: of gate_up that which most numbers of rows want, of others what gemm_fp8_split_k.cu says, for two kinds of steps where it wants two. Steps
  * with other tiles read the rows.
  *

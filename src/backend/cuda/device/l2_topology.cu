@@ -1,7 +1,7 @@
 /* l2_topology.cu - which multiprocessors and which pages of memory are of which side of the L2: see l2_topology.h.
  *
  * One thread a multiprocessor times single atomics, the fastest of a few, so that others on the card can only make a time longer. All multiprocessors do so at
- * once: that moves a time by little (docs/benchmarks.md).
+ * once: that moves a time by little (docs/lab/cuda_decoding.md).
  *
  *     multiprocessors    each times the same lines of a few pages. Less their means, the times of any two are alike or opposite, but for some cycles; what is
  *                        common to all is found as the principal axis of them

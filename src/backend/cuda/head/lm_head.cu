@@ -25,7 +25,8 @@
  * results do not depend on timing.
  *
  * Tried and lost: L2 promotion of 256 bytes (4 per cent), two products of 64 rows a warpgroup (2 to 20 per cent, as there is room for fewer
- * stages), clusters that share W and have each other tokens (256 and 512 rows, with tiles of 128 tokens: 20 per cent). docs/benchmarks.md has
+ * stages), clusters that share W and have each other tokens (256 and 512 rows, with tiles of 128 tokens: 20 per
+ * cent). docs/lab/cuda_head.md has
  * what it takes. */
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/value.h"

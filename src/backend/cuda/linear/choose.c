@@ -16,7 +16,8 @@
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
  * not reach the power limit that a step runs at. From there to 512 rows gemm_fp8_gated.cu computes large products with a GATED_ACT behind them,
- * gemm_fp8_split_k.cu those that it has a cut for (split_k_cut_of: not from 257 to 445 rows), as steps of 96 to 512 rows showed (docs/benchmarks.md),
+ * gemm_fp8_split_k.cu those that it has a cut for (split_k_cut_of: not from 257 to 445 rows), as steps of 96 to 512
+ * rows showed (docs/lab/cuda_linear_many_rows.md),
  * and the library all else. Of more, prompts', gemm_fp8_prefill.cu computes what fills its tiles and multiprocessors (gemm_prefill_pays). A head that lm_head.cu takes is its
  * own: what is saved with logits that nobody reads, a step without rows does not show.
  *

@@ -32,7 +32,8 @@
  *
  * The end of a tile stands open, and its instructions come from far, so they are few: all sums go to the ring at once, and come back in a loop, an octet of
  * two tokens a lane, which have the columns' scales in common: times both scales, bias, activation; whole sectors are written, by predicates, as the loop
- * has no branch. Two rounds of it go together, as with two warps on a quarter of a multiprocessor little else hides what one waits for (docs/benchmarks.md,
+ * has no branch. Two rounds of it go together, as with two warps on a quarter of a multiprocessor little else hides
+ * what one waits for (docs/lab/cuda_linear_many_rows.md,
  * "The end of a tile"). */
 #include "backend/cuda/linear/gemm_fp8_gated.h"
 #include "backend/cuda/value.h"
@@ -269,7 +270,7 @@ cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct 
     args.n_tokens = n_rows;
     args.n_pieces = pieces_of(a);
     args.n_stages = cut->n_stages;
-    // The first tokens must not stand behind all of the ring's W: as measured (docs/benchmarks.md).
+    // The first tokens must not stand behind all of the ring's W: as measured (docs/lab/cuda_linear_many_rows.md).
     args.n_begun = token_tiles(n_rows, cut) == 1 ? 2 : 1;
     args.octets = cut->octets;
     args.parts = cut->parts;

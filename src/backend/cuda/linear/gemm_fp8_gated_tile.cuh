@@ -295,7 +295,8 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         p.from += ROUNDS * 64;
         p.scales += ROUNDS * 128;
     }
-    /* A loop of few instructions, as they come from far, whose branches are few: half of the time went for those (docs/benchmarks.md). */
+    /* A loop of few instructions, as they come from far, whose branches are few: half of the time went for those
+     * (docs/lab/cuda_linear_many_rows.md). */
     template <bool BF16> __device__ void finish(int first_octet, int first_token) const {
         uint32_t most[2] = {0, 0}, most_before[2] = {0, 0}; // most_before: of the first of two parts
         end_place p = place_in(0, lane % 4, first_octet, first_token);

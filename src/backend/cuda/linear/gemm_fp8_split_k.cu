@@ -30,7 +30,8 @@
  * free), adds them in the order of the blocks, so that results are the same every time, and writes by way of shared memory, 64 bytes of a
  * token at a time. All is unrolled: with loops and divisions it took 2.4 us in place of 1.
  *
- * On an H200, in a step of Qwen2.5-7B of 128 rows: qkv 5.8 us, o 5.2, down 23.4 where the library takes 8.0, 7.7 and 24.7 (docs/benchmarks.md).
+ * On an H200, in a step of Qwen2.5-7B of 128 rows: qkv 5.8 us, o 5.2, down 23.4 where the library takes 8.0, 7.7 and
+ * 24.7 (docs/lab/cuda_linear_many_rows.md).
  * Tried and lost: sums of each part to memory, added by the node behind (writing them takes 1.7 us); at 128 rows clusters that also share
  * x or W; tiles of 256 tokens, whose ends take 2 to 5 us; four blocks for qkv and o (only 30 such clusters have a place at once). */
 #include "backend/cuda/linear/gemm_fp8_split_k.h"

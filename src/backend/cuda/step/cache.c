@@ -11,7 +11,7 @@
  * place(b) = b / C * P + b % C (cache_place), which the plan writes into its tables in place of b. Slots of recurrent groups are few and
  * all used at once: one allocation.
  *
- * Measured: docs/benchmarks.md, "CUDA, memory of the cache". */
+ * Measured: docs/lab/cuda_memory.md. */
 #include "backend/cuda/step/cache.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"

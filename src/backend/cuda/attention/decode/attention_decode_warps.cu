@@ -18,7 +18,7 @@
  *
  * Tried and lost: rings of keys and of values of 64 (fewer instructions, and 0.5 to 1 % fewer tokens/s), six stages of 16 keys (16.4 us for
  * 13.6 at 128 x 272 of Qwen2.5-7B, 41.1 for 41.5 at 512), twelve warps with two stages, six with four, QKV_PREP on the way (0.3 % more tokens/s
- * at 128 sequences, 0.7 % fewer at 512). Of teams: docs/benchmarks.md. */
+ * at 128 sequences, 0.7 % fewer at 512). Of teams: docs/lab/cuda_attention.md. */
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
