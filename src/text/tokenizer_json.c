@@ -11,12 +11,6 @@ struct sections {
     struct str normalizer, pre_tokenizer, model, post_processor, decoder, added_tokens;
 };
 
-enum status json_take_section(struct json_reader *r, struct str *section, const char *name, struct error *err) {
-    if (section->ptr)
-        return fail(err, ERR_FORMAT, "%s: \"%s\" is there twice", r->where, name);
-    return json_skip(r, section, err);
-}
-
 static enum status read_sections(struct json_reader *r, struct sections *s, struct error *err) {
     const struct {
         const char *name;

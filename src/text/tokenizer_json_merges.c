@@ -22,18 +22,6 @@ struct merge_batch {
     int32_t last_joined; // what the merge before made
 };
 
-enum status json_take_item(struct json_reader *r, const char *wanted, struct error *err) {
-    bool more;
-    TRY(json_next_item(r, &more, err));
-    return more ? OK : fail(err, ERR_FORMAT, "%s: %s", r->where, wanted);
-}
-
-enum status json_take_list_end(struct json_reader *r, const char *wanted, struct error *err) {
-    bool more;
-    TRY(json_next_item(r, &more, err));
-    return more ? fail(err, ERR_FORMAT, "%s: %s", r->where, wanted) : OK;
-}
-
 /* ["left", "right"] */
 static enum status take_pair(struct json_reader *r, struct buf *out, struct merge *m, struct error *err) {
     static const char wanted[] = "an item of \"merges\" must be two tokens";

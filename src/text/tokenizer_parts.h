@@ -1,5 +1,6 @@
 /* tokenizer_parts.h - what a tokenizer is made of. Private to the files that fill it (tokenizer_json.c,
- * sentencepiece.c, tiktoken.c, tokenizer_config.c) and those that run it (tokenizer.c, encoder.c, detokenizer.c). */
+ * sentencepiece.c, tiktoken.c, tokenizer_config.c), to tokenizer_open.c, which chooses among them, and to those that
+ * run it (tokenizer.c, encoder.c, detokenizer.c). */
 #pragma once
 
 #include "base/arena.h"
@@ -56,6 +57,3 @@ enum status tokenizer_read_special_map(struct tokenizer *t, const char *path, st
  * token's. A text that was added before stays as it was. */
 enum status tokenizer_add_token(struct tokenizer *t, struct str text, int64_t id, struct added_token flags, const char *where,
                                 struct error *err);
-
-/* The tokens <0x00> .. <0xFF>; -1 where there is none. */
-void vocab_find_bytes(const struct vocab *v, int32_t byte_id[static 256]);

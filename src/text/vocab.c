@@ -3,6 +3,8 @@
 
 #include "text/tokenizer.h"
 
+#include <stdio.h>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -76,4 +78,12 @@ enum status vocab_add(struct vocab *v, struct str text, int64_t id, const char *
         *old = (int32_t)slot->id_plus_1 - 1;
     *slot = (struct vocab_slot){hash, (uint32_t)id + 1};
     return OK;
+}
+
+void vocab_find_bytes(const struct vocab *v, int32_t byte_id[static 256]) {
+    for (int b = 0; b < 256; b++) {
+        char text[8];
+        snprintf(text, sizeof text, "<0x%02X>", b);
+        byte_id[b] = vocab_find(v, str_of(text));
+    }
 }

@@ -54,6 +54,9 @@ static inline void vocab_prefetch_text(const struct vocab *v, uint32_t hash) {
         __builtin_prefetch(v->text.ptr + v->spans[v->slots[hash & v->mask].id_plus_1 - 1].offset);
 }
 
+/* The tokens <0x00> .. <0xFF>; -1 where there is none. */
+void vocab_find_bytes(const struct vocab *v, int32_t byte_id[static 256]);
+
 static inline bool vocab_has(const struct vocab *v, int32_t id) { return id >= 0 && id < v->n && v->spans[id].len != UINT32_MAX; }
 
 /* Empty for an unused id. */
