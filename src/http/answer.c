@@ -93,7 +93,7 @@ void http_reply(struct http_exchange *pub, const struct http_answer *a, struct s
 
 void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers, size_t n_headers) {
     struct buf body = {0};
-    server_error_body(x->io->server, x->pub.path, status, message, &body);
+    error_body_append(x->io->server, x->pub.path, status, message, &body);
     http_reply(&x->pub,
                &(struct http_answer){.status = status, .content_type = "application/json", .headers = headers, .n_headers = n_headers},
                buf_view(&body));
@@ -161,23 +161,4 @@ void http_stream_more(struct http_exchange *pub) {
     BUG_IF(x->answer != ANSWER_STREAM);
     if (!x->lent && x->conn)
         conn_resume(x->conn);
-}
-
-/* Unless there is no memory for it. */
-static void append_ping(struct exchange *x) {
-    struct alloc_scope scope;
-    alloc_scope_begin(&scope);
-    if (setjmp(scope.env) != 0)
-        return;
-    buf_append(&x->out, x->ping, strlen(x->ping));
-    alloc_scope_end(&scope);
-}
-
-void answer_ping(struct exchange *x) {
-    if (!x->ping || !x->conn->suspended || x->out_sent != x->out.len)
-        return;
-    buf_clear(&x->out);
-    x->out_sent = 0;
-    append_ping(x);
-    conn_resume(x->conn);
 }

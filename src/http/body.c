@@ -100,7 +100,7 @@ enum MHD_Result body_take(struct exchange *x, const char *bytes, size_t n) {
         return x->body_seen > body_drop_limit(x) ? MHD_NO : MHD_YES;
     (x->compressed && !inflates_later(x) ? inflate_body : keep_body)(x, bytes, n);
     if (x->answer)
-        body_drop(x);
+        exchange_drop_body(x);
     return MHD_YES;
 }
 
@@ -129,14 +129,4 @@ size_t http_body_most(const struct http_exchange *pub) {
     if (!inflates_later(x))
         return x->body.len;
     return size_mul(x->body.len, MOST_INFLATION, &most) ? MIN(most, x->body_limit) : x->body_limit;
-}
-
-void body_drop(struct exchange *x) {
-    atomic_fetch_sub(&x->io->server->body_bytes, x->body_reserved);
-    x->body_reserved = 0;
-    x->pub.body = (struct str){0};
-    inflater_free(x->inflater);
-    x->inflater = NULL;
-    buf_release(&x->body);
-    buf_release(&x->packed);
 }

@@ -139,24 +139,24 @@ void conn_kill(struct conn *c) {
     conn_deadline(c, DEADLINE_DEAD);
 }
 
-static void write_refusal(const struct http_server *s, int fd, int status, const char *message) {
-    struct buf body = {0}, all = {0};
-    server_error_body(s, (struct str){0}, status, message, &body);
-    buf_printf(&all, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n", status,
-               MHD_get_reason_phrase_for((unsigned)status), body.len, status == 503 ? "Retry-After: 1\r\n" : "");
-    buf_append(&all, body.ptr, body.len);
-    (void)!send(fd, all.ptr, all.len, MSG_DONTWAIT | MSG_NOSIGNAL); // a socket with no room for it has other troubles
-    buf_release(&body);
-    buf_release(&all);
-}
-
-void raw_refuse(const struct http_server *s, int fd, int status, const char *message) {
+/* Unless there is no memory for it. */
+static void append_ping(struct exchange *x) {
     struct alloc_scope scope;
     alloc_scope_begin(&scope);
     if (setjmp(scope.env) != 0)
-        return; // it is closed without a word
-    write_refusal(s, fd, status, message);
+        return;
+    buf_append(&x->out, x->ping, strlen(x->ping));
     alloc_scope_end(&scope);
+}
+
+/* Sends the ping of a stream that has nothing else to say. */
+static void ping(struct exchange *x) {
+    if (!x->ping || !x->conn->suspended || x->out_sent != x->out.len)
+        return;
+    buf_clear(&x->out);
+    x->out_sent = 0;
+    append_ping(x);
+    conn_resume(x->conn);
 }
 
 /* Finds out whether a client that sent FIN still listens: RST comes back if not, and with it EPOLLHUP. */
@@ -170,7 +170,7 @@ static void probe(struct conn *c) {
     if (c->io->server->tls || x->minor == 0)
         conn_kill(c);
     else if (exchange_streams(x))
-        answer_ping(x);
+        ping(x);
     else if (exchange_waits(x) && send(c->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         conn_kill(c);
 }
@@ -211,7 +211,7 @@ void conn_expire(struct conn *c) {
     }
     if (c->deadline == DEADLINE_PING) {
         conn_deadline(c, DEADLINE_PING);
-        answer_ping(x);
+        ping(x);
         return;
     }
     if (c->deadline == DEADLINE_FIN) {

@@ -1,17 +1,14 @@
 /* exchange.c - one request from its first line to its end: read, checked, routed, handed to its handler.
  *
  * libmicrohttpd calls exchange_begin when it has the request line, exchange_go_on when it has the head, for each piece of
- * the body, when the body is complete, and again whenever the connection was resumed; and exchange_end last. A refusal
- * is normally sent after the body was read and dropped, as a client that is still sending would lose it to a reset. */
+ * the body, when the body is complete, and again whenever the connection was resumed; and exchange_end (lifetime.c) last.
+ * A refusal is normally sent after the body was read and dropped: a client that still sends would lose it to a reset. */
 #include "http/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 
-static struct exchange *of(const struct http_exchange *x) { return (struct exchange *)x; }
-
-/* ---- begin and end ----------------------------------------------------------------------------------------------- */
+/* ---- the start --------------------------------------------------------------------------------------------------- */
 
 /* Copies what was asked, and who asks; false: there is no memory. */
 static bool name_target(struct exchange *x, const struct conn *c, const char *target) {
@@ -42,119 +39,6 @@ void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd) {
     if (c->deadline == DEADLINE_NONE)
         conn_reading(c, DEADLINE_HEAD);
     return x;
-}
-
-void exchange_free(struct exchange *x) {
-    struct http_server *s = x->io->server;
-    if (x->head_read) {
-        x->io->n_exchanges--;
-        atomic_fetch_sub(&s->stats.in_flight, 1);
-    }
-    body_drop(x);
-    if (x->response)
-        MHD_destroy_response(x->response);
-    buf_release(&x->out);
-    arena_release(&x->pub.arena);
-    free(x);
-}
-
-bool exchange_answered(const struct exchange *x) { return x->answer == ANSWER_WHOLE || (x->answer == ANSWER_STREAM && x->stream_ended); }
-
-bool exchange_streams(const struct exchange *x) { return !x->lent && x->answer == ANSWER_STREAM; }
-
-bool exchange_waits(const struct exchange *x) { return x->lent || x->answer == ANSWER_NONE; }
-
-void exchange_leave(struct exchange *x) {
-    if (x->lent)
-        atomic_store(&x->left, true);
-}
-
-/* Who does not hold does not want to know, and may have given up what the exchange points to. */
-void exchange_tell(struct exchange *x, enum http_gone why) {
-    if (x->lent || x->n_holds == 0 || x->told_gone || exchange_answered(x) || !x->pub.route->gone)
-        return;
-    x->told_gone = true;
-    x->gone_why = why;
-    x->pub.route->gone(&x->pub, why);
-}
-
-static void tell_finished(struct exchange *x, const struct http_outcome *o) {
-    struct alloc_scope scope;
-    alloc_scope_begin(&scope);
-    if (setjmp(scope.env) != 0)
-        return;
-    x->io->server->options.finished(&x->pub, o);
-    alloc_scope_end(&scope);
-}
-
-static void report(struct exchange *x, bool complete) {
-    struct http_server *s = x->io->server;
-    if (!complete && x->gone_why == HTTP_GONE_SLOW)
-        COUNT(s, gone_slow, 1);
-    else if (!complete)
-        COUNT(s, gone_client, 1);
-    if (s->options.finished) {
-        struct http_outcome o = {.status = x->status,
-                                 .body_bytes = x->body_seen,
-                                 .sent_bytes = x->sent_bytes,
-                                 .duration_us = clock_us() - x->started_us,
-                                 .complete = complete,
-                                 .gone = x->gone_why};
-        tell_finished(x, &o);
-    }
-}
-
-/* Its connection has done with it. */
-void exchange_over(struct exchange *x, bool complete) {
-    if (x->head_read)
-        report(x, complete);
-    if (x->n_holds == 0)
-        exchange_free(x);
-    else
-        exchange_tell(x, x->gone_why); // which may release, and so free it
-}
-
-void exchange_end(void *io, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode how) {
-    (void)io;
-    struct exchange *x = *context;
-    if (!x)
-        return;
-    struct conn *c = conn_of(mhd);
-    *context = NULL;
-    c->exchange = NULL;
-    conn_reading(c, DEADLINE_NONE);
-    if (how == MHD_REQUEST_TERMINATED_TIMEOUT_REACHED)
-        x->gone_why = HTTP_GONE_SLOW;
-    if (x->io->stage >= STAGE_DRAIN)
-        shutdown(c->fd, SHUT_RDWR); // what was written still arrives
-    if (x->lent) {                  // the rest when it is back
-        x->ended = true;
-        exchange_leave(x);
-        return;
-    }
-    bool complete = how == MHD_REQUEST_TERMINATED_COMPLETED_OK && exchange_answered(x) && !c->dead;
-    if (complete && x->answer == ANSWER_WHOLE && x->pub.method != HTTP_HEAD)
-        x->sent_bytes = x->out.len;
-    x->conn = NULL;
-    exchange_over(x, complete);
-}
-
-void http_hold(struct http_exchange *x) { of(x)->n_holds++; }
-
-void http_release(struct http_exchange *pub) {
-    struct exchange *x = of(pub);
-    BUG_IF(x->n_holds <= 0);
-    if (--x->n_holds > 0 || x->lent)
-        return;
-    if (!x->conn)
-        exchange_free(x);
-    else if (!exchange_answered(x))
-        conn_kill(x->conn);
-}
-
-bool http_is_gone(const struct http_exchange *pub) {
-    const struct exchange *x = of(pub);
-    return x->lent ? atomic_load(&x->left) : !x->conn || x->conn->dead;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
@@ -241,7 +125,7 @@ static int read_head(struct exchange *x, struct head *h, struct MHD_Connection *
     return status;
 }
 
-/* ---- the host ------------------------------------------------------------------------------------------------------ */
+/* ---- the host ---------------------------------------------------------------------------------------------------- */
 
 static bool is_allowed_host(const struct http_options *o, struct str host) {
     for (size_t i = 0; i < o->n_allowed_hosts; i++)
@@ -428,19 +312,4 @@ enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char 
     if (((struct exchange *)*context)->head_read)
         *n_upload = 0;
     return go_on_within_scope(*context, &p);
-}
-
-/* ---- what handlers ask ------------------------------------------------------------------------------------------- */
-
-int http_thread(const struct http_exchange *x) { return (int)(of(x)->io - of(x)->io->server->io); }
-
-void *http_context(const struct http_exchange *x) { return of(x)->io->server->options.context; }
-
-struct str http_field(const struct http_exchange *x, const char *name) {
-    return head_find(of(x)->fields, of(x)->n_fields, name);
-}
-
-struct str http_parameter(struct http_exchange *x, const char *name) {
-    struct str raw = query_find(x->query, name), decoded;
-    return raw.ptr && percent_decode(&x->arena, raw, true, &decoded) ? decoded : (struct str){0};
 }

@@ -1,26 +1,29 @@
 /* internal.h - what the files of the http room share: the server, its I/O threads, connections and exchanges.
  *
- *     server.c     opens, accepts, stops                     owns struct http_server
- *     loop.c       one I/O thread: epoll, wakes, deadlines          struct io
- *     connection.c connections come and go; who left while waiting  struct conn
+ *     server.c     opens and stops                                  struct http_server
+ *     loop.c       one I/O thread: epoll, deadlines, stages         struct io
+ *     listen.c     sockets that listen, and accepts                 struct listener
  *     exchange.c   a request: head, body, dispatch                  struct exchange
- *     answer.c     its answer, whole or streamed
- *     head.c       the grammar, pure functions
+ *     lend.c       while another thread works on it
  *     body.c       its body                                         inflate.c: one that was compressed
- *     lend.c       while another thread works on it */
+ *     answer.c     its answer, whole or streamed
+ *     lifetime.c   its holds and its end                            request.c: what handlers ask of it
+ *     connection.c connections come and go; who left while waiting  struct conn
+ *     wake.c       what other threads do to an I/O thread           error_body.c: errors of this room
+ *     head.c       the grammar, pure functions
+ *
+ * A file calls those below it only, but for head.c, which any may. */
 #pragma once
 
 #include "base/clock.h"
 #include "base/guard.h"
-#include "http/head.h"
-#include "http/inflate.h"
-#include "http/lend.h"
+#include "http/exchange.h"
 
 #include <microhttpd.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* ---- what an I/O thread's epoll set can report ------------------------------------------------------------------ */
+/* ---- what an I/O thread's epoll set can report ------------------------------------------------------------------- */
 
 enum source_kind { SOURCE_WAKE, SOURCE_DAEMON, SOURCE_LISTENER, SOURCE_CONN };
 struct source {
@@ -32,12 +35,19 @@ struct listener {
     int fd;
 };
 
-/* ---- deadlines: a list a kind, oldest first, as all of a kind wait equally long --------------------------------- */
+/* ---- deadlines: a list a kind, oldest first, as all of a kind wait equally long ---------------------------------- */
 
 enum deadline { DEADLINE_HEAD, DEADLINE_BODY, DEADLINE_FIN, DEADLINE_PING, DEADLINE_DEAD, N_DEADLINES, DEADLINE_NONE = N_DEADLINES };
 struct deadline_list {
     struct conn *first, *last;
     int64_t span_us;
+};
+
+struct newcomer {
+    struct newcomer *next;
+    int fd;
+    socklen_t n_address;
+    struct sockaddr_storage address;
 };
 
 struct io {
@@ -79,52 +89,6 @@ struct conn {
     bool suspended;   // MHD does not look at it
     bool half_closed; // the client sent FIN
     bool dead;        // to be closed at the next chance
-};
-
-enum answer_kind { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM };
-
-struct exchange {
-    struct http_exchange pub; // first: the two are cast into each other
-    struct io *io;
-    struct conn *conn;    // NULL once MHD is done with the request
-    struct str target;    // as it was sent
-    struct str authority; // of a target in absolute form, in target
-    int minor;            // of HTTP/1.minor
-    struct head_field *fields;
-    size_t n_fields;
-    int64_t started_us;
-    int n_holds;
-
-    bool head_read; // checked; routed or refused
-    bool handled;   // handle was called
-    bool told_gone;
-    bool closes; // the connection ends with this exchange
-
-    bool lent;                   // another thread has it: of what follows here, and of pub, this one touches nothing
-    atomic_bool left;            // while it was lent its client left; or is to be cut off
-    bool broken;                 // http_fail: there is no answer to be had
-    bool ended;                  // exchange_end was called meanwhile
-    struct exchange *next_given; // on io->given
-
-    struct buf body;
-    bool compressed;           // as it is sent
-    struct buf packed;         // that body, once it is unpacked elsewhere
-    struct inflater *inflater; // of one that is compressed, from its first byte on
-    uint64_t body_seen;        // bytes as they were sent, kept or not
-    size_t body_limit, body_reserved;
-    bool is_small; // its length was said, and is little
-
-    struct http_header added[HTTP_MAX_ADDED];
-    size_t n_added;
-    enum answer_kind answer;
-    int status;
-    struct MHD_Response *response; // until MHD has it
-    struct buf out;                // the whole body, or what of the stream was made but not sent: out[out_sent ... len)
-    size_t out_sent;
-    uint64_t sent_bytes;
-    bool stream_ended; // fill has said so
-    const char *ping;
-    enum http_gone gone_why;
 };
 
 struct http_server {
@@ -171,17 +135,27 @@ void io_close(struct io *io);
 void io_turn(struct io *io, int wait_ms);
 void *io_thread(void *io); // turns until told to leave
 
+/* ---- wake.c ------------------------------------------------------------------------------------------------------ */
+
 /* Hands an accepted socket to the thread. */
 bool io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, socklen_t n_address); // false: there is no memory
 void io_wake(struct io *io);
+struct newcomer *io_take_newcomers(struct io *io);
 
-/* ---- server.c ---------------------------------------------------------------------------------------------------- */
+/* ---- listen.c ---------------------------------------------------------------------------------------------------- */
 
-void server_accept(struct http_server *s, struct listener *l);
-void server_close_listeners(struct http_server *s);
+enum status listen_tcp(struct http_server *s, struct error *err);
+enum status listen_unix(struct http_server *s, struct error *err);
+void listen_accept(struct http_server *s, struct listener *l);
+void listen_close(struct http_server *s);
+
+/* ---- error_body.c ------------------------------------------------------------------------------------------------ */
 
 /* Appends an error's body as the options say. */
-void server_error_body(const struct http_server *s, struct str path, int status, const char *message, struct buf *out);
+void error_body_append(const struct http_server *s, struct str path, int status, const char *message, struct buf *out);
+
+/* Writes an error answer past MHD to a socket that has nothing else to say, and never waits. Plain sockets only. */
+void raw_refuse(const struct http_server *s, int fd, int status, const char *message);
 
 /* ---- connection.c ------------------------------------------------------------------------------------------------ */
 
@@ -195,41 +169,3 @@ void conn_reading(struct conn *c, enum deadline kind);  // the same for one that
 void conn_wait(struct conn *c);                         // MHD leaves it alone until conn_resume; the client may leave meanwhile
 void conn_resume(struct conn *c);                       // no-op unless suspended
 void conn_kill(struct conn *c);                         // closes it as soon as MHD is asked again; nothing more is sent
-
-/* Writes an error answer past MHD to a socket that has nothing else to say, and never waits. Plain sockets only. */
-void raw_refuse(const struct http_server *s, int fd, int status, const char *message);
-
-/* ---- exchange.c -------------------------------------------------------------------------------------------------- */
-
-void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd);
-enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char *url, const char *method, const char *version,
-                               const char *upload, size_t *n_upload, void **context);
-void exchange_end(void *io, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode how);
-void exchange_tell(struct exchange *x, enum http_gone why);
-bool exchange_answered(const struct exchange *x); // nothing more comes from the handler
-bool exchange_streams(const struct exchange *x);  // has begun to
-bool exchange_waits(const struct exchange *x);    // for its handler to answer
-void exchange_leave(struct exchange *x);          // its client is going: whoever works on it may stop
-void exchange_take_back(struct io *io);           // what was lent and is given back
-void exchange_free_given(struct io *io);          // what was given back after the thread had ended
-
-void exchange_free(struct exchange *x);
-void exchange_over(struct exchange *x, bool complete); // its connection has done with it
-
-/* ---- body.c ------------------------------------------------------------------------------------------------------ */
-
-void body_check(struct exchange *x, const struct head *h); // before it is read; refuses what it must not be
-enum MHD_Result body_take(struct exchange *x, const char *bytes, size_t n);
-bool body_is_whole(struct exchange *x); // at its end; if not, that is said
-void body_drop(struct exchange *x);     // frees it
-
-/* A body that will not be used is read and dropped up to this size; past it the connection closes at once. */
-size_t body_drop_limit(const struct exchange *x);
-
-/* ---- answer.c ---------------------------------------------------------------------------------------------------- */
-
-enum MHD_Result answer_queue(struct exchange *x);
-void answer_commit(struct exchange *x); // what was answered, now that the exchange is its thread's again
-void answer_ping(struct exchange *x);   // if it is a stream that has nothing else to say
-
-void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers, size_t n_headers);

@@ -42,12 +42,12 @@ void http_fail(struct http_exchange *pub) {
 static void take_back(struct exchange *x) {
     struct io *io = x->io;
     x->lent = false;
-    body_drop(x); // an answer may go on for minutes
+    exchange_drop_body(x); // an answer may go on for minutes
     if (x->ended)
         x->conn = NULL;
     else if (x->broken)
         conn_kill(x->conn); // first: who is told now must see that it is gone
-    x->n_holds++; // while others look at it
+    x->n_holds++;           // while others look at it
     if (io->server->options.returned)
         io->server->options.returned(&x->pub);
     x->n_holds--;

@@ -16,40 +16,7 @@ enum { MAX_EVENTS = 256, MAX_RUNS = 16 };
 
 static char TLS_VERSIONS[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"; // GnuTLS alone would take 1.0 and 1.1 too (RFC 8996)
 
-/* ---- from other threads ------------------------------------------------------------------------------------------ */
-
-static void ring(struct io *io) {
-    uint64_t one = 1;
-    COUNT(io->server, wakes, 1);
-    BUG_IF(write(io->wake_fd, &one, sizeof one) != sizeof one);
-}
-
-void io_wake(struct io *io) {
-    if (!atomic_exchange(&io->woken, true))
-        ring(io);
-}
-
-void http_wake(struct http_server *s, int thread) { io_wake(&s->io[thread]); }
-
-struct newcomer {
-    struct newcomer *next;
-    int fd;
-    socklen_t n_address;
-    struct sockaddr_storage address;
-};
-
-bool io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, socklen_t n_address) {
-    struct newcomer *n = malloc(sizeof *n);
-    if (!n)
-        return false;
-    *n = (struct newcomer){.fd = fd, .n_address = n_address, .address = *address};
-    pthread_mutex_lock(&io->newcomers_mutex);
-    n->next = io->newcomers;
-    io->newcomers = n;
-    pthread_mutex_unlock(&io->newcomers_mutex);
-    io_wake(io);
-    return true;
-}
+/* ---- what other threads have brought ----------------------------------------------------------------------------- */
 
 static void welcome(struct io *io, const struct newcomer *n) {
     io->daemon_has_work = true;
@@ -61,18 +28,10 @@ static void welcome(struct io *io, const struct newcomer *n) {
     }
 }
 
-static struct newcomer *take_newcomers(struct io *io) {
-    pthread_mutex_lock(&io->newcomers_mutex);
-    struct newcomer *all = io->newcomers;
-    io->newcomers = NULL;
-    pthread_mutex_unlock(&io->newcomers_mutex);
-    return all;
-}
-
 static void look(struct io *io) {
     if (!atomic_exchange(&io->woken, false))
         return;
-    for (struct newcomer *n = take_newcomers(io), *next; n; n = next) {
+    for (struct newcomer *n = io_take_newcomers(io), *next; n; n = next) {
         next = n->next;
         welcome(io, n);
         free(n);
@@ -116,7 +75,7 @@ static int next_due(struct io *io) {
 static void carry_out(struct io *io, int stage) {
     io->stage = stage;
     if (stage >= STAGE_TELL && io == io->server->io)
-        server_close_listeners(io->server);
+        listen_close(io->server);
     for (struct conn *c = io->conns, *next; c; c = next) {
         next = c->next;
         bool in_flight = c->exchange && c->exchange->head_read;
@@ -145,7 +104,7 @@ static void take_event(struct io *io, const struct epoll_event *e) {
     switch (source->kind) {
     case SOURCE_WAKE: (void)!read(io->wake_fd, &n, sizeof n); break;
     case SOURCE_DAEMON: io->daemon_has_work = true; break;
-    case SOURCE_LISTENER: server_accept(io->server, (struct listener *)source); break;
+    case SOURCE_LISTENER: listen_accept(io->server, (struct listener *)source); break;
     case SOURCE_CONN: conn_event((struct conn *)source, e->events); break;
     }
 }
