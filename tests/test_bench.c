@@ -2,7 +2,7 @@
  * percentiles are numpy's, terms of the command line are read or refused. */
 #include "check.h"
 
-#include "main/bench_report.h"
+#include "bench/bench_report.h"
 
 #include <math.h>
 

@@ -20,8 +20,9 @@ PLAN = [  # level by level
      **{room: ["core", "base"] for room in ("file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla")}},
     {"model": ["file", "core", "base"]},
     {"engine": ["model", "sched", "grammar", "dist", "file", "core", "base"]},
-    {"api": ["engine", "text", "http", "base"], "lib": ["engine", "backend/toy", "core", "text", "base"]},
-    {"main": ["api", "lib", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda",
+    {"api": ["engine", "text", "http", "base"], "lib": ["engine", "backend/toy", "core", "text", "base"],
+     "bench": ["engine", "client", "console", "core", "text", "base"]},
+    {"main": ["api", "lib", "bench", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda",
               "backend/xla", "client", "console", "core", "text", "jinja", "http", "base"]},
 ]
 LEVEL = {room: n for n, rooms in enumerate(PLAN) for room in rooms}

@@ -8,10 +8,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "bench/bench_bound.h"
+#include "bench/bench_floor.h"
 #include "console/progress.h"
 #include "engine/engine.h"
-#include "main/bench_bound.h"
-#include "main/bench_floor.h"
 #include "main/engine_flags.h"
 #include "main/memory_table.h"
 

@@ -4,9 +4,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "bench/bench_bound.h"
+#include "bench/bench_report.h"
 #include "main/bench_batch.h"
-#include "main/bench_bound.h"
-#include "main/bench_report.h"
 #include "main/engine_flags.h"
 #include "main/model_path.h"
 

@@ -3,8 +3,10 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "bench/bench_report.h"
 #include "console/terminal.h"
-#include "main/bench_report.h"
+#include "main/bench_dataset_flags.h"
+#include "main/model_text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -21,7 +23,7 @@ static struct {
     int64_t port, max_concurrency, n_warmups, ready_seconds, patience_s, top_k, logprobs;
     double burstiness, temperature, top_p, min_p, frequency_penalty, presence_penalty, repetition_penalty;
     bool ignore_eos, save_result, save_detailed, append_result, no_progress, trust;
-    struct bench_dataset_flags data;
+    struct bench_dataset_options data;
 } opt = {.backend = "openai",
          .host = "127.0.0.1",
          .rate = "inf",
@@ -199,7 +201,7 @@ static enum status prepare(struct bench *b, const struct verb_args *args, struct
                                     .n_headers = opt.headers.n,
                                     .ca_file = opt.ca_file};
     TRY(open_text(b, err));
-    TRY(bench_dataset_make(&opt.data, &b->text, &b->data, err));
+    TRY(bench_dataset_make(&opt.data, &(struct bench_text){b->text.tok, b->text.encoder, b->text.chat}, &b->data, err));
     if (opt.served_name || opt.model)
         b->model = xstrdup(opt.served_name ? opt.served_name : opt.model);
     return OK;

@@ -3,10 +3,11 @@
 #include "main/verbs.h"
 
 #include "base/file.h"
+#include "bench/bench_bound.h"
 #include "main/bench_batch.h"
-#include "main/bench_bound.h"
-#include "main/bench_dataset.h"
+#include "main/bench_dataset_flags.h"
 #include "main/engine_flags.h"
+#include "main/model_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ static struct {
     const char *model, *tokenizer, *output_json;
     int64_t n;
     bool no_text, trust;
-    struct bench_dataset_flags data;
+    struct bench_dataset_options data;
     struct engine_flags engine;
 } opt = {.n = 1, .data = BENCH_DATASET_DEFAULT, .engine = ENGINE_FLAGS_DEFAULT};
 
@@ -112,7 +113,7 @@ static int run(const struct verb_args *args) {
         return verb_misused(args->spec, "bench throughput needs one MODEL, or --model");
     enum status st = open_text(&text, model, &err);
     if (st == OK)
-        st = bench_dataset_make(&opt.data, &text, &data, &err);
+        st = bench_dataset_make(&opt.data, &(struct bench_text){text.tok, text.encoder, text.chat}, &data, &err);
     if (st == OK)
         st = engine_flags_open(&opt.engine, model, &g, &err);
     if (st == OK)

@@ -1,5 +1,5 @@
 /* bench_dataset.c - see bench_dataset.h. */
-#include "main/bench_dataset.h"
+#include "bench/bench_dataset.h"
 
 #include "base/file.h"
 #include "base/json.h"
@@ -12,8 +12,8 @@
 enum { MAX_FILE = 1 << 30, MAX_TRIES = 10 };
 
 struct maker {
-    const struct bench_dataset_flags *flags;
-    struct model_text *text;
+    const struct bench_dataset_options *options;
+    const struct bench_text *text;
     struct bench_dataset *out;
     size_t cap;
     uint64_t drawn;  // random numbers so far
@@ -21,7 +21,7 @@ struct maker {
     size_t n_usable;
 };
 
-static double uniform(struct maker *m) { return philox_uniform((uint64_t)m->flags->seed, m->drawn++, 0x64617461); }
+static double uniform(struct maker *m) { return philox_uniform((uint64_t)m->options->seed, m->drawn++, 0x64617461); }
 
 /* Of low .. high, both among them. */
 static int64_t between(struct maker *m, int64_t low, int64_t high) {
@@ -74,7 +74,7 @@ static enum status settle(struct maker *m, struct token_ids *ids, size_t n, stru
         buf_clear(text);
         TRY(tokenizer_decode(m->text->tok, ids->ids, ids->n, 0, text, err));
         ids->n = 0;
-        TRY(model_text_encode_plain(m->text, buf_view(text), ids, err));
+        TRY(tokenizer_encode(m->text->encoder, buf_view(text), 0, ids, err));
         if (ids->n == n || i + 1 == MAX_TRIES)
             return OK;
         if (ids->n > n)
@@ -102,14 +102,14 @@ static enum status add_random(struct maker *m, const struct token_ids *prefix, i
 /* How many tokens the server will add to a text (BOS ...): vllm bench takes them off a random prompt's length. */
 static enum status count_added(struct maker *m, int64_t *n, struct error *err) {
     struct token_ids ids = {0};
-    enum status st = model_text_encode(m->text, STR(""), &ids, err);
+    enum status st = tokenizer_encode(m->text->encoder, STR(""), ENCODE_ADD_SPECIAL | ENCODE_PARSE_SPECIAL, &ids, err);
     *n = (int64_t)ids.n;
     token_ids_release(&ids);
     return st;
 }
 
 static enum status make_random(struct maker *m, struct error *err) {
-    const struct bench_dataset_flags *f = m->flags;
+    const struct bench_dataset_options *f = m->options;
     int64_t n_added, input = f->input_len > 0 ? f->input_len : f->random_input_len;
     TRY(count_added(m, &n_added, err));
     input = MAX(0, input - n_added);
@@ -131,7 +131,7 @@ static enum status make_random(struct maker *m, struct error *err) {
 }
 
 static enum status make_prefix_repetition(struct maker *m, struct error *err) {
-    const struct bench_dataset_flags *f = m->flags;
+    const struct bench_dataset_options *f = m->options;
     int64_t each = f->n_prompts / f->n_prefixes, output = f->output_len > 0 ? f->output_len : f->prefix_output_len;
     if (each == 0)
         return fail(err, ERR_ARG, "--num-prompts is %lld: fewer than --prefix-repetition-num-prefixes, %lld", (long long)f->n_prompts,
@@ -157,14 +157,14 @@ static enum status make_prefix_repetition(struct maker *m, struct error *err) {
 
 static enum status count_tokens(struct maker *m, struct str text, struct token_ids *ids, struct error *err) {
     ids->n = 0;
-    return m->text->tok ? model_text_encode_plain(m->text, text, ids, err) : OK;
+    return m->text->tok ? tokenizer_encode(m->text->encoder, text, 0, ids, err) : OK;
 }
 
 /* Entries of 4 to 1024 prompt tokens and at most 2048 in all, as vllm bench takes them. */
 static enum status add_conversation(struct maker *m, const json_t *entry, struct error *err) {
     const json_t *turns = json_object_get(entry, "conversations");
     const json_t *asked = json_object_get(json_array_get(turns, 0), "value"), *said = json_object_get(json_array_get(turns, 1), "value");
-    const struct bench_dataset_flags *f = m->flags;
+    const struct bench_dataset_options *f = m->options;
     int64_t given = f->output_len > 0 ? f->output_len : f->sharegpt_output_len;
     if (!json_is_string(asked) || !json_is_string(said))
         return OK;
@@ -185,9 +185,9 @@ static enum status make_sharegpt(struct maker *m, struct error *err) {
     json_t *entries, *entry;
     size_t i;
     enum status st = OK;
-    TRY(jv_load(m->flags->path, MAX_FILE, JV_ALLOW_DUPLICATES, &entries, err));
+    TRY(jv_load(m->options->path, MAX_FILE, JV_ALLOW_DUPLICATES, &entries, err));
     if (!json_is_array(entries))
-        st = fail(err, ERR_FORMAT, "%s: it is not an array of conversations", m->flags->path);
+        st = fail(err, ERR_FORMAT, "%s: it is not an array of conversations", m->options->path);
     json_array_foreach(entries, i, entry) {
         if (st != OK)
             break;
@@ -211,14 +211,14 @@ static enum status add_custom(struct maker *m, struct str line, const char *wher
     struct token_ids ids = {0};
     TRY(jv_parse(line, where, JV_ALLOW_DUPLICATES, &entry, err));
     enum status st = jv_string(entry, where, "prompt", &prompt, err);
-    if (st == OK && m->text->chat && !m->flags->skip_chat_template)
+    if (st == OK && m->text->chat && !m->options->skip_chat_template)
         st = apply_template(m, prompt, &text, err);
     else if (st == OK)
         buf_str(&text, str_of(prompt));
     if (st == OK)
         st = count_tokens(m, buf_view(&text), &ids, err);
     if (st == OK)
-        add(m, buf_view(&text), &ids, m->flags->output_len > 0 ? m->flags->output_len : m->flags->custom_output_len);
+        add(m, buf_view(&text), &ids, m->options->output_len > 0 ? m->options->output_len : m->options->custom_output_len);
     json_decref(entry);
     buf_release(&text);
     token_ids_release(&ids);
@@ -228,12 +228,12 @@ static enum status add_custom(struct maker *m, struct str line, const char *wher
 static enum status make_custom(struct maker *m, struct error *err) {
     struct buf file = {0};
     char where[4200];
-    enum status st = file_read(m->flags->path, MAX_FILE, &file, err);
+    enum status st = file_read(m->options->path, MAX_FILE, &file, err);
     int number = 0;
     for (size_t at = 0; st == OK && at < file.len;) {
         const char *newline = memchr(file.ptr + at, '\n', file.len - at);
         size_t n = newline ? (size_t)(newline - file.ptr) - at : file.len - at;
-        snprintf(where, sizeof where, "%.4000s:%d", m->flags->path, ++number);
+        snprintf(where, sizeof where, "%.4000s:%d", m->options->path, ++number);
         if (strspn(file.ptr + at, " \t\r") < n)
             st = add_custom(m, (struct str){file.ptr + at, n}, where, err);
         at += n + 1;
@@ -245,16 +245,16 @@ static enum status make_custom(struct maker *m, struct error *err) {
 /* Cuts to the number wanted, or repeats some at random to reach it. */
 static enum status to_number(struct maker *m, struct error *err) {
     struct bench_dataset *d = m->out;
-    size_t wanted = (size_t)m->flags->n_prompts, had = d->n;
+    size_t wanted = (size_t)m->options->n_prompts, had = d->n;
     if (had == 0)
-        return fail(err, ERR_FORMAT, "%s: there is no prompt in it that the %s dataset takes", m->flags->path, m->flags->name);
-    if (!m->flags->disable_shuffle)
+        return fail(err, ERR_FORMAT, "%s: there is no prompt in it that the %s dataset takes", m->options->path, m->options->name);
+    if (!m->options->disable_shuffle)
         shuffle(m);
     for (; d->n > wanted; d->n--) {
         free(d->prompts[d->n - 1].text);
         token_ids_release(&d->prompts[d->n - 1].ids);
     }
-    while (d->n < wanted && !m->flags->no_oversample) {
+    while (d->n < wanted && !m->options->no_oversample) {
         struct bench_prompt p = d->prompts[between(m, 0, (int64_t)had - 1)];
         add(m, (struct str){p.text, p.text_bytes}, &p.ids, p.n_output_tokens);
     }
@@ -263,18 +263,18 @@ static enum status to_number(struct maker *m, struct error *err) {
 
 // ---- all --------------------------------------------------------------------------------------------------------
 
-enum status bench_dataset_make(const struct bench_dataset_flags *flags, struct model_text *text, struct bench_dataset *out,
+enum status bench_dataset_make(const struct bench_dataset_options *options, const struct bench_text *text, struct bench_dataset *out,
                                struct error *err) {
-    struct maker m = {.flags = flags, .text = text, .out = out};
-    bool from_file = strcmp(flags->name, "sharegpt") == 0 || strcmp(flags->name, "custom") == 0;
+    struct maker m = {.options = options, .text = text, .out = out};
+    bool from_file = strcmp(options->name, "sharegpt") == 0 || strcmp(options->name, "custom") == 0;
     *out = (struct bench_dataset){0};
-    if (from_file && !flags->path)
-        return fail(err, ERR_ARG, "--dataset-name %s needs --dataset-path", flags->name);
-    if (strcmp(flags->name, "custom") != 0 && !text->tok)
-        return fail(err, ERR_ARG, "--dataset-name %s counts tokens: give the model's folder as --tokenizer", flags->name);
+    if (from_file && !options->path)
+        return fail(err, ERR_ARG, "--dataset-name %s needs --dataset-path", options->name);
+    if (strcmp(options->name, "custom") != 0 && !text->tok)
+        return fail(err, ERR_ARG, "--dataset-name %s counts tokens: give the model's folder as --tokenizer", options->name);
     enum status st;
     if (from_file) {
-        st = strcmp(flags->name, "custom") == 0 ? make_custom(&m, err) : make_sharegpt(&m, err);
+        st = strcmp(options->name, "custom") == 0 ? make_custom(&m, err) : make_sharegpt(&m, err);
         if (st == OK)
             st = to_number(&m, err);
     } else {
@@ -282,7 +282,7 @@ enum status bench_dataset_make(const struct bench_dataset_flags *flags, struct m
         if (m.n_usable == 0)
             st = fail(err, ERR_FORMAT, "the tokenizer has no token that is text");
         else
-            st = strcmp(flags->name, "random") == 0 ? make_random(&m, err) : make_prefix_repetition(&m, err);
+            st = strcmp(options->name, "random") == 0 ? make_random(&m, err) : make_prefix_repetition(&m, err);
     }
     free(m.usable);
     if (st != OK)

@@ -1,5 +1,5 @@
 /* bench_floor.c - see bench_floor.h. Activations are not counted: between ops they can stay in the device's caches. */
-#include "main/bench_floor.h"
+#include "bench/bench_floor.h"
 
 #include "engine/engine.h"
 

@@ -1,5 +1,5 @@
 /* gpu_watch.c - see gpu_watch.h. The few declarations of NVML that are needed stand here, so that nothing of NVIDIA's is needed to build. */
-#include "main/gpu_watch.h"
+#include "bench/gpu_watch.h"
 
 #include "base/status.h"
 

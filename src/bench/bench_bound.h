@@ -2,9 +2,9 @@
 #pragma once
 
 #include "base/json.h"
+#include "bench/gpu_watch.h"
 #include "core/backend.h"
 #include "gyre.h"
-#include "main/gpu_watch.h"
 
 /* A device without limits is infinitely fast, and its floors are 0. */
 enum status bench_limits(struct gyre *g, struct device_limits *out, struct error *err);

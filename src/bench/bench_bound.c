@@ -1,8 +1,8 @@
 /* bench_bound.c - see bench_bound.h. */
-#include "main/bench_bound.h"
+#include "bench/bench_bound.h"
 
+#include "bench/bench_floor.h"
 #include "engine/engine.h"
-#include "main/bench_floor.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* bench_load.c - see bench_load.h. */
-#include "main/bench_load.h"
+#include "bench/bench_load.h"
 
 #include "base/clock.h"
 #include "base/random.h"

@@ -5,8 +5,8 @@
  * the gap to the next such chunk; latency is until the last. */
 #pragma once
 
+#include "bench/bench_dataset.h"
 #include "client/api_client.h"
-#include "main/bench_dataset.h"
 
 struct bench_result {
     bool success;

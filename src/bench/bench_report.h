@@ -1,7 +1,7 @@
 /* bench_report.h - what the times of a benchmark amount to: vllm bench serve's table, label for label, and its JSON. */
 #pragma once
 
-#include "main/bench_load.h"
+#include "bench/bench_load.h"
 
 enum bench_metric { METRIC_TTFT, METRIC_TPOT, METRIC_ITL, METRIC_E2EL, N_METRICS };
 

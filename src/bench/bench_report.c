@@ -1,5 +1,5 @@
 /* bench_report.c - see bench_report.h. */
-#include "main/bench_report.h"
+#include "bench/bench_report.h"
 
 #include <math.h>
 #include <stdio.h>
