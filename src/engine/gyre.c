@@ -26,36 +26,7 @@ void gyre_request_init(const struct gyre *g, struct gyre_request *request, size_
     abi_write(&abi_request, &r, request, struct_size);
 }
 
-// ---- the life of a request --------------------------------------------------------------------------------------
-
-/* When its turn is: the number of its arrival, or with several tenants its tag, in units of 16 tokens. */
-static int64_t turn_of(struct gyre *g, struct request *r, int64_t arrival) {
-    if (g->fair.n_tenants == 1)
-        return arrival;
-    r->fair_cost = fair_share_cost(&g->fair, r->n_prompt, r->asked.max_tokens);
-    r->fair_tag = fair_share_arrive(&g->fair, r->asked.tenant, r->fair_cost, g->scheduler.n_running + g->scheduler.waiting.n == 0);
-    return r->fair_tag / 16;
-}
-
-/* sjf: a prompt token counts for a whole request that came later (or for 16 tokens of the tenant's share), a thousand at most, so
- * that even the longest is first in its turn. The number of arrivals makes ranks differ. */
-static struct sequence_rank rank_of(struct gyre *g, struct request *r) {
-    int64_t arrival = g->n_accepted++, size = g->policy == GYRE_SJF ? MIN(r->n_prompt, 1000) : 0;
-    return (struct sequence_rank){r->asked.priority, (turn_of(g, r, arrival) + size) * ((int64_t)1 << 24) + arrival % (1 << 24)};
-}
-
-void engine_started(struct gyre *g, struct request *r, int64_t now_us) {
-    r->started_us = now_us;
-    fair_share_start(&g->fair, r->fair_tag);
-}
-
-void engine_accept(struct gyre *g, struct request *r) {
-    r->accepted_step = g->n_steps;
-    r->sequence.rank = rank_of(g, r);
-    request_table_add(&g->requests, r);
-    scheduler_add(&g->scheduler, &r->sequence);
-    g->n_busy++;
-}
+// ---- requests ---------------------------------------------------------------------------------------------------
 
 int gyre_submit(struct gyre *g, const struct gyre_request *request, uint64_t *id, struct gyre_error *err) {
     struct error e = g->failed;
@@ -66,20 +37,6 @@ int gyre_submit(struct gyre *g, const struct gyre_request *request, uint64_t *id
     engine_accept(g, r);
     *id = r->id;
     return 0;
-}
-
-void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err) {
-    sequence_expect_no_more(&r->sequence);
-    scheduler_remove(&g->scheduler, &r->sequence);
-    if (g->fair.n_tenants > 1)
-        fair_share_settle(&g->fair, r->asked.tenant, r->fair_cost, r->started_us ? r->n_prompt - MAX(r->sequence.n_recalled, 0) : 0,
-                          r->sequence.n_tokens - r->n_prompt);
-    r->ended = true;
-    r->finish = finish;
-    if (err)
-        r->error = *err;
-    *(g->ended_tail ? &g->ended_tail->next_ended : &g->ended_head) = r;
-    g->ended_tail = r;
 }
 
 void gyre_cancel(struct gyre *g, uint64_t id) {
@@ -178,4 +135,3 @@ int gyre_poll(struct gyre *g, struct gyre_event *events, int max) {
 }
 
 bool gyre_busy(const struct gyre *g) { return g->n_busy > 0; }
-bool engine_has_work(const struct gyre *g) { return g->n_busy > 0 || g->n_collected < g->n_steps; }
