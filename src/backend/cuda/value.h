@@ -21,20 +21,15 @@ static inline int64_t element_bytes(enum element e) {
 }
 
 /* ---- how large elements of e4m3 are ----
- * A product of rows of e4m3 may be summed in half precision, which ends at 65,504, so elements are kept as small as that asks for, whatever the values are:
+ * A product of rows of e4m3 may be summed in half precision, which ends at 65,504. Elements are kept so small that no
+ * sum overflows:
  *
- *     a row of a value     sizes up to E4M3_FULL, which is what its largest size becomes (or less: static_scale below): ||x|| <= E4M3_FULL sqrt(in)
- *     a row of a weight    sizes of any kind, but ||w|| <= e4m3_norm(in): they are times 2^-s for that, with s of that row, and its scale times 2^s
+ *     a row of a value     no size above E4M3_FULL, which is what its largest size becomes (or less: static_scale below)
+ *     a row of a weight    any sizes, but ||w|| <= e4m3_norm(in); where needed it is times 2^-s, and its scale times 2^s
  *
- * Then no sum of terms x[k] w[k], over whichever columns, is beyond ||x|| ||w|| (Cauchy and Schwarz), nor is one that was rounded to half precision behind
- * each 32 terms, and behind each of HALF_SUMS_PARTS that were added up: rounding adds at most 16 each time, half of the distance between numbers from
- * 32,768 on. Kernels may rely on it up to HALF_SUMS_IN columns; beyond, float32 sums alone fit. Rounding is off by at most 2^-11 of what had been
- * summed up, each time, and of random terms as often up as down; what the tensor core drops of terms that are small beside their sum comes to that in either format.
- *
- * e4m3 is a floating format, so that costs nothing but what becomes subnormal, smaller than 2^-6: its distances are 2^-9 there. That is at worst, of a row's norm,
- * 2^-9 / sqrt(12) sqrt(in) / E4M3_FULL of a value and twice 2^-9 / sqrt(12) sqrt(in) / e4m3_norm(in) of a weight; of 18,944 columns 0.003 and 0.011,
- * of normal numbers 0.000 and 0.005, where rounding to 4 bits is off by 0.026. E4M3_FULL is 448 / 2^4: other elements have the bits that they would have
- * with the largest at 448, but for the exponent. More for values would be less for weights; values have the heavier tails. */
+ * Kernels may rely on it up to HALF_SUMS_IN columns, with a rounding after each 32 terms and up to HALF_SUMS_PARTS
+ * partial sums that are added up. With more columns only float32 sums fit. docs/numerics.md has the proof, and what it
+ * costs. */
 #define E4M3_FULL 28.0f
 enum { HALF_SUMS_IN = 32768, HALF_SUMS_PARTS = 8 };
 static inline float e4m3_norm(int64_t in) {

@@ -1,43 +1,29 @@
-/* argmax_filter.cu - the most probable tokens of a step's plain rows, of a head of 16 bits, from half of its bytes. The head is not quantised: bytes only tell
- * which of its rows cannot win, and those that can are multiplied out as they are.
+/* argmax_filter.cu - the most probable tokens of a step's plain rows, of a head of 16 bits, from half of its bytes.
  *
- *     token[j] = the lowest i with the largest w_i.x_j        W [out, in], x [tokens, in] float16 or bfloat16; with cap: cap * tanh(./cap)
+ *     token[j] = the lowest i with the largest w_i.x_j        W [out, in], x [tokens, in] float16 or bfloat16;
+ *                                                             with cap: cap * tanh(./cap)
  *
- * What is known from bytes. Row i of W lies beside W as bytes q_i with a step s_i (its largest size / 127), rounded up or down at random: q = floor(w / s +
- * u), u uniform in [0, 1), so that the mean of s q is w, whatever w is. In a step x_j becomes bytes p_j with a step t_j in the same way. Then
+ * The head is not quantised. A copy of it in bytes, and x in bytes, only tell which rows cannot win:
  *
- *     w_i.x_j - s_i t_j q_i.p_j = (w_i - s_i q_i).(t_j p_j) + w_i.(x_j - t_j p_j)
+ *     |w_i.x_j - s_i t_j q_i.p_j| <= e_ij        q, p: bytes, rounded at random; s, t: their steps
  *
- * Given p, the first is a sum of independent terms of mean zero, each in an interval of length s_i t_j |p_jk|; the second is one in intervals of t_j |w_ik|.
- * By Hoeffding's lemma the mean of exp(h term), for a term in an interval of length c, is at most exp(h^2 c^2 / 8) for any h. So the mean of
- * exp(h first - h^2 s_i^2 t_j^2 |p_j|^2 / 8) is at most 1 whatever p is, and with that the mean of
- * exp(h (first + second) - h^2 t_j^2 (s_i^2 |p_j|^2 + |w_i|^2) / 8) is. A positive number is above exp(2 lambda^2) times its mean with a probability of at
- * most exp(-2 lambda^2); so, with h = 4 lambda / (t_j m_ij), and h negative for the other side, but for 2 exp(-2 lambda^2) of all pairs
- *
- *     |w_i.x_j - s_i t_j q_i.p_j| <= e_ij = lambda t_j ((s_i^2 |p_j|^2 + |w_i|^2) / m_ij + m_ij) / 2 + (in 2^-24 + 2^-18) |w_i| |x_j|
- *
- * for any m_ij that does not depend on how x_j and w_i were rounded. (It is least, lambda t_j sqrt(s_i^2 |p_j|^2 + |w_i|^2), where m_ij is that root;
- * argmax_filter_bound.cuh says what m is.) With lambda = 4.9 that is 2^-68 of them. The last term is what float32 sums may be off. This asks nothing of W and
- * x: the chance is in our rounding alone, and so it does not matter how values are distributed, only that nobody has chosen them by our random bits.
- * Nothing that a model computes depends on those bits: its tokens are those of the 16-bit head. A head of 152,064 rows misses a row's token once in
- * 10^15 tokens, were the inequality an equation.
- *
- * So best_j = max_i (s_i t_j q_i.p_j - e_ij) is not above the largest logit, and only rows with s_i t_j q_i.p_j + e_ij >= best_j can have it. Of 152,064 normal rows
- * those are about seven. Their logits are made from W by products of the tensor core in lm_head.cu's order, 16 terms at a time, and the largest
- * wins, of equals the first.
- *
- * Outlying channels of x would widen the bound for all: W and x above are W and x with scaled columns, by what is learned of x (argmax_filter_columns.cuh).
+ * Only rows with s_i t_j q_i.p_j + e_ij >= best_j = max_i (s_i t_j q_i.p_j - e_ij) can win: of 152,064 normal rows
+ * about seven. Their logits are made from W by products of the tensor core in lm_head.cu's order, 16 terms at a time,
+ * and the largest wins, of equals the first. docs/numerics.md proves the bound; it asks nothing of W and x, and fails
+ * once in 10^15 tokens at most. W and x above have scaled columns, so that outlying channels of x do not widen it
+ * (argmax_filter_columns.cuh).
  *
  * Nodes of a step, before lm_head.cu and SAMPLE:
- *     rows       x becomes bytes, a block a token; one more block finds whether the step is to be screened
+ *     rows       x becomes bytes, a block a token; one more block finds whether the step is to be filtered
  *     product    argmax_filter_product.cuh: all sums q_i.p_j, of which those that may be best become a list a token
  *     choice     argmax_filter_choice.cuh: of a list those that reach the final best; their logits; the token
  *
- * A step is left to lm_head.cu and SAMPLE, with state->is_done 0, if a row of it is not plain, if a token's list is too long, or has more rows that reach the
- * best than are worth it, or if something is not finite. Where 5 of the last 32 steps that were tried were left, 256 steps are not tried, or fewer, if
- * the columns have better scales by then.
+ * A step is left to lm_head.cu and SAMPLE, with state->is_done 0, if a row of it is not plain, if a token's list is too
+ * long or has more rows that reach the best than are worth it, or if something is not finite. Where 5 of the last 32
+ * steps that were tried were left, 256 steps are not tried, or fewer if the columns have better scales by then.
  *
- * Lists vary with timing in what they have beyond those that reach best_j; the token does not. Nothing depends on what else is in the step. */
+ * Lists vary with timing in what they have beyond the rows that reach best_j; the token does not. Nothing depends on
+ * what else is in the step. */
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/linear/ending.h"

@@ -10,7 +10,8 @@ extern "C" {
 
 /* ---- argmax_filter.cu: the most probable tokens of a step of plain rows, without reading all of a head of 16 bits ----
  * Before lm_head.cu and SAMPLE: where all rows of a step are plain (drow.is_plain), the same tokens from half of the bytes, and those two end at once.
- * The head stays in 16 bits and decides; beside it lies a copy in 8 bits that tells which of its rows cannot win. argmax_filter.cu says why that is so. */
+ * The head stays in 16 bits and decides. Beside it lies a copy in 8 bits that tells which of its rows cannot win;
+ * docs/numerics.md has the proof. */
 /* What steps leave for one another, on the device; zero to begin with. */
 struct dfilter_state {
     int32_t is_done;         // the step's tokens are told

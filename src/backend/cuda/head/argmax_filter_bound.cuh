@@ -1,4 +1,5 @@
-/* argmax_filter_bound.cuh - what screening knows of w.x from bytes: rounding, and the bound of what rounding does. argmax_filter.cu has the theorem. */
+/* argmax_filter_bound.cuh - what the filter knows of w.x from bytes: rounding, and the bound of what rounding does.
+ * docs/numerics.md has the proof. */
 #pragma once
 
 #include "backend/cuda/value.h"
@@ -7,7 +8,7 @@
 namespace screen {
 
 /* Of Hoeffding's bound 4.9; a tenth for what float32 does to steps, quotients and norms, 1e-5 of a step an element, which sums to less than
- * sqrt(K) 1e-5 of the bound, and for thresholds that are rounded to integers: |p| and |q| are 126 at least, so that a tenth of the root is 17. */
+ * sqrt(K) 1e-5 of the bound, and for thresholds that are rounded to integers. */
 constexpr float LAMBDA = 5.0f;
 constexpr float LEAST_STEP = 1e-30f;           // so that its inverse is finite: rows and tokens of zeros
 constexpr float UPWARDS = 1.0f + 1.0f / 65536; // norms are summed in float32, in trees
@@ -54,10 +55,9 @@ struct squares {
 
 __device__ inline row row_of(float step, squares s) { return row{step, step * s.values * UPWARDS}; }
 
-/* e_ij of argmax_filter.cu in units of t_j: lambda ((s^2 |p|^2 + |w|^2) / m + m) / 2 + part |w| |x|. With m = s times a number M of the token's, the first is
- * lambda (s (|p|^2 / M + M) + (|w|^2 / s) / M) / 2, and since |w| <= (|w|^2 / (s M) + s M) / 2 all of it is s and |w|^2 / s times what is the token's.
- * M^2 is |x|^2 and `typical`, a usual |w|^2 / s^2, before rounding: where |w| / s is twice that, or half, the bound is a tenth wider than it could be, or
- * less. */
+/* e_ij in units of t_j, with m = step_i * m_j and m_j^2 = |x|^2 + `typical`, a usual |w|^2 / step^2; both before
+ * rounding. So all of it is the row's step and size times what is the token's. Where |w| / step is twice the usual, or
+ * half, the bound is a tenth wider than the least, or less (docs/numerics.md, "The choice of m"). */
 __device__ inline token token_of(float step, squares x, float typical, int64_t k) {
     float m = sqrtf(fmaxf(x.values + typical, 1)), part = sum_error(k) * sqrtf(x.values) * UPWARDS;
     return token{step, (LAMBDA * (x.bytes / m + m) + part * m) / 2 * UPWARDS, (LAMBDA + part) / (2 * m) * UPWARDS};

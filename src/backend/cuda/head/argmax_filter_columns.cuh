@@ -1,7 +1,7 @@
 /* argmax_filter_columns.cuh - of argmax_filter.cu: columns of W and x that are scaled before they become bytes, so that outlying channels cost little.
  *
  * One element of x_j that is A times the others makes its step A times as large, and the bound, t_j sqrt(s_i^2 |p_j|^2 + |w_i|^2), nearly so. But w.x is
- * the sum of (w_k c_k) (x_k / c_k) for any c, and what the theorem says of w and x holds of these. With a_k = c_k W_k and b_k = X_k / c_k, sizes of
+ * the sum of (w_k c_k) (x_k / c_k) for any c, and the bound (docs/numerics.md) holds of these. With a_k = c_k W_k and b_k = X_k / c_k, sizes of
  * columns, the bound is about
  *
  *     sqrt(max(a)^2 |b|^2 + max(b)^2 |a|^2) >= sqrt(2 max(a) max(b) |a| |b|) >= sqrt(2 max(M) sum(M)),      M_k = a_k b_k = W_k X_k
