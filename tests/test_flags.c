@@ -1,8 +1,8 @@
 /* test_flags.c - the command line: what is taken, what is refused, and what the sentence says. */
 #include "check.h"
 
+#include "main/flag_help.h"
 #include "main/flags.h"
-#include "main/help.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -127,7 +127,8 @@ static void misuse_is_a_sentence_and_exit_code_2(void **state) {
     REFUSED("--prompt-ids: item 2 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "1,,3");
     REFUSED("--prompt-ids: item 2 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "1,");
     REFUSED("--prompt-ids: item 1 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "-1");
-    REFUSED("--prompt-ids: item 1 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "99999999999");
+    REFUSED("--prompt-ids: item 1 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids",
+            "99999999999");
 }
 
 static void an_unknown_flag_names_the_nearest(void **state) {

@@ -5,7 +5,7 @@
  * the line is silent, then the line. */
 #include "main/flags.h"
 
-#include "main/help.h"
+#include "main/flag_help.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -326,13 +326,6 @@ static int read_line(struct line *line, int argc, char **argv, struct verb_args 
 }
 
 // ---- the second pass ----------------------------------------------------------------------------------------------
-
-char *flag_variable(const struct flag *f, struct arena *memory) {
-    char *name = arena_printf(memory, "GYRE_%s", f->name);
-    for (char *p = name; *p; p++)
-        *p = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
-    return name;
-}
 
 static enum status read_environment(const struct verb_spec *spec, struct verb_args *args, struct error *err) {
     for (size_t i = 0; i < spec->n_flags; i++) {

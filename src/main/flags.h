@@ -100,9 +100,6 @@ void flags_release(struct verb_args *args);
  * temperature from generation_config.json. The name must be in the table. */
 bool flag_given(const struct verb_args *args, const char *name);
 
-/* The environment variable that stands for a flag. */
-char *flag_variable(const struct flag *flag, struct arena *memory);
-
 /* Prints a sentence, the verb's usage line and where to read more on stderr; returns 2. For misuse that the
  * table cannot say, as two flags that exclude each other. */
 int verb_misused(const struct verb_spec *spec, const char *format, ...) __attribute__((format(printf, 2, 3), cold));

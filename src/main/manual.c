@@ -1,4 +1,5 @@
 /* manual.c - the manual page gyre(1), written from the verbs' flag tables. */
+#include "main/flag_help.h"
 #include "main/help.h"
 #include "main/verbs.h"
 
