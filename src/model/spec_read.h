@@ -4,6 +4,7 @@
  *     spec_families.c   the table: a row a model type
  *     spec_dense.c, spec_experts.c, spec_described.c   a reader a family
  *     spec_layers.c     what readers share
+ *     spec_read.c       one key of a type
  *
  * A reader fills the spec from one config.json whose keys may be absent: an absent key means the default of
  * the family's configuration class in transformers, because save_pretrained leaves out what equals it. */
