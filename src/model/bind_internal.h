@@ -4,7 +4,10 @@
 #include "model/bind.h"
 
 /* Keeps the first failure. */
-void bind_failed(struct binder *b, enum status status);
+static inline void bind_failed(struct binder *b, enum status status) {
+    if (b->status == OK)
+        b->status = status;
+}
 
 /* A module's whole matrix [rows, in] as one part, in the storage that the quantisation settings say. */
 bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in, struct weight_part *out);

@@ -68,9 +68,9 @@ static bool glob_matches(const char *p, const char *s) {
     return !*p;
 }
 
-// Whether the components of `part` stand in `name` one after another: "mlp.gate" in "model.layers.0.mlp.gate".
-static bool has_components(const char *name, const char *part, size_t len) {
-    for (const char *at = strstr(name, part); at; at = strstr(at + 1, part))
+// Whether the components of `want` stand in `name` one after another: "mlp.gate" in "model.layers.0.mlp.gate".
+static bool has_components(const char *name, const char *want, size_t len) {
+    for (const char *at = strstr(name, want); at; at = strstr(at + 1, want))
         if ((at == name || at[-1] == '.') && (at[len] == '\0' || at[len] == '.'))
             return true;
     return false;
