@@ -172,7 +172,10 @@ class Rooms(unittest.TestCase):
 
     def test_a_bad_edge_is_found(self):
         self.check_edge("core/a.h", "model/b.h", "core -> model points up")
-        self.check_edge("text/a.c", "core/b.h", "text -> core points sideways")
+        self.check_edge("jinja/a.c", "core/b.h", "jinja -> core points sideways")
+        self.check_edge("text/a.c", "core/b.h", "text -> core is not in the plan")
+        self.check_edge("client/a.c", "console/b.h", "client -> console points sideways")
+        self.check_edge("bench/a.c", "main/b.h", "bench -> main points up")
         self.check_edge("backend/cpu/a.c", "backend/cuda/b.h", "backend/cpu -> backend/cuda points sideways")
         self.check_edge("engine/a.c", "backend/cpu/b.h", "engine -> backend/cpu is not in the plan")
         self.check_edge("model/a.c", "core/b.h", "")
