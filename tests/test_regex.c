@@ -8,10 +8,12 @@
 #include "text/regex_syntax.h"
 #include "text/unicode.h"
 
+#include <inttypes.h>
 #include <utf8proc.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <time.h>
 
 struct pieces {
     struct str text;
@@ -100,6 +102,67 @@ static void a_pattern_without_end_is_given_up(void **state) {
     regex_memory_free(m);
 }
 
+/* Cuts a text; *us is what that took of the processor. */
+static enum status cut_all(const char *regex, struct str text, int64_t *us, struct error *err) {
+    struct pattern p;
+    struct timespec from, to;
+    struct regex_memory *m = regex_memory_open();
+    struct regex_walk walk = {.text = text};
+    size_t begin, end;
+    bool found = true;
+    EXPECT_OK(pattern_of_regex(str_of(regex), REGEX_ONIGURUMA, "case", &p, err), *err);
+    regex_memory_begin(m, text.len);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    enum status st = OK;
+    while (st == OK && found)
+        st = pattern_next(&p, m, &walk, &begin, &end, &found, err);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    *us = (to.tv_sec - from.tv_sec) * 1000000 + (to.tv_nsec - from.tv_nsec) / 1000;
+    pattern_release(&p);
+    regex_memory_free(m);
+    return st;
+}
+
+static struct str repeated(struct buf *out, const char *unit, int n) {
+    buf_clear(out);
+    for (int i = 0; i < n; i++)
+        buf_str(out, str_of(unit));
+    return buf_view(out);
+}
+
+/* Each match is within the bounds of one, and a short text has hundreds of them. */
+static void matches_of_a_text_are_bounded_together(void **state) {
+    (void)state;
+    static const char dead_end[] = "aaaaaaaaaaaaaaaaaaaaac", steps[] = "too many steps for this text", either[] = "for this text";
+    static const struct {
+        const char *regex, *unit;
+        int n;
+        const char *says; // NULL: it is cut
+    } cases[] = {
+        {"(?:a|a)*b|[\\s\\S]", dead_end, 1, NULL},
+        {"(?:a|a)*b|[\\s\\S]", dead_end, 50, steps},
+        {"(?:a|a)*b|[\\s\\S]", dead_end, 100, steps},
+        {"(?=(?:a|a)*b)|[\\s\\S]", dead_end, 100, steps},
+        {"\\G(?:a|a)*b|[\\s\\S]", dead_end, 100, steps},
+        {"(?:a+)+[bd]", dead_end, 100, steps},
+        {"a*a*a*a*[bd]|.", "a", 2200, either}, // few steps, each of which reads far
+        {"\\d+\\.?\\d*[eE]|\\d", "7", 100000, either},
+        {"\\s*[\\r\\n]+|\\s", " ", 3000, NULL}, // in honest patterns, and its square is bearable
+        {"\\d{1,3}(?=(?:\\d{3})*\\b)", "7", 4000, NULL},
+    };
+    struct buf text = {0};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        int64_t us;
+        struct error err = {0};
+        enum status st = cut_all(cases[i].regex, repeated(&text, cases[i].unit, cases[i].n), &us, &err);
+        bool right = cases[i].says ? st == ERR_LIMIT && strstr(err.text, cases[i].says) : st == OK;
+        if (!right || us > 1500000 + 2 * (int64_t)text.len)
+            fail_msg("%s on %d times \"%s\": status %d after %" PRId64 " us: %s", cases[i].regex, cases[i].n, cases[i].unit, st, us,
+                     err.text);
+    }
+    buf_release(&text);
+}
+
 /* regex_fold.c looks for letters that fold to several in these ranges only. */
 static void letters_that_fold_to_several_are_where_they_are_looked_for(void **state) {
     (void)state;
@@ -184,6 +247,7 @@ int main(void) {
         cmocka_unit_test(patterns_of_real_models_match_as_oniguruma_does),
         cmocka_unit_test(what_has_no_equal_is_refused_by_name),
         cmocka_unit_test(a_pattern_without_end_is_given_up),
+        cmocka_unit_test(matches_of_a_text_are_bounded_together),
         cmocka_unit_test(letters_that_fold_to_several_are_where_they_are_looked_for),
         cmocka_unit_test(scanners_find_the_words_of_their_patterns),
     };

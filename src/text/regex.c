@@ -5,19 +5,28 @@
 #include "text/unicode.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <limits.h>
 #include <pcre2.h>
 #include <time.h>
 
+// Steps are PCRE2's of backtracking. It counts them anew at each place where a match may begin.
 enum {
-    STEP_LIMIT = 10000000, // backtracking steps of one match, as PCRE2 counts them for each place where it may begin
-    WINDOW = 4096,         // places that are tried in one call
-    WINDOW_STEPS = STEP_LIMIT / WINDOW,
-    LOOK_EVERY = 64, // calls, at the clock
+    FREE_STEPS = 64,             // at each place, uncounted: a text has no more of them than places
+    HARDER = 4,                  // how many times as many the next try has
+    STEP_LIMIT = 10000000,       // of one match
+    TEXT_STEPS = 5 * STEP_LIMIT, // of all matches in a text: about 0.1 s with the JIT
+    STEPS_A_BYTE = 64,           // and these
+    WINDOW = 4096,               // places that are tried in one call
+    WINDOW_BYTES = 16 << 20,     // which may be read from each of them to the end of the text
+    LOOK_EVERY = 64,             // calls, at the clock
+    LONG_BYTES = 1 << 16,        // of a text: it is looked at that many times more often
     TEXT_US = 1000000,
     US_A_BYTE = 2,
     JIT_STACK_BYTES = 1 << 20,
     PATTERN_MAX_BYTES = 1 << 16,
 };
+
+static const int OUT_OF_TIME = INT_MIN; // beside PCRE2's codes
 
 struct regex {
     pcre2_code *code;
@@ -30,7 +39,8 @@ struct regex_memory {
     pcre2_jit_stack *stack;
     int64_t deadline_us; // of the thread's processor time
     int64_t left_us;     // while it is paused
-    int n_calls;
+    int64_t steps_left;  // of the text
+    size_t unseen;       // calls since the clock was looked at, those of long texts more than once
 };
 
 static enum status compile(struct str pattern, uint32_t options, const char *where, struct str shown, struct regex **out,
@@ -95,7 +105,8 @@ static int64_t thread_us(void) {
 
 void regex_memory_begin(struct regex_memory *m, size_t n_bytes) {
     m->deadline_us = thread_us() + TEXT_US + US_A_BYTE * (int64_t)n_bytes;
-    m->n_calls = 0;
+    m->steps_left = TEXT_STEPS + STEPS_A_BYTE * (int64_t)n_bytes;
+    m->unseen = 0;
 }
 
 void regex_memory_free(struct regex_memory *m) {
@@ -108,6 +119,10 @@ void regex_memory_free(struct regex_memory *m) {
 }
 
 static enum status match_failed(int code, struct error *err) {
+    if (code == PCRE2_ERROR_MATCHLIMIT)
+        return fail(err, ERR_LIMIT, "the patterns of the tokenizer take too many steps for this text");
+    if (code == OUT_OF_TIME)
+        return fail(err, ERR_LIMIT, "the patterns of the tokenizer take too long for this text");
     PCRE2_UCHAR message[200];
     pcre2_get_error_message(code, message, sizeof message);
     return fail(err, ERR_LIMIT, "a pattern of the tokenizer gave up on this text: %s", (const char *)message);
@@ -117,13 +132,39 @@ void regex_memory_pause(struct regex_memory *m) { m->left_us = m->deadline_us - 
 
 void regex_memory_go_on(struct regex_memory *m, size_t n_bytes) {
     m->deadline_us = thread_us() + m->left_us + US_A_BYTE * (int64_t)n_bytes;
+    m->steps_left += STEPS_A_BYTE * (int64_t)n_bytes;
 }
 
-/* A match that begins at `at` or one of the `window` places behind it. */
-static int match_from(const struct regex *re, struct regex_memory *m, struct str text, size_t at, size_t window) {
+/* A match that begins at `at` or one of the `window` places behind it, with so many steps at each. */
+static int match_from(const struct regex *re, struct regex_memory *m, struct str text, size_t at, size_t window, int64_t steps) {
     pcre2_set_offset_limit(m->context, at + window);
-    pcre2_set_match_limit(m->context, window ? WINDOW_STEPS : STEP_LIMIT);
+    pcre2_set_match_limit(m->context, (uint32_t)steps);
     return pcre2_match(re->code, (PCRE2_SPTR)text.ptr, text.len, at, PCRE2_NO_UTF_CHECK, m->match, m->context);
+}
+
+/* Where the free steps were not enough: more and more of the text's own, as if each try used all that it has. A step may read to the
+ * end of the text, and no call can be stopped: so one that would take until past the deadline, by what the last one took, is not made. */
+static int match_harder(const struct regex *re, struct regex_memory *m, struct str text, size_t at, size_t window) {
+    int code = PCRE2_ERROR_MATCHLIMIT;
+    int64_t n_places = (int64_t)window + 1, steps = FREE_STEPS, took_us = 0, now_us = thread_us();
+    while (code == PCRE2_ERROR_MATCHLIMIT && steps < STEP_LIMIT && m->steps_left >= n_places) {
+        if (now_us + HARDER * took_us > m->deadline_us)
+            return OUT_OF_TIME;
+        steps = MIN(MIN(steps * HARDER, STEP_LIMIT), m->steps_left / n_places);
+        m->steps_left -= steps * n_places;
+        code = match_from(re, m, text, at, window, steps);
+        took_us = thread_us() - now_us;
+        now_us += took_us;
+    }
+    return code;
+}
+
+static bool is_late(struct regex_memory *m, struct str text) {
+    m->unseen += 1 + text.len / LONG_BYTES;
+    if (m->unseen < LOOK_EVERY)
+        return false;
+    m->unseen = 0;
+    return thread_us() > m->deadline_us;
 }
 
 static size_t place_behind(struct str text, size_t at) { return at + (at < text.len ? (size_t)utf8_length(text.ptr[at]) : 1); }
@@ -134,25 +175,43 @@ static size_t place_past(struct str text, size_t at, size_t end) {
     return at;
 }
 
-/* The first match at or behind `at`. PCRE2 counts steps anew at each place where it tries, so a call tries a window of them,
- * with few steps each, and where they are not enough one after another: no call takes more steps than one match may. */
-static enum status search(const struct regex *re, struct regex_memory *m, struct str text, size_t at, bool *found, struct error *err) {
+/* A call tries a window of places with free steps, and where they are not enough one place after another. */
+static int search_places(const struct regex *re, struct regex_memory *m, struct str text, size_t at) {
+    const size_t wide = MIN(WINDOW, WINDOW_BYTES / (text.len + 1));
     for (size_t careful_until = 0; at <= text.len;) {
-        size_t window = at < careful_until ? 0 : re->sees_start ? text.len : WINDOW;
-        int code = match_from(re, m, text, at, window);
-        if ((window == 0 || ++m->n_calls % LOOK_EVERY == 0) && thread_us() > m->deadline_us)
-            return fail(err, ERR_LIMIT, "the patterns of the tokenizer take too long for this text");
-        *found = code >= 0;
-        if (*found)
-            return OK;
-        if (code == PCRE2_ERROR_MATCHLIMIT && window > 0 && !re->sees_start)
+        size_t window = at < careful_until ? 0 : wide;
+        int code = match_from(re, m, text, at, window, FREE_STEPS);
+        if (code == PCRE2_ERROR_MATCHLIMIT && window == 0)
+            code = match_harder(re, m, text, at, 0);
+        if (is_late(m, text))
+            return OUT_OF_TIME;
+        if (code == PCRE2_ERROR_MATCHLIMIT && window > 0)
             careful_until = at + window + 1;
-        else if (code != PCRE2_ERROR_NOMATCH)
-            return match_failed(code, err);
-        else
+        else if (code == PCRE2_ERROR_NOMATCH)
             at = place_past(text, at, at + window);
+        else
+            return code;
     }
-    return OK;
+    return PCRE2_ERROR_NOMATCH;
+}
+
+/* With a \G, which the next place would move: all places in one call, but the first by itself where it is hard. */
+static int search_from_start(const struct regex *re, struct regex_memory *m, struct str text, size_t at) {
+    size_t all = text.len - at;
+    int code = match_from(re, m, text, at, all, FREE_STEPS);
+    if (code == PCRE2_ERROR_MATCHLIMIT) {
+        code = match_harder(re, m, text, at, 0);
+        if (code == PCRE2_ERROR_NOMATCH && all > 0)
+            code = match_harder(re, m, text, at, all);
+    }
+    return is_late(m, text) ? OUT_OF_TIME : code;
+}
+
+/* The first match at or behind `at`. */
+static enum status search(const struct regex *re, struct regex_memory *m, struct str text, size_t at, bool *found, struct error *err) {
+    int code = re->sees_start ? search_from_start(re, m, text, at) : search_places(re, m, text, at);
+    *found = code >= 0;
+    return *found || code == PCRE2_ERROR_NOMATCH ? OK : match_failed(code, err);
 }
 
 enum status regex_next(const struct regex *re, struct regex_memory *m, struct regex_walk *walk, size_t *begin, size_t *end, bool *found,
