@@ -11,6 +11,7 @@
 #   make ptx                 the kernels for GPUs on a machine on the CPU; make test runs them then: wants the CUDA toolkit, and no GPU
 #   make bench               tables as docs/lab records them
 #   make rooms               the include graph; fails on an edge that points up or sideways
+#   make shape               fails on files, functions and lines that are too long
 #   make explain             the program of the bundled model, one line an operation
 #   make install [PREFIX=/usr/local] [DESTDIR=]          binary, library, headers, man page, completions
 #   make wheel               the Python package, in build/release/wheel
@@ -65,7 +66,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-fast test-parity test-binaries cuda cuda-tests ptx rooms explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install wheel FORCE
+.PHONY: all run test test-fast test-parity test-binaries cuda cuda-tests ptx rooms shape explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install wheel FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -186,6 +187,9 @@ include src/backend/cuda/build.mk
 
 rooms:
 	@tools/rooms.py
+
+shape:
+	@tools/shape.py
 
 # ---- measuring --------------------------------------------------------------------------------------------------
 $(BENCHES): $(BUILD)/%: $(BUILD)/%.o $(LIBS)

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Checks the shape of the source: how long files, functions and lines are, and how many files a folder has.
+
+usage: shape.py [ROOT] [--shrink]
+
+The limits are LIMITS. What breaks one today is named in EXCEPTIONS, with the reason; files with wide lines are in
+shape_wide.txt. Both may only shrink: an exception that is not needed, or is of a file that is gone, is an error too.
+--shrink takes files that have no wide line any more out of shape_wide.txt. It never adds one.
+A row of a table of data may be wide: it begins with a bracket and ends with one or with a comma.
+"""
+import ast, os, re, sys
+
+LIMITS = {"header": 250, "source": 500, "function": 80, "folder": 30, "wide": 120}
+FOLDERS = ("src", "include", "tests", "bench", "bindings", "tools", "deploy")
+DATA = ("tests/data", "tests/fuzz/corpus", "tests/models", "tests/models_random", "tools/fixtures")  # no source
+TABLES = ("ops.def", "gyre.h")  # manuals, read from top to bottom
+EXCEPTIONS = {  # rule: {what: why}
+    "header": {
+        "src/backend/cpu/kernels_body.h": "compiled once for each instruction set",
+        "src/backend/cuda/attention/decode/decode_bytes.cuh": "one kernel",
+        "src/backend/cuda/attention/decode/decode_feed.cuh": "one kernel",
+        "src/backend/cuda/attention/decode/decode_prep.cuh": "one kernel",
+        "src/backend/cuda/attention/decode/decode_tile.cuh": "one kernel",
+        "src/backend/cuda/attention/heads_pairs.cuh": "one kernel",
+        "src/backend/cuda/attention/heads_short.cuh": "one kernel",
+        "src/backend/cuda/attention/heads_whole.cuh": "one kernel",
+        "src/backend/cuda/attention/prefill/prefill_bytes.cuh": "one kernel",
+        "src/backend/cuda/head/argmax_filter_choice.cuh": "one kernel",
+        "src/backend/cuda/head/argmax_filter_product.cuh": "one kernel",
+        "src/backend/cuda/linear/gemm_fp8_gated_tile.cuh": "one kernel",
+        "src/backend/cuda/linear/gemm_fp8_prefill_ends.cuh": "one kernel",
+        "src/backend/cuda/linear/gemv_kernel.cuh": "one kernel",
+        "src/backend/cuda/sample/sample_slice.cuh": "one kernel",
+        "src/jinja/jinja_value.h": "values and what is done with them: to be split by subject",
+        "tests/cuda/product_cases.cuh": "a table of cases",
+        "tests/op_rig.h": "to be split: making ops, and running them",
+        "tests/ptx/arithmetic.def": "a table of instructions",
+    },
+    "source": {
+        "bench/cuda/attention.cu": "to be split: cases, checks, timing",
+        "src/api/generation.c": "to be split: an answer's source",
+        "src/backend/cuda/linear/gemm_fp8_split_k.cu": "one kernel and its launch",
+        "src/backend/cuda/sample/sample.cu": "the kernels of one op",
+        "src/jinja/jinja_methods_str.c": "a table of methods",
+        "src/jinja/jinja_parse_expr.c": "the grammar of expressions",
+        "src/jinja/jinja_scope.c": "to be split: scopes, loops",
+        "src/model/quant.c": "to be split: one reader a method",
+        "tests/cuda/dry/device.c": "a CUDA runtime without a device",
+        "tests/cuda/test_argmax_filter.cu": "to be split by claim",
+        "tests/op_rig.c": "to be split: making ops, and running them",
+        "tests/ptx/arithmetic.c": "the PTX simulator: frozen",
+        "tests/ptx/copies.c": "the PTX simulator: frozen",
+        "tests/ptx/matrices.c": "the PTX simulator: frozen",
+        "tests/ptx/parse.c": "the PTX simulator: frozen",
+        "tests/test_engine.c": "to be split by claim",
+        "tests/test_http.c": "to be split by claim",
+        "tests/test_http_attacks.c": "to be split by claim",
+        "tests/test_ops_attention.c": "to be split by op",
+        "tests/test_ops_rows.c": "to be split by op",
+        "tests/test_parity.c": "to be split by family",
+        "tests/test_safetensors.c": "to be split by claim",
+        "tests/test_spec.c": "to be split by family",
+    },
+    "function": {
+        "bench/cuda/attention.cu:build": "a table of shapes",
+        "bench/cuda/attention.cu:check_attention": "one check of many outputs",
+        "src/api/page/markdown.js:inline": "a scanner: one branch a mark",
+        "src/backend/cuda/attention/heads_pairs.cuh:qkv_prep_pairs": "one kernel: registers live through it",
+        "src/backend/cuda/linear/gemm_fp8_small_m.cu:small_m_linear": "one kernel: registers live through it",
+        "src/backend/cuda/rows/act_rows.cuh:gated_rows": "one kernel: registers live through it",
+        "src/backend/cuda/rows/norm.cu:add_norm_rows": "one kernel: registers live through it",
+    },
+    "folder": {
+        "src/api": "endpoints by subject, to be grouped",
+        "src/backend/cpu": "kernels by subject, to be grouped",
+        "src/base": "leaves, each read alone",
+        "src/jinja": "to be grouped: values, syntax, built-ins",
+        "src/main": "a file a verb, and the benches to move out",
+        "src/model": "a file a family, to be grouped",
+        "src/text": "to be grouped: tokenizers, chat",
+        "tests": "a file a claim",
+        "tests/cli": "a file a claim",
+    },
+}
+HEADERS, SOURCES = (".h", ".cuh", ".def"), (".c", ".cu")
+TEXTS = HEADERS + SOURCES + (".py", ".sh", ".js", ".mk")
+PARENS = r"\([^;{}()]*\)"
+HEAD = r"(?:[^;{}=()]|%s)*?(\w+)\((?:[^;{}()]|%s)*\)[^;{}()=]*\{\n" % (PARENS, PARENS)
+C_FUNCTION = re.compile(r"^(?![\s#}/])" + HEAD + r".*?^\}", re.M | re.S)
+CPP_METHOD = re.compile(r"^    (?!if|for|while|switch|else|do\b|[\s#}/])" + HEAD + r".*?^    \}", re.M | re.S)
+JS_FUNCTION = re.compile(r"^(?:export )?(?:async )?function (\w+)\(.*?^\}", re.M | re.S)
+PATTERNS = {".js": [JS_FUNCTION], ".c": [C_FUNCTION], ".h": [C_FUNCTION], ".cu": [C_FUNCTION, CPP_METHOD],
+            ".cuh": [C_FUNCTION, CPP_METHOD]}
+TABLE_ROW = re.compile(r"^\s*(\{|\[\w+\]\s*=\s*|\(\"|\[\").*[,}\])]\s*(//.*|/\*.*\*/|#.*)?$")
+
+
+def files_of(root):
+    """{folder: names} of the project's own files, paths below root."""
+    found = {}
+    for top in FOLDERS:
+        for folder, below, names in os.walk(os.path.join(root, top)):
+            at = os.path.relpath(folder, root)
+            below[:] = [b for b in below if not b.startswith((".", "__pycache__", "build"))
+                        and os.path.join(at, b) not in DATA]
+            found[at] = sorted(n for n in names if not n.startswith(".") and not n.endswith(".pyc"))
+    return found
+
+
+def functions_of(path, text):
+    """(name, lines) of each function in a file."""
+    if path.endswith(".py"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield node.name, node.end_lineno - node.lineno + 1
+    for pattern in PATTERNS.get(os.path.splitext(path)[1], ()):
+        for match in pattern.finditer(text):
+            yield match.group(1), match.group(0).count("\n") + 1
+
+
+def is_wide(line):
+    return len(line) > LIMITS["wide"] and not TABLE_ROW.match(line)
+
+
+def breaks_of(root):
+    """{(rule, what): how much}, where what is a path, or path:function."""
+    breaks = {}
+
+    def note(rule, what, n):
+        if n > LIMITS[rule]:
+            breaks[rule, what] = max(n, breaks.get((rule, what), 0))
+
+    for folder, names in files_of(root).items():
+        note("folder", folder, len(names))
+        for name in names:
+            path = os.path.join(folder, name)
+            if not name.endswith(TEXTS):
+                continue
+            with open(os.path.join(root, path), encoding="utf-8") as f:
+                text = f.read()
+            lines = text.expandtabs(8).splitlines()
+            if name.endswith(HEADERS + SOURCES) and name not in TABLES:
+                note("header" if name.endswith(HEADERS) else "source", path, len(lines))
+            for function, n in functions_of(path, text):
+                note("function", path + ":" + function, n)
+            if any(is_wide(line) for line in lines):
+                breaks["wide", path] = max(len(line) for line in lines if is_wide(line))
+    return breaks
+
+
+SAYS = {"header": "has %d lines, a header at most %d", "source": "has %d lines, a source file at most %d",
+        "function": "has %d lines, a function at most %d", "folder": "has %d files, a folder at most %d",
+        "wide": "has a line of %d columns, of at most %d"}
+
+
+def faults(breaks, exceptions, wide):
+    """Sentences about what breaks a rule without an exception, and about exceptions without need. wide: paths."""
+    allowed = {(rule, what) for rule, whats in exceptions.items() for what in whats} | {("wide", path) for path in wide}
+    found = ["%s %s" % (what, SAYS[rule] % (n, LIMITS[rule]))
+             for (rule, what), n in breaks.items() if (rule, what) not in allowed]
+    for rule, what in allowed - set(breaks):
+        where = "tools/shape_wide.txt" if rule == "wide" else "EXCEPTIONS"
+        found.append("%s is within the limit (%s), or gone: take it off %s" % (what, rule, where))
+    return sorted(found)
+
+
+def main():
+    where = [a for a in sys.argv[1:] if not a.startswith("--")]
+    root = where[0] if where else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    listed = os.path.join(root, "tools", "shape_wide.txt")
+    with open(listed, encoding="utf-8") as f:
+        wide = f.read().split()
+    breaks = breaks_of(root)
+    if "--shrink" in sys.argv[1:]:
+        wide = [path for path in wide if ("wide", path) in breaks]
+        with open(listed, "w", encoding="utf-8") as f:
+            f.write("".join(path + "\n" for path in wide))
+    counts = ["%d %s" % (len(EXCEPTIONS.get(rule, wide)), rule) for rule in LIMITS]
+    print("shape: exceptions left: " + ", ".join(counts))
+    wrong = faults(breaks, EXCEPTIONS, wide)
+    for sentence in wrong:
+        print("shape: " + sentence, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
