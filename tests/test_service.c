@@ -220,6 +220,30 @@ static struct answer *wait_done(struct world *w) {
     }
 }
 
+static void an_answer_says_which_token_ended_it(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, small_cache, 0);
+    for (int ends = 0; ends < 2; ends++) {
+        struct job j = {.n_prompt = 3, .prompt = {1, 2, 3}, .n_want = 5, .cancel_after = -1};
+        fill_wanted(&j, 1);
+        struct gyre_request q = request_of(&j);
+        struct gyre_error err;
+        int first = 0; // of the stop id
+        while (j.want[first] != j.want[4])
+            first++;
+        q.stop_ids = &j.want[4];
+        q.n_stop_ids = (size_t)ends;
+        j.ear = &w.ears[0];
+        EXPECT_OK(service_submit(w.service, &q, &j, &j.answer, &err), err);
+        struct answer *a = wait_done(&w);
+        EXPECT_EQ(a->n_tokens, ends ? first + 1 : 5);
+        EXPECT_EQ(a->n_text, ends ? first : INT32_MAX);
+        service_release(w.service, a);
+    }
+    world_close(&w);
+}
+
 static void a_full_queue_refuses_and_says_how_full(void **state) {
     (void)state;
     struct world w;
@@ -364,7 +388,7 @@ int main(void) {
         cmocka_unit_test(many_listeners_get_the_tokens_of_each_alone), cmocka_unit_test(a_full_queue_refuses_and_says_how_full),
         cmocka_unit_test(a_bad_request_is_refused_where_it_is_made),   cmocka_unit_test(closing_ends_what_runs),
         cmocka_unit_test(draining_finishes_what_was_accepted),         cmocka_unit_test(a_broken_device_ends_all_and_refuses_more),
-        cmocka_unit_test(scores_and_choices_arrive_in_their_arrays),
+        cmocka_unit_test(scores_and_choices_arrive_in_their_arrays),   cmocka_unit_test(an_answer_says_which_token_ended_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -309,8 +309,9 @@ static void fill_answer(const struct run *run, int i, struct answer *a) {
     a->capacity = best->n;
     a->timing.n_reused = run->n_cached;
     a->timing.n_tokens = best->n;
-    a->stopped_by_token = is_stop(&run->beams, best->tokens[best->n - 1]);
-    a->finish = a->stopped_by_token ? GYRE_STOP : GYRE_LENGTH;
+    bool by_token = is_stop(&run->beams, best->tokens[best->n - 1]);
+    a->n_text = by_token ? best->n - 1 : INT32_MAX;
+    a->finish = by_token ? GYRE_STOP : GYRE_LENGTH;
     a->done = true;
     atomic_store_explicit(&a->n_tokens, best->n, memory_order_release);
 }

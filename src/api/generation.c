@@ -114,7 +114,7 @@ static void read_token(struct choice *c, int32_t i, struct buf *piece, struct bu
     if (c->think.state == THINK_OPEN)
         c->n_reasoning++;
     // The token that ends an answer is no part of its text (an end-of-sequence token may have one).
-    bool is_end = a->done && a->stopped_by_token && i == atomic_load(&a->n_tokens) - 1 && !g->include_stop;
+    bool is_end = i >= atomic_load_explicit(&a->n_text, memory_order_relaxed) && !g->include_stop;
     if (feed(c, i, !is_end, piece) != OK)
         return;
     if (i < g->min_tokens) {

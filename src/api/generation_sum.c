@@ -14,8 +14,8 @@ static bool is_among(int32_t id, const int32_t *ids, size_t n) {
 void generation_stop_reason(const struct choice *c, struct buf *out) {
     const struct generation *g = c->generation;
     const struct answer *a = c->answer;
-    bool by_token = c->ended && !c->stopped && a->stopped_by_token && a->n_tokens > 0;
-    int32_t last = by_token ? a->tokens[a->n_tokens - 1] : -1;
+    bool by_token = c->ended && !c->stopped && a->n_text < a->n_tokens;
+    int32_t last = by_token ? a->tokens[a->n_text] : -1;
     if (c->stop_string)
         buf_json_string(out, str_of(c->stop_string));
     else if (by_token && is_among(last, g->stop_ids, g->n_stop_ids))

@@ -75,6 +75,7 @@ static void allocate_answer(const struct service *s, struct ticket *t, const str
     size_t prompt = (size_t)asked->n_prompt, prompt_top = (size_t)asked->n_prompt_top_logprobs;
     a->capacity = (int32_t)asked->max_tokens;
     a->n_prompt = (int32_t)asked->n_prompt;
+    a->n_text = INT32_MAX;
     a->n_top = asked->n_top_logprobs;
     a->n_prompt_top = asked->n_prompt_top_logprobs;
     a->tokens = arena_calloc(&t->arena, n, sizeof *a->tokens);
@@ -238,7 +239,8 @@ static void publish_token(const struct service *s, struct answer *a, const struc
     if (a->logprobs)
         a->logprobs[i] = e->logprob;
     put_top(s, e, a->n_top, i, a->top_tokens, a->top_logprobs);
-    a->stopped_by_token = e->stops;
+    if (e->stops)
+        atomic_store_explicit(&a->n_text, i, memory_order_relaxed);
     atomic_store_explicit(&a->n_tokens, i + 1, memory_order_release);
 }
 

@@ -41,10 +41,10 @@ struct answer {
     int32_t capacity, n_prompt;
     int n_top, n_prompt_top;
     _Atomic int32_t n_tokens; // written with release, after the token
+    _Atomic int32_t n_text;   // tokens before the end-of-sequence token or stop id that ended it; INT32_MAX while there is none
     struct request_progress progress;
     bool done; // set by service_look; then nothing is written any more
     enum gyre_finish finish;
-    bool stopped_by_token; // the last token is the end-of-sequence token or stop id
     struct gyre_timing timing;
     char error[768];       // GYRE_FAILED: the sentence ...
     bool error_of_request; // ... and whether it is the request's own fault
