@@ -503,8 +503,8 @@ void generation_start(struct generation *g, const struct gyre_request *request, 
         }
         g->choices[i].scored = g->choices[r.score_prompt ? i : i / n * n].answer;
     }
+    record_generating(x, g); // first: where memory runs out from here on, it is over only when its answers are
     begin_texts(g);
-    record_generating(x, g);
     if (g->stream)
         begin_stream(g);
 }
