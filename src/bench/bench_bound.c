@@ -2,20 +2,24 @@
 #include "bench/bench_bound.h"
 
 #include "bench/bench_floor.h"
-#include "engine/engine.h"
+#include "engine/inspect.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static bool can_measure(const struct gyre *g) { return g->ops->probes && g->ops->probes->measure; }
+static bool can_measure(const struct gyre *g) {
+    const struct backend_probes *probes = engine_parts(g).ops->probes;
+    return probes && probes->measure;
+}
 
 enum status bench_limits(struct gyre *g, struct device_limits *out, struct error *err) {
+    struct engine_parts e = engine_parts(g);
     if (can_measure(g))
-        return g->ops->probes->measure(g->loaded, out, err);
+        return e.ops->probes->measure(e.loaded, out, err);
     *out =
         (struct device_limits){.read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .wide_flops_per_s = INFINITY, .product = "nothing"};
-    snprintf(out->name, sizeof out->name, "%s", g->ops->name);
+    snprintf(out->name, sizeof out->name, "%s", e.ops->name);
     return OK;
 }
 
@@ -30,23 +34,25 @@ void bench_limits_print(const struct gyre *g, const struct device_limits *l) {
            l->read_bytes_per_s * 1e-9, l->product, l->flops_per_s * 1e-12, l->wide_flops_per_s * 1e-12);
     if (gpu_watch_start(&watch, &why))
         gpu_watch_stop(watch, NULL);
-    else if (g->ops->cache_room) // a device with memory of its own: a GPU
+    else if (engine_parts(g).ops->cache_room) // a device with memory of its own: a GPU
         printf("clocks    not known: %s\n", why);
 }
 
 void bench_reports_print(const struct gyre *g) {
     struct device_report all[MAX_DEVICE_REPORTS];
-    for (int i = 0, n = g->ops->report(g->exe, all); i < n; i++)
+    struct engine_parts e = engine_parts(g);
+    for (int i = 0, n = e.ops->report(e.exe, all); i < n; i++)
         if (strcmp(all[i].unit, "bytes") != 0 && all[i].value > 0)
             printf("counted   %lld %s: %s\n", (long long)all[i].value, all[i].unit, all[i].help);
 }
 
 enum status bench_ladder(struct gyre *g, int64_t n_tokens, int64_t n_out, double *seconds, struct error *err) {
-    int64_t rows = MIN(n_tokens, g->info.max_batched_tokens);
+    struct engine_parts e = engine_parts(g);
+    int64_t rows = MIN(n_tokens, gyre_info(g)->max_batched_tokens);
     *seconds = 0;
-    if (!g->ops->probes || !g->ops->probes->ladder)
+    if (!e.ops->probes || !e.ops->probes->ladder)
         return OK;
-    TRY(g->ops->probes->ladder(g->exe, (int)rows, (int)MIN(n_out, g->info.max_seqs), seconds, err));
+    TRY(e.ops->probes->ladder(e.exe, (int)rows, (int)MIN(n_out, gyre_info(g)->max_seqs), seconds, err));
     *seconds *= (double)n_tokens / (double)rows;
     return OK;
 }
@@ -74,8 +80,8 @@ enum status bench_bound_find(struct gyre *g, const struct bench_shape *l, double
     if (!can_measure(g))
         return OK;
     TRY(bench_limits(g, &out->limits, err));
-    double rows = fmin(fmax(l->n * l->n_prompt, 1), g->info.max_batched_tokens);
-    out->at_once = fmin(l->n_seqs, g->info.max_seqs);
+    double rows = fmin(fmax(l->n * l->n_prompt, 1), gyre_info(g)->max_batched_tokens);
+    out->at_once = fmin(l->n_seqs, gyre_info(g)->max_seqs);
     out->n_chunks = l->n * l->n_prompt / rows;
     out->n_steps = l->n * fmax(l->n_output - 1, 0) / out->at_once;
     bench_floor(g, &out->limits, rows / l->n_prompt, 0, l->n_prompt, &prompts);

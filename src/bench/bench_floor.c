@@ -1,12 +1,13 @@
 /* bench_floor.c - see bench_floor.h. Activations are not counted: between ops they can stay in the device's caches. */
 #include "bench/bench_floor.h"
 
-#include "engine/engine.h"
+#include "engine/inspect.h"
 
 #include <math.h>
 
 struct shape {
-    const struct gyre *g;
+    struct engine_parts engine;
+    int block_size; // of the cache
     double n_seqs, n_before, n_new;
 };
 
@@ -30,15 +31,15 @@ static double product_flops(const struct op *op, int slot) {
 
 /* Returns how long computing with the weights takes at least. */
 static double add_weights(const struct shape *s, const struct op *op, const struct device_limits *limits, struct bench_floor *work) {
-    const struct program *p = s->g->program;
+    const struct program *p = s->engine.program;
     bool per_answer = val_given(op->in[0]) && p->values[op->in[0].id].rows == ROWS_OUT;
     double n_tokens = s->n_seqs * s->n_new, rows = per_answer ? s->n_seqs : n_tokens, seconds = 0;
     for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
         const struct weight *w = op->weights[k];
         if (!w)
             continue;
-        const struct backend_probes *probes = s->g->ops->probes;
-        double bytes = (double)(probes && probes->weight_bytes ? probes->weight_bytes(s->g->loaded, w) : weight_stored_bytes(w));
+        const struct backend_probes *probes = s->engine.ops->probes;
+        double bytes = (double)(probes && probes->weight_bytes ? probes->weight_bytes(s->engine.loaded, w) : weight_stored_bytes(w));
         bool is_wide = bytes >= 2 * (double)w->out * (double)w->in;
         double flops = rows * product_flops(op, k);
         work->weight_bytes += bytes * touched(op, k, n_tokens);
@@ -49,11 +50,11 @@ static double add_weights(const struct shape *s, const struct op *op, const stru
 }
 
 /* Of one layer: a token's, or of recurrent groups a sequence's. */
-static double cache_bytes(const struct gyre *g, int cache) {
-    int group = g->program->caches[cache].group, block_size = g->info.block_size;
-    const struct cache_group *c = &g->program->groups[group];
-    double block = (double)g->ops->cache_block_bytes(g->loaded, group, block_size) / c->n_layers;
-    return c->kind == CACHE_STATE ? block : block / block_size;
+static double cache_bytes(const struct shape *s, int cache) {
+    int group = s->engine.program->caches[cache].group;
+    const struct cache_group *c = &s->engine.program->groups[group];
+    double block = (double)s->engine.ops->cache_block_bytes(s->engine.loaded, group, s->block_size) / c->n_layers;
+    return c->kind == CACHE_STATE ? block : block / s->block_size;
 }
 
 /* Keys that the rows of one sequence see, summed; and the number of different ones. */
@@ -70,23 +71,24 @@ static void add_cache(const struct shape *s, const struct op *op, struct bench_f
     const union op_args *a = &op->args;
     if (op->code == OP_ATTENTION) {
         int window = a->attention.window ? a->attention.window : a->attention.chunk;
-        work->cache_bytes += s->n_seqs * keys_read(s, window) * cache_bytes(s->g, a->attention.cache);
+        work->cache_bytes += s->n_seqs * keys_read(s, window) * cache_bytes(s, a->attention.cache);
         work->flops += 2 * s->n_seqs * keys_seen(s, window) * a->attention.n_heads * (a->attention.head_dim + a->attention.v_head_dim);
     } else if (op->code == OP_MLA_ATTENTION) {
-        work->cache_bytes += s->n_seqs * keys_read(s, 0) * cache_bytes(s->g, a->mla.cache);
+        work->cache_bytes += s->n_seqs * keys_read(s, 0) * cache_bytes(s, a->mla.cache);
         work->flops += 2 * s->n_seqs * keys_seen(s, 0) * a->mla.n_heads * (2 * a->mla.rank + a->mla.rope_dim);
     } else if (op->code == OP_DELTA_RULE) {
-        work->cache_bytes += 2 * s->n_seqs * cache_bytes(s->g, a->delta_rule.cache);
+        work->cache_bytes += 2 * s->n_seqs * cache_bytes(s, a->delta_rule.cache);
         work->flops += 6.0 * s->n_seqs * s->n_new * a->delta_rule.n_value_heads * a->delta_rule.key_dim * a->delta_rule.value_dim;
     }
 }
 
 struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limits *limits, int op, double n_seqs, double n_before,
                                   double n_new) {
-    struct shape s = {g, n_seqs, n_before, n_new};
+    struct shape s = {engine_parts(g), gyre_info(g)->block_size, n_seqs, n_before, n_new};
+    const struct op *o = &s.engine.program->ops[op];
     struct bench_floor work = {0};
-    double products = add_weights(&s, &g->program->ops[op], limits, &work), flops_of_weights = work.flops;
-    add_cache(&s, &g->program->ops[op], &work);
+    double products = add_weights(&s, o, limits, &work), flops_of_weights = work.flops;
+    add_cache(&s, o, &work);
     double attention = (work.flops - flops_of_weights) / limits->wide_flops_per_s; // what it multiplies has 16 bits, whatever the cache has
     work.seconds = fmax((work.weight_bytes + work.cache_bytes) / limits->read_bytes_per_s, products + attention);
     return work;
@@ -95,7 +97,7 @@ struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limi
 void bench_floor(const struct gyre *g, const struct device_limits *limits, double n_seqs, double n_before, double n_new,
                  struct bench_floor *out) {
     *out = (struct bench_floor){0};
-    for (int i = 0; i < g->program->n_ops; i++) {
+    for (int i = 0; i < engine_parts(g).program->n_ops; i++) {
         struct bench_floor op = bench_floor_op(g, limits, i, n_seqs, n_before, n_new);
         out->weight_bytes += op.weight_bytes;
         out->cache_bytes += op.cache_bytes;

@@ -2,7 +2,7 @@
 #include "bench/bench_trace.h"
 
 #include "bench/bench_floor.h"
-#include "engine/engine.h"
+#include "engine/inspect.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static void print_nodes_of_layers(const struct program *p, const int *op_nodes) 
 /* Of a step in which n_seqs sequences, each with `before` tokens in the cache, computed n_new. */
 static void print_ops(const struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new,
                       const double *op_us, const int *op_nodes) {
-    const struct program *p = g->program;
+    const struct program *p = engine_parts(g).program;
     double all_us = 0;
     int all_nodes = 0;
     bool *told = xcalloc((size_t)p->n_ops, sizeof *told);
@@ -69,11 +69,12 @@ static void print_ops(const struct gyre *g, const struct device_limits *limits, 
 }
 
 enum status bench_trace(struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new, struct error *err) {
-    if (!g->ops->probes || !g->ops->probes->trace)
-        return fail(err, ERR_UNSUPPORTED, "bench decode: --device %s cannot tell how long an op takes", g->ops->name);
-    double *op_us = xcalloc((size_t)g->program->n_ops, sizeof *op_us);
-    int *op_nodes = xcalloc((size_t)g->program->n_ops, sizeof *op_nodes);
-    enum status st = g->ops->probes->trace(g->exe, op_us, op_nodes, err);
+    struct engine_parts e = engine_parts(g);
+    if (!e.ops->probes || !e.ops->probes->trace)
+        return fail(err, ERR_UNSUPPORTED, "bench decode: --device %s cannot tell how long an op takes", e.ops->name);
+    double *op_us = xcalloc((size_t)e.program->n_ops, sizeof *op_us);
+    int *op_nodes = xcalloc((size_t)e.program->n_ops, sizeof *op_nodes);
+    enum status st = e.ops->probes->trace(e.exe, op_us, op_nodes, err);
     if (st == OK)
         print_ops(g, limits, n_seqs, before, n_new, op_us, op_nodes);
     free(op_nodes);

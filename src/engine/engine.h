@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/fair_share.h"
 #include "core/backend.h"
+#include "engine/inspect.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
 #include "model/model.h"
@@ -83,11 +84,6 @@ struct step {
     int64_t started_us;
     struct request **requests; // [max_seqs]
     bool is_read_back;         // logits or hidden states will be read on the host: nothing is started before it is collected
-};
-
-/* How long each part of opening took, in microseconds. */
-struct open_times {
-    int64_t model, device, weights, cache, compile; // config and checkpoint's map; the device itself; ...; plans and graphs
 };
 
 struct gyre {

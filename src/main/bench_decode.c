@@ -12,7 +12,7 @@
 #include "bench/bench_floor.h"
 #include "bench/bench_trace.h"
 #include "console/progress.h"
-#include "engine/engine.h"
+#include "engine/inspect.h"
 #include "main/engine_flags.h"
 #include "main/memory_table.h"
 
@@ -88,11 +88,11 @@ static enum status submit(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n
 static enum status take_events(struct gyre *g, int64_t n, int64_t n_prompt, struct decode_run *r, struct error *err) {
     enum { EVENTS = 2048 };
     static struct gyre_event events[EVENTS];
-    int64_t n_steps = g->n_steps;
+    int64_t n_steps = engine_steps(g).n_started;
     int n_events = gyre_poll(g, events, EVENTS);
     int64_t now = clock_us();
-    if (g->n_steps > n_steps) {
-        r->n_last_step = g->scheduler.n_step_tokens;
+    if (engine_steps(g).n_started > n_steps) {
+        r->n_last_step = engine_steps(g).n_last_tokens;
         progress_step(&r->progress, r->progress.done + r->n_last_step);
     }
     for (int i = 0; i < n_events; i++) {
@@ -113,7 +113,7 @@ static enum status take_events(struct gyre *g, int64_t n, int64_t n_prompt, stru
 
 static enum status run_once(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, struct decode_run *r,
                             struct error *err) {
-    int64_t n_preempted = g->scheduler.n_preempted;
+    int64_t n_preempted = engine_steps(g).n_preempted;
     *r = (struct decode_run){0};
     TRY(submit(g, n, n_prompt, n_output, round, NULL, err));
     progress_begin(&r->progress, n_output == 1 ? "prompt" : "decoding", "tokens", n * (n_prompt + n_output - 1));
@@ -122,7 +122,7 @@ static enum status run_once(struct gyre *g, int64_t n, int64_t n_prompt, int64_t
     while (st == OK && gyre_busy(g))
         st = take_events(g, n, n_prompt, r, err);
     progress_end(&r->progress);
-    r->n_preempted = g->scheduler.n_preempted - n_preempted;
+    r->n_preempted = engine_steps(g).n_preempted - n_preempted;
     return st;
 }
 
@@ -133,8 +133,8 @@ static enum status run_partly(struct gyre *g, int64_t n, int64_t n_prompt, int64
     struct decode_run r = {0};
     int64_t n_steps = 0;
     enum status st = submit(g, n, n_prompt, n_output, round, requests, err);
-    while (st == OK && gyre_busy(g) && (r.n_first < n || g->n_steps < n_steps + n_together || clock_us() < until_us)) {
-        n_steps = r.n_first < n ? g->n_steps : n_steps;
+    while (st == OK && gyre_busy(g) && (r.n_first < n || engine_steps(g).n_started < n_steps + n_together || clock_us() < until_us)) {
+        n_steps = r.n_first < n ? engine_steps(g).n_started : n_steps;
         st = take_events(g, n, n_prompt, &r, err);
     }
     for (int64_t i = 0; i < n && st == OK; i++)
@@ -275,13 +275,13 @@ static double process_age_s(void) {
 /* What came between exec and the first token of a short prompt. */
 static enum status print_start(struct gyre *g, struct error *err) {
     enum { START_TOKENS = 16 };
-    const struct open_times *t = &g->open_us;
+    struct open_times t = engine_open_times(g);
     struct decode_run r;
     TRY(run_once(g, 1, MIN(opt.input_len, START_TOKENS), 1, -1, &r, err));
     printf("start     %.2f s from exec to the first token: model %.2f, device %.2f, weights %.2f, cache %.2f, plans and graphs %.2f, first "
            "token %.3f\n",
-           process_age_s(), (double)t->model * 1e-6, (double)t->device * 1e-6, (double)t->weights * 1e-6, (double)t->cache * 1e-6,
-           (double)t->compile * 1e-6, (double)(r.ended_us - r.started_us) * 1e-6);
+           process_age_s(), (double)t.model * 1e-6, (double)t.device * 1e-6, (double)t.weights * 1e-6, (double)t.cache * 1e-6,
+           (double)t.compile * 1e-6, (double)(r.ended_us - r.started_us) * 1e-6);
     return OK;
 }
 

@@ -1,7 +1,7 @@
 /* device_warnings.c - see device_warnings.h. */
 #include "main/device_warnings.h"
 
-#include "engine/engine.h"
+#include "engine/inspect.h"
 
 void device_warnings_print(const struct device_report *reports, int n, uint32_t *told, FILE *out) {
     for (int i = 0; i < n; i++) {
@@ -17,6 +17,8 @@ _Static_assert(MAX_DEVICE_REPORTS <= 32, "a bit each");
 void device_warnings_of(const struct gyre *g) {
     struct device_report reports[MAX_DEVICE_REPORTS];
     uint32_t told = 0;
-    if (g)
-        device_warnings_print(reports, g->ops->report(g->exe, reports), &told, stderr);
+    if (!g)
+        return;
+    struct engine_parts e = engine_parts(g);
+    device_warnings_print(reports, e.ops->report(e.exe, reports), &told, stderr);
 }

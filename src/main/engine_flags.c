@@ -4,7 +4,7 @@
 #include "base/machine_memory.h"
 #include "console/progress.h"
 #include "console/terminal.h"
-#include "engine/engine.h"
+#include "engine/inspect.h"
 #include "main/model_path.h"
 
 #include <stdio.h>
@@ -25,11 +25,12 @@ static enum status find_backend(const char *device, const struct backend_ops **o
 static int64_t swap_bytes(int64_t given) { return given < 1024 ? given << 30 : given; }
 
 static void tell_of_scales(const struct gyre *g) {
-    if (g->model && g->model->n_unused_scales)
+    const struct model *model = engine_parts(g).model;
+    if (model && model->n_unused_scales)
         fprintf(stderr,
                 "gyre: %lld scales of caches and outputs in the checkpoint are read past: a cache of 8 bits makes a scale for each key and "
                 "value itself\n",
-                (long long)g->model->n_unused_scales);
+                (long long)model->n_unused_scales);
 }
 
 enum { MOST_DEVICE_OPTIONS = 32 };
@@ -52,11 +53,12 @@ static enum status device_options(const struct engine_flags *f, const struct bac
 /* Steps that read a disk are as slow as one: better said before the first. */
 static void tell_of_disk(const struct gyre *g) {
     struct machine_memory memory;
+    struct engine_parts e = engine_parts(g);
     machine_memory_get(&memory);
-    if (g->model && g->model->checkpoint && g->ops->in_place && g->weight_bytes > memory.available)
+    if (e.model && e.model->checkpoint && e.ops->in_place && engine_weight_bytes(g) > memory.available)
         fprintf(stderr,
                 "gyre: the weights (%s) are larger than what of %s memory is free (%s of %s): each step reads them from the disk again\n",
-                human_bytes((double)g->weight_bytes).text, memory.whose, human_bytes((double)memory.available).text,
+                human_bytes((double)engine_weight_bytes(g)).text, memory.whose, human_bytes((double)memory.available).text,
                 human_bytes((double)memory.total).text);
 }
 

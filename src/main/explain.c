@@ -5,7 +5,7 @@
 #include "console/terminal.h"
 #include "core/backend.h"
 #include "core/pass.h"
-#include "engine/engine.h"
+#include "engine/inspect.h"
 #include "main/engine_flags.h"
 #include "main/model_path.h"
 #include "model/model.h"
@@ -42,8 +42,8 @@ static void print_node(const struct device_node *n, int previous_op) {
     printf("%-20s %-26s %-26s %5d rows  %s\n", op, n->kernel, n->file, n->n_rows, n->why ? n->why : "");
 }
 
-static void print_nodes(const struct gyre *g, struct device_node *nodes, int n) {
-    printf("; a step that decodes %lld sequences on %s: %d nodes\n", (long long)opt.rows, g->ops->name, n);
+static void print_nodes(const struct backend_ops *ops, struct device_node *nodes, int n) {
+    printf("; a step that decodes %lld sequences on %s: %d nodes\n", (long long)opt.rows, ops->name, n);
     for (int i = 0; i < n; i++)
         print_node(&nodes[i], i > 0 ? nodes[i - 1].op : -1);
 }
@@ -56,11 +56,12 @@ static int explain_on_device(const struct verb_args *args) {
     if (engine_flags_open(&opt.engine, args->operands[0], &g, &err) != OK)
         return verb_failed(&err);
     enum status st = OK;
-    if (!g->ops->probes || !g->ops->probes->nodes) {
-        st = fail(&err, ERR_UNSUPPORTED, "--device %s: it runs the program as it is and has no nodes to print", g->ops->name);
+    struct engine_parts e = engine_parts(g);
+    if (!e.ops->probes || !e.ops->probes->nodes) {
+        st = fail(&err, ERR_UNSUPPORTED, "--device %s: it runs the program as it is and has no nodes to print", e.ops->name);
     } else {
         struct device_node *nodes = xcalloc(MOST_NODES, sizeof *nodes);
-        print_nodes(g, nodes, MIN(g->ops->probes->nodes(g->exe, (int)opt.rows, nodes, MOST_NODES), MOST_NODES));
+        print_nodes(e.ops, nodes, MIN(e.ops->probes->nodes(e.exe, (int)opt.rows, nodes, MOST_NODES), MOST_NODES));
         free(nodes);
     }
     gyre_close(g);

@@ -2,7 +2,7 @@
 #include "main/memory_table.h"
 
 #include "console/terminal.h"
-#include "engine/engine.h"
+#include "engine/inspect.h"
 #include "engine/memory_plan.h"
 
 static void print_part(const struct memory_part *p, FILE *out) {
@@ -30,9 +30,10 @@ void memory_table_print(const struct gyre *g, FILE *out) {
     if (info->max_model_len < info->model_max_len)
         fprintf(out, "context: %lld of the model's %lld tokens; see --max-model-len and --kv-cache-memory\n",
                 (long long)info->max_model_len, (long long)info->model_max_len);
-    if (program_rope_depends_on_length(g->program))
+    struct engine_parts e = engine_parts(g);
+    if (program_rope_depends_on_length(e.program))
         fprintf(out, "prefix cache: none, as this model turns keys by how long their text is\n");
     char remark[320];
-    if (g->ops->remark && g->ops->remark(g->exe, remark, sizeof remark))
+    if (e.ops->remark && e.ops->remark(e.exe, remark, sizeof remark))
         fprintf(out, "device: %s\n", remark);
 }

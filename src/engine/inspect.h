@@ -1,0 +1,34 @@
+/* inspect.h - what benchmarks and reports read of an open engine, beside gyre.h. Nothing here changes it. Called by the
+ * thread that owns the engine. */
+#pragma once
+
+#include "core/backend.h"
+#include "gyre.h"
+#include "model/model.h"
+
+/* Borrowed until gyre_close: what the backend's questions (core/backend.h: report, probes, ...) are asked about. */
+struct engine_parts {
+    const struct backend_ops *ops;
+    struct loaded *loaded;
+    struct executable *exe;
+    const struct program *program;
+    const struct model *model; // NULL in tests that bring a program of their own
+};
+struct engine_parts engine_parts(const struct gyre *g);
+
+struct engine_steps {
+    int64_t n_started;     // steps, since the engine was opened
+    int64_t n_last_tokens; // tokens of the one that was planned last
+    int64_t n_preempted;   // sequences that gave their blocks back, since the engine was opened
+};
+struct engine_steps engine_steps(const struct gyre *g);
+
+/* How long each part of opening took, in microseconds. */
+struct open_times {
+    int64_t model, device, weights, cache,
+        compile; // config and checkpoint's map; the device itself; ...; plans and graphs
+};
+struct open_times engine_open_times(const struct gyre *g);
+
+/* As stored in the model's files. */
+int64_t engine_weight_bytes(const struct gyre *g);
