@@ -47,6 +47,7 @@ struct job {
     int thread;
     bool streams;
     long n, batch, gap_us, size, wait_ms; // wait_ms -1: for ever
+    bool asks;                            // for rig_seen.batches before each batch
     atomic_bool cancelled;
     atomic_uint state; // of enum job_state
     atomic_long n_made;
@@ -72,17 +73,28 @@ static void nap(struct job *j, int64_t us) {
         usleep((useconds_t)MIN(left, 1000));
 }
 
+/* Makes a batch of events at once, so that nobody sees a part of it. */
+static void make_batch(struct job *j, long n) {
+    rig_seen.n_made = atomic_fetch_add(&j->n_made, n) + n - 1;
+    tell_news(j);
+}
+
+static void make_events(struct job *j) {
+    long n_batches = 0;
+    for (long i = 0; i < j->n && !j->cancelled; i += j->batch) {
+        for (n_batches++; j->asks && rig_seen.batches < n_batches && !j->cancelled;)
+            usleep(1000);
+        make_batch(j, MIN(j->batch, j->n - i));
+        nap(j, j->gap_us);
+    }
+}
+
 static void *run_job(void *arg) {
     struct job *j = arg;
     struct http_server *server = j->server;
     int thread = j->thread;
-    for (long i = 0; j->streams && i < j->n && !j->cancelled; i++) {
-        rig_seen.n_made = atomic_fetch_add(&j->n_made, 1);
-        if (i % j->batch == j->batch - 1) {
-            tell_news(j);
-            nap(j, j->gap_us);
-        }
-    }
+    if (j->streams)
+        make_events(j);
     if (!j->streams)
         nap(j, j->wait_ms < 0 ? INT64_MAX / 2 : j->wait_ms * 1000);
     atomic_fetch_or(&j->state, JOB_NEWS | JOB_DONE);
@@ -102,6 +114,7 @@ static void start_job(struct http_exchange *x, bool streams) {
     j->gap_us = number(x, "gap", 0);
     j->size = number(x, "size", 32);
     j->wait_ms = number(x, "ms", -1);
+    j->asks = number(x, "asks", 0);
     x->user = j;
     rig_seen.handled++;
     rig_seen.running++;
