@@ -156,7 +156,7 @@ def main():
             for unit in circle:
                 for other in sorted(set(needs[unit]) & set(circle)):
                     print("    %s -> %s: %s" % (unit, other, ", ".join(sorted(needs[unit][other])[:4])))
-        if "--circles" in sys.argv[1:] and len(circle) > MOST_IN_CIRCLE:
+        if len(circle) > MOST_IN_CIRCLE:
             wrong.append("%d files of %s need one another in a circle (--circles says for what): %s"
                          % (len(circle), room_of(circle[0] + ".c"), ", ".join(os.path.basename(u) for u in circle)))
     for level, rooms in enumerate(PLAN):

@@ -170,6 +170,21 @@ class Rooms(unittest.TestCase):
             self.assertEqual(p.returncode, 1 if sentence else 0, p.stderr)
             self.assertIn(sentence, p.stderr)
 
+    def test_a_large_circle_is_found(self):
+        def circle(n):
+            with tempfile.TemporaryDirectory() as root:
+                os.makedirs(os.path.join(root, "src", "base"))
+                for i in range(n):
+                    with open(os.path.join(root, "src", "base", "f%d.h" % i), "w") as f:
+                        f.write("void call_%c(void);\n" % (97 + i))
+                    with open(os.path.join(root, "src", "base", "f%d.c" % i), "w") as f:
+                        f.write("void call_%c(void) {\n    call_%c();\n}\n" % (97 + i, 97 + (i + 1) % n))
+                p = self.rooms(root)
+                return p.returncode, p.stderr
+
+        self.assertEqual(circle(3), (0, ""))
+        self.assertEqual(circle(4), (1, "rooms: 4 files of base need one another in a circle (--circles says for what): f0, f1, f2, f3\n"))
+
     def test_a_bad_edge_is_found(self):
         self.check_edge("core/a.h", "model/b.h", "core -> model points up")
         self.check_edge("jinja/a.c", "core/b.h", "jinja -> core points sideways")
