@@ -270,6 +270,20 @@ class Background(unittest.TestCase):
             self.assertEqual((status, r["error"]["param"]), (400, "background"))
         self.assertEqual(none.post("/v1/responses", input="x", background=True)[0], 400)
 
+    def test_one_that_grows_past_the_memory_is_refused_or_gone(self):
+        seen = set()
+        for n in range(16800, 20000, 400):  # bytes of a tool, which the response repeats; 20,000 are stored
+            tools = [{"type": "function", "name": "f", "description": "y" * n}]
+            ask = dict(LONG, input="x", tools=tools, tool_choice="none", background=True, max_output_tokens=200)
+            status, r = small.post("/v1/responses", **ask)
+            if status == 200:
+                seen.add(until_over(r["id"], small)[0])
+                drop(r["id"], small)
+            else:
+                self.assertEqual((status, r["error"]["param"]), (400, "background"))
+                seen.add(status)
+        self.assertEqual(seen, {200, 404, 400})
+
     def test_a_server_that_ends_does_not_wait_for_it(self):
         s = Server("models/story", "--drain-timeout", "300")
         make(s, background=True, **LONG)

@@ -249,8 +249,8 @@ static enum status read_storing(const struct generation *g, const json_t *body, 
         return fail(err, ERR_ARG, "background: only what is stored, so not with \"store\": false");
     size_t most = response_store_max(g->api->responses);
     r->stored &= most > 0;
-    if (r->in_background && g->x->body.len > most)
-        return fail(err, ERR_LIMIT, "background: at most %zu bytes are stored, so this response could not be found later", most);
+    if (r->in_background && most == 0)
+        return fail(err, ERR_UNSUPPORTED, "background: this server stores no responses, so it could not be found later");
     if (r->in_background && g->stream)
         return fail(err, ERR_UNSUPPORTED, "background: a response in the background is not streamed here; ask for it with GET");
     return OK;
@@ -289,11 +289,20 @@ static void refuse(struct generation *g, const struct error *err) {
     api_reply_fault(g->x, err);
 }
 
+static void refuse_background(struct http_exchange *x, size_t most) {
+    struct error err;
+    fail(&err, ERR_LIMIT, "background: at most %zu bytes are stored, so this response could not be found later", most);
+    api_reply_fault(x, &err);
+}
+
 /* Nobody waits any more: the exchange is answered, and held until the answer is stored. */
 static void go_on_in_background(struct generation *g) {
     struct buf body = {0};
-    responses_store_started(g);
-    g->detached = true;
+    if (!responses_store_started(g)) {
+        generation_abort(g);
+        refuse_background(g->x, response_store_max(g->api->responses));
+        return;
+    }
     responses_write_started(g, "queued", &body);
     api_reply_json(g->x, 200, buf_view(&body));
     buf_release(&body);
@@ -303,11 +312,13 @@ static void start(struct generation *g, const json_t *body, struct params *p) {
     struct error err;
     struct prompt_ids prompt;
     g->include_usage = true;
-    if (read_request(g, body, &p->fields.request, &prompt, &err) == OK)
-        generation_start(g, &p->fields.request, &prompt, 1, 1);
-    else
+    if (read_request(g, body, &p->fields.request, &prompt, &err) != OK) {
         refuse(g, &err);
-    if (g->x->user == g && ((struct response *)g->own)->in_background)
+        return;
+    }
+    g->detached = ((const struct response *)g->own)->in_background; // before others see it
+    generation_start(g, &p->fields.request, &prompt, 1, 1);
+    if (g->x->user == g && g->detached)
         go_on_in_background(g);
 }
 

@@ -176,13 +176,12 @@ static void make_room(struct response_store *s) {
 }
 
 bool response_store_put(struct response_store *s, const struct stored_response *r) {
-    if (r->body.len + r->input.len + r->output.len > s->max_bytes)
-        return false;
+    bool fits = r->body.len + r->input.len + r->output.len <= s->max_bytes;
     alloc_scope_lock(&s->lock);
     bool is_there = *slot_of(s, r->tenant, r->id) != NULL;
     if (is_there)
         drop(s, slot_of(s, r->tenant, r->id));
-    if (is_there == r->replaces) {
+    if (fits && is_there == r->replaces) {
         add(s, slot_of(s, r->tenant, r->id), r);
         make_room(s);
     }

@@ -37,7 +37,8 @@ struct stored_response {
     bool replaces;            // what was stored while it went on; nothing, if that was deleted meanwhile
 };
 
-/* False: it was not stored: it alone is larger than all that may be, or there is nothing to replace. */
+/* False: it was not stored: it alone is larger than all that may be, or there is nothing to replace. What it was to replace is
+ * gone then too. */
 bool response_store_put(struct response_store *s, const struct stored_response *r);
 
 /* Appends its body. False: there is none of the tenant. */

@@ -141,7 +141,7 @@ static void write_other_end(const struct generation *g, const char *status, stru
 
 // ---- storing ----------------------------------------------------------------------------------------------------
 
-static struct stored_response to_store(const struct generation *g, struct str body, struct str output) {
+static struct stored_response to_store(const struct generation *g, struct str body, struct str output, bool goes_on) {
     const struct response *r = g->own;
     return (struct stored_response){.id = g->id,
                                     .tenant = responses_tenant(g->x),
@@ -149,14 +149,14 @@ static struct stored_response to_store(const struct generation *g, struct str bo
                                     .body = body,
                                     .input = r->input,
                                     .output = output,
-                                    .replaces = g->detached};
+                                    .goes_on = goes_on,
+                                    .replaces = g->detached && !goes_on};
 }
 
 bool responses_store_started(const struct generation *g) {
     struct buf body = {0};
     write_started(g, &body);
-    struct stored_response s = to_store(g, buf_view(&body), STR("[]"));
-    s.goes_on = true;
+    struct stored_response s = to_store(g, buf_view(&body), STR("[]"), true);
     bool stored = response_store_put(g->api->responses, &s);
     buf_release(&body);
     return stored;
@@ -167,7 +167,7 @@ static void store(const struct generation *g, struct str body) {
         return;
     struct buf output = {0};
     write_items(&g->choices[0], &output);
-    struct stored_response s = to_store(g, body, buf_view(&output));
+    struct stored_response s = to_store(g, body, buf_view(&output), false);
     response_store_put(g->api->responses, &s);
     buf_release(&output);
 }
