@@ -40,8 +40,8 @@ static void print_nodes_of_layers(const struct program *p, const int *op_nodes) 
 }
 
 /* Of a step in which n_seqs sequences, each with `before` tokens in the cache, computed n_new. */
-static void print_ops(const struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new,
-                      const double *op_us, const int *op_nodes) {
+static void print_ops(const struct gyre *g, const struct device_limits *limits, double n_seqs, double before,
+                      double n_new, const double *op_us, const int *op_nodes) {
     const struct program *p = engine_parts(g).program;
     double all_us = 0;
     int all_nodes = 0;
@@ -58,8 +58,9 @@ static void print_ops(const struct gyre *g, const struct device_limits *limits, 
                 told[k] = k != i;
             }
         if (n > 0)
-            printf("      %-13s %7d > %-7d x %-3d %4d nodes %9.1f us %7.2f each   floor %9.1f us %6.1f %%\n", op_name(p->ops[i].code),
-                   p->ops[i].in[0].width, p->ops[i].out[0].width, n, n_nodes, us, us / n, floor_us, 100 * floor_us / us);
+            printf("      %-13s %7d > %-7d x %-3d %4d nodes %9.1f us %7.2f each   floor %9.1f us %6.1f %%\n",
+                   op_name(p->ops[i].code), p->ops[i].in[0].width, p->ops[i].out[0].width, n, n_nodes, us, us / n,
+                   floor_us, 100 * floor_us / us);
         all_us += us;
         all_nodes += n_nodes;
     }
@@ -68,7 +69,8 @@ static void print_ops(const struct gyre *g, const struct device_limits *limits, 
     free(told);
 }
 
-enum status bench_trace(struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new, struct error *err) {
+enum status bench_trace(struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new,
+                        struct error *err) {
     struct engine_parts e = engine_parts(g);
     if (!e.ops->probes || !e.ops->probes->trace)
         return fail(err, ERR_UNSUPPORTED, "bench decode: --device %s cannot tell how long an op takes", e.ops->name);

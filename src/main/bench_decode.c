@@ -7,11 +7,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/random.h"
 #include "bench/bench_bound.h"
 #include "bench/bench_floor.h"
 #include "bench/bench_trace.h"
-#include "console/progress.h"
+#include "bench/decode_run.h"
 #include "engine/inspect.h"
 #include "main/engine_flags.h"
 #include "main/memory_table.h"
@@ -50,101 +49,6 @@ static const struct flag flags[] = {
 };
 /* clang-format on */
 
-/* ---- running ---- */
-
-struct decode_run {
-    int64_t started_us, all_first_us, ended_us; // submitted; every sequence has its first token; the last token
-    int64_t n_first, n_tokens, n_tokens_at_first, n_preempted;
-    int64_t n_last_step;      // tokens of the last step
-    struct progress progress; // shown while it runs
-};
-
-/* n prompts at once, of n_prompt tokens that no run before had. Their ids go to `requests`, unless that is NULL. */
-static enum status submit(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, uint64_t *requests,
-                          struct error *err) {
-    int32_t *ids = xcalloc((size_t)n_prompt, sizeof *ids);
-    struct gyre_request q = gyre_request_default(g);
-    uint32_t n_vocab = (uint32_t)gyre_info(g)->vocab_size;
-    struct gyre_error e;
-    uint64_t id;
-    int rc = 0;
-    q.prompt = ids, q.n_prompt = n_prompt, q.max_tokens = n_output;
-    q.temperature = opt.temperature, q.top_p = 1, q.top_k = 0, q.min_p = 0, q.repetition_penalty = 1;
-    q.presence_penalty = q.frequency_penalty = 0;
-    q.ignore_eos = true;
-    for (int64_t i = 0; i < n && rc == 0; i++) {
-        for (int64_t k = 0; k < n_prompt; k++)
-            ids[k] = (int32_t)(philox4x32((uint64_t)(opt.seed + round), (uint64_t)i, (uint64_t)k).v[0] % n_vocab);
-        q.seed = (uint64_t)(opt.seed + i);
-        rc = gyre_submit(g, &q, &id, &e);
-        if (requests)
-            requests[i] = id;
-    }
-    free(ids);
-    return rc == 0 ? OK : engine_fault(&e, err);
-}
-
-/* Hands out events once; n_first counts the sequences that have their first token. */
-static enum status take_events(struct gyre *g, int64_t n, int64_t n_prompt, struct decode_run *r, struct error *err) {
-    enum { EVENTS = 2048 };
-    static struct gyre_event events[EVENTS];
-    int64_t n_steps = engine_steps(g).n_started;
-    int n_events = gyre_poll(g, events, EVENTS);
-    int64_t now = clock_us();
-    if (engine_steps(g).n_started > n_steps) {
-        r->n_last_step = engine_steps(g).n_last_tokens;
-        progress_step(&r->progress, r->progress.done + r->n_last_step);
-    }
-    for (int i = 0; i < n_events; i++) {
-        if (events[i].kind == GYRE_DONE && events[i].finish == GYRE_FAILED)
-            return fail(err, ERR_DEVICE, "%s", events[i].error);
-        if (events[i].kind != GYRE_TOKEN)
-            continue;
-        r->n_tokens++;
-        r->n_first += events[i].position == n_prompt;
-        r->ended_us = now;
-    }
-    if (r->n_first == n && r->all_first_us == 0) {
-        r->all_first_us = now;
-        r->n_tokens_at_first = r->n_tokens;
-    }
-    return OK;
-}
-
-static enum status run_once(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, struct decode_run *r,
-                            struct error *err) {
-    int64_t n_preempted = engine_steps(g).n_preempted;
-    *r = (struct decode_run){0};
-    TRY(submit(g, n, n_prompt, n_output, round, NULL, err));
-    progress_begin(&r->progress, n_output == 1 ? "prompt" : "decoding", "tokens", n * (n_prompt + n_output - 1));
-    r->started_us = clock_us();
-    enum status st = OK;
-    while (st == OK && gyre_busy(g))
-        st = take_events(g, n, n_prompt, r, err);
-    progress_end(&r->progress);
-    r->n_preempted = engine_steps(g).n_preempted - n_preempted;
-    return st;
-}
-
-/* A run that is broken off once all sequences decode, n_together steps have followed and the clock has reached `until_us`. */
-static enum status run_partly(struct gyre *g, int64_t n, int64_t n_prompt, int64_t n_output, int64_t round, int64_t n_together,
-                              int64_t until_us, struct error *err) {
-    uint64_t *requests = xcalloc((size_t)n, sizeof *requests);
-    struct decode_run r = {0};
-    int64_t n_steps = 0;
-    enum status st = submit(g, n, n_prompt, n_output, round, requests, err);
-    while (st == OK && gyre_busy(g) && (r.n_first < n || engine_steps(g).n_started < n_steps + n_together || clock_us() < until_us)) {
-        n_steps = r.n_first < n ? engine_steps(g).n_started : n_steps;
-        st = take_events(g, n, n_prompt, &r, err);
-    }
-    for (int64_t i = 0; i < n && st == OK; i++)
-        gyre_cancel(g, requests[i]);
-    while (st == OK && gyre_busy(g))
-        st = take_events(g, n, n_prompt, &r, err);
-    free(requests);
-    return st;
-}
-
 /* ---- figures ---- */
 
 struct spread {
@@ -173,18 +77,23 @@ struct row {
     bool ends_together;  // all sequences began in one step, and so end in one
 };
 
+static struct decode_load load_of(const struct row *row, int64_t n_output) {
+    return (struct decode_load){row->n, row->n_prompt, n_output, opt.seed, opt.temperature};
+}
+
 /* Runs that are not counted. A device that is warm needs a moment only for the clocks of another load. */
 static enum status warm_up(struct gyre *g, const struct row *row, int64_t n_output, int64_t *round, struct error *err) {
     static bool is_warm;
     struct decode_run r;
+    struct decode_load load = load_of(row, n_output);
     double seconds = opt.warmup_s >= 0 ? opt.warmup_s : opt.n_warmup >= 0 ? 0 : 5;
     int64_t until = clock_us() + (int64_t)(seconds * (is_warm ? 0.1e6 : 1e6));
     enum status st = OK;
     is_warm = true;
     for (; st == OK && *round < opt.n_warmup; ++*round)
-        st = run_once(g, row->n, row->n_prompt, n_output, *round, &r, err);
+        st = decode_whole(g, &load, *round, &r, err);
     for (; st == OK && clock_us() < until; ++*round)
-        st = run_partly(g, row->n, row->n_prompt, n_output, *round, 0, until, err);
+        st = decode_partly(g, &load, *round, 0, until, err);
     return st;
 }
 
@@ -203,11 +112,12 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
     struct gpu_watch *watch = NULL;
     const char *why;
     struct decode_run r;
+    struct decode_load load = load_of(row, n_output);
     int64_t round = 0;
     enum status st = warm_up(g, row, n_output, &round, err);
     gpu_watch_start(&watch, &why);
     for (int64_t i = 0; i < opt.n_iters && st == OK; i++) {
-        st = run_once(g, row->n, row->n_prompt, n_output, round + i, &r, err);
+        st = decode_whole(g, &load, round + i, &r, err);
         if (st == OK)
             note_run(row, &r, &rates[i], &first[i]);
     }
@@ -276,8 +186,10 @@ static double process_age_s(void) {
 static enum status print_start(struct gyre *g, struct error *err) {
     enum { START_TOKENS = 16 };
     struct open_times t = engine_open_times(g);
+    struct row row = {.n = 1, .n_prompt = MIN(opt.input_len, START_TOKENS)};
+    struct decode_load load = load_of(&row, 1);
     struct decode_run r;
-    TRY(run_once(g, 1, MIN(opt.input_len, START_TOKENS), 1, -1, &r, err));
+    TRY(decode_whole(g, &load, -1, &r, err));
     printf("start     %.2f s from exec to the first token: model %.2f, device %.2f, weights %.2f, cache %.2f, plans and graphs %.2f, first "
            "token %.3f\n",
            process_age_s(), (double)t.model * 1e-6, (double)t.device * 1e-6, (double)t.weights * 1e-6, (double)t.cache * 1e-6,
@@ -315,8 +227,9 @@ static enum status write_json(const json_t *json, struct error *err) {
 /* ---- the verb ---- */
 
 static enum status trace_decode(struct gyre *g, const struct device_limits *limits, const struct row *row, struct error *err) {
+    struct decode_load load = load_of(row, opt.output_len);
     if (!row->ends_together) // the last step had only some of them
-        TRY(run_partly(g, row->n, row->n_prompt, opt.output_len, opt.n_iters, 4, 0, err));
+        TRY(decode_partly(g, &load, opt.n_iters, 4, 0, err));
     return bench_trace(g, limits, (double)row->n, (double)(row->n_prompt + (row->ends_together ? opt.output_len - 1 : 0)), 1, err);
 }
 
