@@ -17,8 +17,8 @@ enum status bench_limits(struct gyre *g, struct device_limits *out, struct error
     struct engine_parts e = engine_parts(g);
     if (can_measure(g))
         return e.ops->probes->measure(e.loaded, out, err);
-    *out =
-        (struct device_limits){.read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .wide_flops_per_s = INFINITY, .product = "nothing"};
+    *out = (struct device_limits){
+        .read_bytes_per_s = INFINITY, .flops_per_s = INFINITY, .wide_flops_per_s = INFINITY, .product = "nothing"};
     snprintf(out->name, sizeof out->name, "%s", e.ops->name);
     return OK;
 }
@@ -30,8 +30,8 @@ void bench_limits_print(const struct gyre *g, const struct device_limits *l) {
         printf("device    %s: has no limits\n", l->name);
         return;
     }
-    printf("device    %s: reads %.1f GB/s, multiplies %s at %.1f TFLOP/s, what is wider at %.1f, measured now\n", l->name,
-           l->read_bytes_per_s * 1e-9, l->product, l->flops_per_s * 1e-12, l->wide_flops_per_s * 1e-12);
+    printf("device    %s: reads %.1f GB/s, multiplies %s at %.1f TFLOP/s, what is wider at %.1f, measured now\n",
+           l->name, l->read_bytes_per_s * 1e-9, l->product, l->flops_per_s * 1e-12, l->wide_flops_per_s * 1e-12);
     if (gpu_watch_start(&watch, &why))
         gpu_watch_stop(watch, NULL);
     else if (engine_parts(g).ops->cache_room) // a device with memory of its own: a GPU
@@ -68,8 +68,9 @@ void bench_gpu_print(const struct gpu_report *r, int64_t n_tokens) {
 }
 
 json_t *bench_gpu_json(const struct gpu_report *r) {
-    return json_pack("{s:f, s:i, s:i, s:f, s:f, s:i, s:I}", "sm_mhz", r->sm_mhz, "sm_mhz_least", r->sm_mhz_least, "memory_mhz",
-                     r->memory_mhz, "watts", r->watts, "joules", r->joules, "celsius", r->celsius, "held_back", (json_int_t)r->held_back);
+    return json_pack("{s:f, s:i, s:i, s:f, s:f, s:i, s:I}", "sm_mhz", r->sm_mhz, "sm_mhz_least", r->sm_mhz_least,
+                     "memory_mhz", r->memory_mhz, "watts", r->watts, "joules", r->joules, "celsius", r->celsius,
+                     "held_back", (json_int_t)r->held_back);
 }
 
 enum status bench_bound_find(struct gyre *g, const struct bench_shape *l, double seconds, const struct gpu_report *gpu,
@@ -99,8 +100,8 @@ void bench_bound_print(const struct gyre *g, const struct bench_bound *b) {
         return;
     bench_limits_print(g, &b->limits);
     if (b->floor_s > 0)
-        printf("floor     %.3f s: %.1f %% of that; %.1f chunks of prompts and %.0f steps of %.0f sequences\n", b->floor_s,
-               100 * b->floor_s / b->seconds, b->n_chunks, b->n_steps, b->at_once);
+        printf("floor     %.3f s: %.1f %% of that; %.1f chunks of prompts and %.0f steps of %.0f sequences\n",
+               b->floor_s, 100 * b->floor_s / b->seconds, b->n_chunks, b->n_steps, b->at_once);
     if (b->ladder_s > 0)
         printf("ladder    %.3f s: %.1f %%; the library's products alone, the fastest of its algorithms\n", b->ladder_s,
                100 * b->ladder_s / b->seconds);

@@ -1,4 +1,5 @@
-/* bench_bound.h - what stands beside every measured time: the device's limits, a floor, the library's products alone, clocks and power. */
+/* bench_bound.h - what stands beside every measured time: the device's limits, a floor, the library's products
+ * alone, clocks and power. */
 #pragma once
 
 #include "base/json.h"
@@ -12,8 +13,8 @@ void bench_limits_print(const struct gyre *g, const struct device_limits *limits
 /* What the device has counted so far (core/backend.h, report). */
 void bench_reports_print(const struct gyre *g);
 
-/* Seconds that the products of n_tokens rows take by the library's fastest algorithms, alone, in steps as large as may be, n_out of them with
- * logits; 0: the backend has no library. Nothing may be in flight. */
+/* Seconds that the products of n_tokens rows take by the library's fastest algorithms, alone, in steps as large as
+ * may be, n_out of them with logits; 0: the backend has no library. Nothing may be in flight. */
 enum status bench_ladder(struct gyre *g, int64_t n_tokens, int64_t n_out, double *seconds, struct error *err);
 
 /* Clocks, power and energy, of which there are samples. */
@@ -21,7 +22,8 @@ json_t *bench_gpu_json(const struct gpu_report *r);
 /* " 1950 MHz 540 W 0.046 J/token (held back: 0x4)"; nothing where the GPU was not watched. */
 void bench_gpu_print(const struct gpu_report *r, int64_t n_tokens);
 
-/* n sequences, each of n_prompt tokens and n_output answered, as prompts in full steps and then n_seqs at a time, one token a step. */
+/* n sequences, each of n_prompt tokens and n_output answered, as prompts in full steps and then n_seqs at a time,
+ * one token a step. */
 struct bench_shape {
     double n, n_prompt, n_output, n_seqs; // lengths are means
 };
@@ -34,10 +36,12 @@ struct bench_bound {
     double seconds, floor_s, ladder_s, n_chunks, n_steps, at_once; // the steps that the load is, of at_once sequences
 };
 
-/* Measures the device's limits and the library's products. The bound of a device without limits is nothing: floor_s and ladder_s are 0. */
-enum status bench_bound_find(struct gyre *g, const struct bench_shape *load, double seconds, const struct gpu_report *gpu,
-                             struct bench_bound *out, struct error *err);
-/* The device's limits, lines "floor" and "ladder" with what part of the seconds each is, and the clocks. Nothing for a device without limits. */
+/* Measures the device's limits and the library's products. The bound of a device without limits is nothing: floor_s
+ * and ladder_s are 0. */
+enum status bench_bound_find(struct gyre *g, const struct bench_shape *load, double seconds,
+                             const struct gpu_report *gpu, struct bench_bound *out, struct error *err);
+/* The device's limits, lines "floor" and "ladder" with what part of the seconds each is, and the clocks. Nothing for
+ * a device without limits. */
 void bench_bound_print(const struct gyre *g, const struct bench_bound *b);
 /* The same as device, floor_s, share_of_floor, ladder_s and gpu: what there is of it. */
 void bench_bound_json(const struct bench_bound *b, json_t *into);

@@ -85,7 +85,8 @@ static enum status settle(struct maker *m, struct token_ids *ids, size_t n, stru
     return OK;
 }
 
-static enum status add_random(struct maker *m, const struct token_ids *prefix, int64_t n, int64_t n_output, struct error *err) {
+static enum status add_random(struct maker *m, const struct token_ids *prefix, int64_t n, int64_t n_output,
+                              struct error *err) {
     struct token_ids ids = {0};
     struct buf text = {0};
     for (size_t i = 0; i < prefix->n; i++)
@@ -116,7 +117,8 @@ static enum status make_random(struct maker *m, struct error *err) {
     int64_t output = f->output_len > 0 ? f->output_len : f->random_output_len;
     double ratio = f->random_range_ratio;
     int64_t in_low = (int64_t)floor((double)input * (1 - ratio)), in_high = (int64_t)ceil((double)input * (1 + ratio));
-    int64_t out_low = MAX(1, (int64_t)floor((double)output * (1 - ratio))), out_high = MAX(1, (int64_t)ceil((double)output * (1 + ratio)));
+    int64_t out_low = MAX(1, (int64_t)floor((double)output * (1 - ratio))),
+            out_high = MAX(1, (int64_t)ceil((double)output * (1 + ratio)));
     if (f->random_prefix_len + in_low < 1)
         return fail(err, ERR_ARG, "--random-input-len is too small: prompts could have no token");
     struct token_ids prefix = {0};
@@ -134,8 +136,8 @@ static enum status make_prefix_repetition(struct maker *m, struct error *err) {
     const struct bench_dataset_options *f = m->options;
     int64_t each = f->n_prompts / f->n_prefixes, output = f->output_len > 0 ? f->output_len : f->prefix_output_len;
     if (each == 0)
-        return fail(err, ERR_ARG, "--num-prompts is %lld: fewer than --prefix-repetition-num-prefixes, %lld", (long long)f->n_prompts,
-                    (long long)f->n_prefixes);
+        return fail(err, ERR_ARG, "--num-prompts is %lld: fewer than --prefix-repetition-num-prefixes, %lld",
+                    (long long)f->n_prompts, (long long)f->n_prefixes);
     struct token_ids prefix = {0};
     struct buf text = {0};
     enum status st = OK;
@@ -163,12 +165,14 @@ static enum status count_tokens(struct maker *m, struct str text, struct token_i
 /* Entries of 4 to 1024 prompt tokens and at most 2048 in all, as vllm bench takes them. */
 static enum status add_conversation(struct maker *m, const json_t *entry, struct error *err) {
     const json_t *turns = json_object_get(entry, "conversations");
-    const json_t *asked = json_object_get(json_array_get(turns, 0), "value"), *said = json_object_get(json_array_get(turns, 1), "value");
+    const json_t *asked = json_object_get(json_array_get(turns, 0), "value"),
+                 *said = json_object_get(json_array_get(turns, 1), "value");
     const struct bench_dataset_options *f = m->options;
     int64_t given = f->output_len > 0 ? f->output_len : f->sharegpt_output_len;
     if (!json_is_string(asked) || !json_is_string(said))
         return OK;
-    struct str prompt = {json_string_value(asked), json_string_length(asked)}, answer = {json_string_value(said), json_string_length(said)};
+    struct str prompt = {json_string_value(asked), json_string_length(asked)},
+               answer = {json_string_value(said), json_string_length(said)};
     struct token_ids ids = {0}, answer_ids = {0};
     enum status st = count_tokens(m, prompt, &ids, err);
     if (st == OK)
@@ -198,7 +202,8 @@ static enum status make_sharegpt(struct maker *m, struct error *err) {
 }
 
 static enum status apply_template(struct maker *m, const char *prompt, struct buf *out, struct error *err) {
-    json_t *context = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", prompt, "add_generation_prompt", 1);
+    json_t *context =
+        json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", prompt, "add_generation_prompt", 1);
     enum status st = chat_template_render(m->text->chat, context, &(struct template_options){0}, out, err);
     json_decref(context);
     return st;
@@ -218,7 +223,8 @@ static enum status add_custom(struct maker *m, struct str line, const char *wher
     if (st == OK)
         st = count_tokens(m, buf_view(&text), &ids, err);
     if (st == OK)
-        add(m, buf_view(&text), &ids, m->options->output_len > 0 ? m->options->output_len : m->options->custom_output_len);
+        add(m, buf_view(&text), &ids,
+            m->options->output_len > 0 ? m->options->output_len : m->options->custom_output_len);
     json_decref(entry);
     buf_release(&text);
     token_ids_release(&ids);
@@ -247,7 +253,8 @@ static enum status to_number(struct maker *m, struct error *err) {
     struct bench_dataset *d = m->out;
     size_t wanted = (size_t)m->options->n_prompts, had = d->n;
     if (had == 0)
-        return fail(err, ERR_FORMAT, "%s: there is no prompt in it that the %s dataset takes", m->options->path, m->options->name);
+        return fail(err, ERR_FORMAT, "%s: there is no prompt in it that the %s dataset takes", m->options->path,
+                    m->options->name);
     if (!m->options->disable_shuffle)
         shuffle(m);
     for (; d->n > wanted; d->n--) {
@@ -263,15 +270,16 @@ static enum status to_number(struct maker *m, struct error *err) {
 
 // ---- all --------------------------------------------------------------------------------------------------------
 
-enum status bench_dataset_make(const struct bench_dataset_options *options, const struct bench_text *text, struct bench_dataset *out,
-                               struct error *err) {
+enum status bench_dataset_make(const struct bench_dataset_options *options, const struct bench_text *text,
+                               struct bench_dataset *out, struct error *err) {
     struct maker m = {.options = options, .text = text, .out = out};
     bool from_file = strcmp(options->name, "sharegpt") == 0 || strcmp(options->name, "custom") == 0;
     *out = (struct bench_dataset){0};
     if (from_file && !options->path)
         return fail(err, ERR_ARG, "--dataset-name %s needs --dataset-path", options->name);
     if (strcmp(options->name, "custom") != 0 && !text->tok)
-        return fail(err, ERR_ARG, "--dataset-name %s counts tokens: give the model's folder as --tokenizer", options->name);
+        return fail(err, ERR_ARG, "--dataset-name %s counts tokens: give the model's folder as --tokenizer",
+                    options->name);
     enum status st;
     if (from_file) {
         st = strcmp(options->name, "custom") == 0 ? make_custom(&m, err) : make_sharegpt(&m, err);

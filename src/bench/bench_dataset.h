@@ -2,7 +2,8 @@
  *
  *     random              random tokens, of lengths drawn around the ones given, behind a prefix that all share
  *     prefix_repetition   random tokens behind one of several prefixes
- *     sharegpt            a JSON file of conversations: the first turn is the prompt, the length of the second is the answer's
+ *     sharegpt            a JSON file of conversations: the first turn is the prompt, the length of the second is
+ *                         the answer's
  *     custom              JSON lines with "prompt"
  *
  * The same seed gives the same prompts, though not those of vllm, whose generator is numpy's. Random tokens are turned
@@ -36,11 +37,11 @@ struct bench_dataset_options {
     bool skip_chat_template, disable_shuffle, no_oversample;
 };
 
-#define BENCH_DATASET_DEFAULT                                                                                                       \
-    {                                                                                                                               \
-        .name = "random", .n_prompts = 1000, .input_len = -1, .output_len = -1, .random_input_len = 1024, .random_output_len = 128, \
-        .prefix_len = 256, .suffix_len = 256, .n_prefixes = 10, .prefix_output_len = 128, .sharegpt_output_len = -1,                \
-        .custom_output_len = 256                                                                                                    \
+#define BENCH_DATASET_DEFAULT                                                                                       \
+    {                                                                                                               \
+        .name = "random", .n_prompts = 1000, .input_len = -1, .output_len = -1, .random_input_len = 1024,           \
+        .random_output_len = 128, .prefix_len = 256, .suffix_len = 256, .n_prefixes = 10, .prefix_output_len = 128, \
+        .sharegpt_output_len = -1, .custom_output_len = 256                                                         \
     }
 
 struct bench_dataset {
@@ -49,6 +50,6 @@ struct bench_dataset {
 };
 
 /* The text may be without a tokenizer only for custom prompts that need no template. */
-enum status bench_dataset_make(const struct bench_dataset_options *options, const struct bench_text *text, struct bench_dataset *out,
-                               struct error *err);
+enum status bench_dataset_make(const struct bench_dataset_options *options, const struct bench_text *text,
+                               struct bench_dataset *out, struct error *err);
 void bench_dataset_release(struct bench_dataset *d);

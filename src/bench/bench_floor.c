@@ -11,7 +11,8 @@ struct shape {
     double n_seqs, n_before, n_new;
 };
 
-/* The share of an op's weight that a step touches: of experts, those that some token is sent to when all are equally likely. */
+/* The share of an op's weight that a step touches: of experts, those that some token is sent to when all are equally
+ * likely. */
 static double touched(const struct op *op, int slot, double n_tokens) {
     if (op->code == OP_EMBED)
         return fmin(1, n_tokens / (double)op->weights[0]->out);
@@ -30,7 +31,8 @@ static double product_flops(const struct op *op, int slot) {
 }
 
 /* Returns how long computing with the weights takes at least. */
-static double add_weights(const struct shape *s, const struct op *op, const struct device_limits *limits, struct bench_floor *work) {
+static double add_weights(const struct shape *s, const struct op *op, const struct device_limits *limits,
+                          struct bench_floor *work) {
     const struct program *p = s->engine.program;
     bool per_answer = val_given(op->in[0]) && p->values[op->in[0].id].rows == ROWS_OUT;
     double n_tokens = s->n_seqs * s->n_new, rows = per_answer ? s->n_seqs : n_tokens, seconds = 0;
@@ -39,7 +41,8 @@ static double add_weights(const struct shape *s, const struct op *op, const stru
         if (!w)
             continue;
         const struct backend_probes *probes = s->engine.ops->probes;
-        double bytes = (double)(probes && probes->weight_bytes ? probes->weight_bytes(s->engine.loaded, w) : weight_stored_bytes(w));
+        double bytes = (double)(probes && probes->weight_bytes ? probes->weight_bytes(s->engine.loaded, w)
+                                                               : weight_stored_bytes(w));
         bool is_wide = bytes >= 2 * (double)w->out * (double)w->in;
         double flops = rows * product_flops(op, k);
         work->weight_bytes += bytes * touched(op, k, n_tokens);
@@ -72,24 +75,27 @@ static void add_cache(const struct shape *s, const struct op *op, struct bench_f
     if (op->code == OP_ATTENTION) {
         int window = a->attention.window ? a->attention.window : a->attention.chunk;
         work->cache_bytes += s->n_seqs * keys_read(s, window) * cache_bytes(s, a->attention.cache);
-        work->flops += 2 * s->n_seqs * keys_seen(s, window) * a->attention.n_heads * (a->attention.head_dim + a->attention.v_head_dim);
+        work->flops += 2 * s->n_seqs * keys_seen(s, window) * a->attention.n_heads *
+                       (a->attention.head_dim + a->attention.v_head_dim);
     } else if (op->code == OP_MLA_ATTENTION) {
         work->cache_bytes += s->n_seqs * keys_read(s, 0) * cache_bytes(s, a->mla.cache);
         work->flops += 2 * s->n_seqs * keys_seen(s, 0) * a->mla.n_heads * (2 * a->mla.rank + a->mla.rope_dim);
     } else if (op->code == OP_DELTA_RULE) {
         work->cache_bytes += 2 * s->n_seqs * cache_bytes(s, a->delta_rule.cache);
-        work->flops += 6.0 * s->n_seqs * s->n_new * a->delta_rule.n_value_heads * a->delta_rule.key_dim * a->delta_rule.value_dim;
+        work->flops +=
+            6.0 * s->n_seqs * s->n_new * a->delta_rule.n_value_heads * a->delta_rule.key_dim * a->delta_rule.value_dim;
     }
 }
 
-struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limits *limits, int op, double n_seqs, double n_before,
-                                  double n_new) {
+struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limits *limits, int op, double n_seqs,
+                                  double n_before, double n_new) {
     struct shape s = {engine_parts(g), gyre_info(g)->block_size, n_seqs, n_before, n_new};
     const struct op *o = &s.engine.program->ops[op];
     struct bench_floor work = {0};
     double products = add_weights(&s, o, limits, &work), flops_of_weights = work.flops;
     add_cache(&s, o, &work);
-    double attention = (work.flops - flops_of_weights) / limits->wide_flops_per_s; // what it multiplies has 16 bits, whatever the cache has
+    double attention = (work.flops - flops_of_weights) /
+                       limits->wide_flops_per_s; // what it multiplies has 16 bits, whatever the cache has
     work.seconds = fmax((work.weight_bytes + work.cache_bytes) / limits->read_bytes_per_s, products + attention);
     return work;
 }

@@ -1,5 +1,5 @@
-/* bench_floor.h - what a step must at least read and compute, from the program and what the device made of its weights, and the time
- * under which no engine that goes op by op can get. */
+/* bench_floor.h - what a step must at least read and compute, from the program and what the device made of its
+ * weights, and the time under which no engine that goes op by op can get. */
 #pragma once
 
 #include "core/backend.h"
@@ -12,9 +12,10 @@ struct bench_floor {
 };
 
 /* Of one op of the program. */
-struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limits *limits, int op, double n_seqs, double n_before,
-                                  double n_new);
+struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limits *limits, int op, double n_seqs,
+                                  double n_before, double n_new);
 
-/* A step in which each of n_seqs sequences, with n_before tokens in the cache (a mean is fine), computes n_new tokens and gives one. */
+/* A step in which each of n_seqs sequences, with n_before tokens in the cache (a mean is fine), computes n_new
+ * tokens and gives one. */
 void bench_floor(const struct gyre *g, const struct device_limits *limits, double n_seqs, double n_before, double n_new,
                  struct bench_floor *out);

@@ -50,7 +50,8 @@ void bench_arrivals(double rate, double burstiness, uint64_t seed, size_t n, dou
 
 // ---- requests ---------------------------------------------------------------------------------------------------
 
-/* What is kept of an answer, its times included: more than any that was asked for. vllm bench too waits six hours for one. */
+/* What is kept of an answer, its times included: more than any that was asked for. vllm bench too waits six hours
+ * for one. */
 enum { MAX_ANSWER = 16 << 20, BYTES_A_TOKEN = 256, LONGEST_ANSWER_S = 6 * 3600 };
 
 struct slot {
@@ -105,7 +106,8 @@ static enum status take_chunk(struct api_stream *stream, struct error *err) {
     buf_str(&r->text, buf_view(&e->reasoning));
     buf_str(&r->text, buf_view(&e->content));
     if (kept_bytes(r) > slot->most)
-        return fail(err, ERR_LIMIT, "the answer is longer than %zu bytes, which is more than what was asked for can be", slot->most);
+        return fail(err, ERR_LIMIT, "the answer is longer than %zu bytes, which is more than what was asked for can be",
+                    slot->most);
     return OK;
 }
 
@@ -115,7 +117,9 @@ static struct buf request_body(const struct bench_load *load, const struct bench
     json_t *o = json_copy((json_t *)load->extra), *text = json_stringn_nocheck(p->text, p->text_bytes);
     json_object_set_new(o, "model", json_string(load->model));
     if (load->chat)
-        json_object_set_new(o, "messages", json_pack("[{s:s, s:[{s:s, s:o}]}]", "role", "user", "content", "type", "text", "text", text));
+        json_object_set_new(
+            o, "messages",
+            json_pack("[{s:s, s:[{s:s, s:o}]}]", "role", "user", "content", "type", "text", "text", text));
     else
         json_object_set_new(o, "prompt", text);
     json_object_set_new(o, load->chat ? "max_completion_tokens" : "max_tokens", json_integer(p->n_output_tokens));
@@ -198,7 +202,8 @@ static void raise_file_limit(void) {
 
 static bool may_send(const struct runner *r, const double *due) {
     const struct bench_load *l = r->load;
-    return r->n_sent < l->n && (l->max_concurrency == 0 || (int64_t)r->n_running < l->max_concurrency) && due[r->n_sent] <= seconds_now(r);
+    return r->n_sent < l->n && (l->max_concurrency == 0 || (int64_t)r->n_running < l->max_concurrency) &&
+           due[r->n_sent] <= seconds_now(r);
 }
 
 static int wait_ms(const struct runner *r, const double *due) {

@@ -1,8 +1,8 @@
 /* bench_load.h - sends the requests of a benchmark at their times, and takes the times of their answers.
  *
- * One thread, libcurl's multi interface, connections kept. Times are as vllm bench takes them: a request starts when it
- * is sent (not when it was due); ttft is until the first chunk with choices, whatever its text; an inter-token latency is
- * the gap to the next such chunk; latency is until the last. */
+ * One thread, libcurl's multi interface, connections kept. Times are as vllm bench takes them: a request starts when
+ * it is sent (not when it was due); ttft is until the first chunk with choices, whatever its text; an inter-token
+ * latency is the gap to the next such chunk; latency is until the last. */
 #pragma once
 
 #include "bench/bench_dataset.h"
@@ -35,9 +35,9 @@ struct bench_load {
     bool progress;
 };
 
-/* Runs it; results is [n]. Returns the seconds from the first request to the end of the last. Ctrl-C ends what runs: those
- * requests and those not sent have failed. So does one whose answer is longer than what was asked for can be (16 MiB and 256 bytes a
- * token), that brings nothing for patience_s, or that goes on for six hours. */
+/* Runs it; results is [n]. Returns the seconds from the first request to the end of the last. Ctrl-C ends what runs:
+ * those requests and those not sent have failed. So does one whose answer is longer than what was asked for can be
+ * (16 MiB and 256 bytes a token), that brings nothing for patience_s, or that goes on for six hours. */
 double bench_load_run(const struct bench_load *load, struct bench_result *results);
 void bench_result_release(struct bench_result *r);
 

@@ -28,7 +28,8 @@ enum status bench_report_metrics(struct bench_report_options *o, const char *lis
         size_t n = strcspn(p, ",");
         int i = metric_named((struct str){p, n});
         if (i < 0)
-            return fail(err, ERR_ARG, "--percentile-metrics: \"%.*s\" is none of ttft, tpot, itl, e2el", (int)MIN(n, 40), p);
+            return fail(err, ERR_ARG, "--percentile-metrics: \"%.*s\" is none of ttft, tpot, itl, e2el",
+                        (int)MIN(n, 40), p);
         o->shown[i] = true;
         p += n + (p[n] == ',');
     }
@@ -40,7 +41,8 @@ enum status bench_report_percentiles(struct bench_report_options *o, const char 
         char *end;
         double value = strtod(p, &end);
         if (end == p || (*end && *end != ',') || !(value >= 0 && value <= 100))
-            return fail(err, ERR_ARG, "--metric-percentiles: \"%.40s\" is not numbers from 0 to 100 with commas between", list);
+            return fail(err, ERR_ARG,
+                        "--metric-percentiles: \"%.40s\" is not numbers from 0 to 100 with commas between", list);
         if (o->n_percentiles == ARRAY_LEN(o->percentiles))
             return fail(err, ERR_LIMIT, "--metric-percentiles: more than %zu", ARRAY_LEN(o->percentiles));
         o->percentiles[o->n_percentiles++] = value;
@@ -55,7 +57,8 @@ enum status bench_report_goodput(struct bench_report_options *o, const char *ter
     char *end = NULL;
     double ms = colon ? strtod(colon + 1, &end) : 0;
     if (i < 0 || i == METRIC_ITL || end == colon + 1 || *end || !(ms >= 0))
-        return fail(err, ERR_ARG, "--goodput: \"%.40s\" is not ttft, tpot or e2el with milliseconds, as ttft:500", term);
+        return fail(err, ERR_ARG, "--goodput: \"%.40s\" is not ttft, tpot or e2el with milliseconds, as ttft:500",
+                    term);
     if (!o->has_goodput)
         for (int k = 0; k < N_METRICS; k++)
             o->goodput_ms[k] = -1;
@@ -85,7 +88,9 @@ static void push(struct values *v, double x) {
     v->x[v->n++] = x;
 }
 
-static int64_t output_tokens(const struct bench_result *r) { return r->output_tokens >= 0 ? r->output_tokens : (int64_t)r->n_itl + 1; }
+static int64_t output_tokens(const struct bench_result *r) {
+    return r->output_tokens >= 0 ? r->output_tokens : (int64_t)r->n_itl + 1;
+}
 
 /* By our own tokenizer where there is one, as vllm bench counts; else what the server says. */
 static int64_t input_tokens(const struct bench_load *load, const struct bench_result *results, size_t i) {
@@ -98,15 +103,17 @@ static double time_per_token(const struct bench_result *r) {
 }
 
 static bool is_within(const struct bench_report_options *o, const struct bench_result *r) {
-    const double ms[N_METRICS] = {[METRIC_TTFT] = r->ttft * 1e3, [METRIC_TPOT] = time_per_token(r) * 1e3, [METRIC_E2EL] = r->latency * 1e3};
+    const double ms[N_METRICS] = {
+        [METRIC_TTFT] = r->ttft * 1e3, [METRIC_TPOT] = time_per_token(r) * 1e3, [METRIC_E2EL] = r->latency * 1e3};
     for (int i = 0; i < N_METRICS; i++)
         if (o->goodput_ms[i] >= 0 && ms[i] > o->goodput_ms[i])
             return false;
     return true;
 }
 
-/* Tokens and requests of each second since the first request; a request counts in each second that it touches. A server may put
- * several tokens into a chunk, so an answer's tokens are spread over its chunks. Of a run under a second the rate is the peak. */
+/* Tokens and requests of each second since the first request; a request counts in each second that it touches. A
+ * server may put several tokens into a chunk, so an answer's tokens are spread over its chunks. Of a run under a
+ * second the rate is the peak. */
 static void find_peaks(struct figures *f, const struct bench_load *load, const struct bench_result *results) {
     double begin = INFINITY, end = 0;
     for (size_t i = 0; i < load->n; i++)
@@ -256,8 +263,8 @@ static void set_details(const struct bench_load *load, const struct bench_result
     }
 }
 
-void bench_report(const struct bench_report_options *o, const struct bench_load *load, const struct bench_result *results, double duration,
-                  bool detailed, json_t *json) {
+void bench_report(const struct bench_report_options *o, const struct bench_load *load,
+                  const struct bench_result *results, double duration, bool detailed, json_t *json) {
     struct figures f = {0};
     collect(&f, o, load, results);
     double output_rate = (double)f.n_output / duration, total_rate = (double)(f.n_input + f.n_output) / duration;
@@ -285,7 +292,8 @@ void bench_report(const struct bench_report_options *o, const struct bench_load 
     set_count(json, "total_input_tokens", f.n_input);
     set_count(json, "total_output_tokens", f.n_output);
     set_real(json, "request_throughput", (double)f.n_good / duration);
-    json_object_set_new(json, "request_goodput", o->has_goodput ? json_real((double)f.n_within / duration) : json_null());
+    json_object_set_new(json, "request_goodput",
+                        o->has_goodput ? json_real((double)f.n_within / duration) : json_null());
     set_real(json, "output_throughput", output_rate);
     set_real(json, "total_token_throughput", total_rate);
     set_real(json, "max_output_tokens_per_s", f.peak_tokens);

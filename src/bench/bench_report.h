@@ -18,9 +18,10 @@ enum status bench_report_metrics(struct bench_report_options *o, const char *lis
 enum status bench_report_percentiles(struct bench_report_options *o, const char *list, struct error *err);
 enum status bench_report_goodput(struct bench_report_options *o, const char *term, struct error *err);
 
-/* Prints the table to standard output and sets its figures, and with detailed also each request's, as fields of json. */
-void bench_report(const struct bench_report_options *o, const struct bench_load *load, const struct bench_result *results, double duration,
-                  bool detailed, json_t *json);
+/* Prints the table to standard output and sets its figures, and with detailed also each request's, as fields of
+ * json. */
+void bench_report(const struct bench_report_options *o, const struct bench_load *load,
+                  const struct bench_result *results, double duration, bool detailed, json_t *json);
 
 /* The p-th percentile of n sorted values, with linear interpolation as numpy has it; 0 of none. */
 double sorted_percentile(const double *x, size_t n, double p);

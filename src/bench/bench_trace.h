@@ -5,7 +5,7 @@
 #include "core/backend.h"
 #include "gyre.h"
 
-/* Prints the ops of the step that was collected last, in which n_seqs sequences, each with `before` tokens in the cache,
- * computed n_new each. ERR_UNSUPPORTED where the device cannot time an op. */
+/* Prints the ops of the step that was collected last, in which n_seqs sequences, each with `before` tokens in the
+ * cache, computed n_new each. ERR_UNSUPPORTED where the device cannot time an op. */
 enum status bench_trace(struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new,
                         struct error *err);

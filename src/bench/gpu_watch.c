@@ -1,4 +1,5 @@
-/* gpu_watch.c - see gpu_watch.h. The few declarations of NVML that are needed stand here, so that nothing of NVIDIA's is needed to build. */
+/* gpu_watch.c - see gpu_watch.h. The few declarations of NVML that are needed stand here, so that nothing of
+ * NVIDIA's is needed to build. */
 #include "bench/gpu_watch.h"
 
 #include "base/status.h"
@@ -65,7 +66,8 @@ static void sample(struct gpu_watch *w) {
     unsigned sm = 0, memory = 0, milliwatts = 0, celsius = 0;
     unsigned long long reasons = 0;
     struct gpu_report *r = &w->report;
-    if (w->nvml.clock(w->device, CLOCK_SM, &sm) != NVML_SUCCESS || w->nvml.power(w->device, &milliwatts) != NVML_SUCCESS)
+    if (w->nvml.clock(w->device, CLOCK_SM, &sm) != NVML_SUCCESS ||
+        w->nvml.power(w->device, &milliwatts) != NVML_SUCCESS)
         return;
     w->nvml.clock(w->device, CLOCK_MEMORY, &memory);
     w->nvml.temperature(w->device, SENSOR_GPU, &celsius);

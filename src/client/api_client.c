@@ -13,7 +13,9 @@ static const char *openai_key(void) {
 
 static bool is_https(const char *base) { return strncasecmp(base, "https://", 8) == 0; }
 
-const char *api_key_or_environment(const char *flag, const char *base) { return flag ? flag : is_https(base) ? openai_key() : NULL; }
+const char *api_key_or_environment(const char *flag, const char *base) {
+    return flag ? flag : is_https(base) ? openai_key() : NULL;
+}
 
 // ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -95,13 +97,14 @@ static enum status status_fault(CURL *easy, long status, struct str body, struct
     body_message(body, &message);
     enum status st;
     if (status / 100 == 3)
-        st = fail(err, ERR_IO, "%s answers %ld: it points to %s; redirects are not followed, as the key would go along", url, status,
-                  moved ? moved : "nowhere");
+        st = fail(err, ERR_IO, "%s answers %ld: it points to %s; redirects are not followed, as the key would go along",
+                  url, status, moved ? moved : "nowhere");
     else
-        st =
-            fail(err, status == 429 || status == 503 ? ERR_FULL : ERR_IO, "the server answers %ld%s%.*s%s", status, message.len ? ": " : "",
-                 STR_ARG(buf_view(&message)),
-                 status == 401 && openai_key() && !is_https(url) ? " (OPENAI_API_KEY is sent over https only; --api-key gives a key)" : "");
+        st = fail(err, status == 429 || status == 503 ? ERR_FULL : ERR_IO, "the server answers %ld%s%.*s%s", status,
+                  message.len ? ": " : "", STR_ARG(buf_view(&message)),
+                  status == 401 && openai_key() && !is_https(url)
+                      ? " (OPENAI_API_KEY is sent over https only; --api-key gives a key)"
+                      : "");
     buf_release(&message);
     return st;
 }
@@ -124,7 +127,8 @@ static enum status take_event(void *context, struct str data, struct error *err)
     }
     TRY(answer_event_read(&s->event, data, err));
     if (s->event.failed)
-        return fail(err, ERR_IO, "the server: %s", s->event.error.len ? s->event.error.ptr : "an error without a message");
+        return fail(err, ERR_IO, "the server: %s",
+                    s->event.error.len ? s->event.error.ptr : "an error without a message");
     return s->take(s, err);
 }
 
@@ -153,7 +157,8 @@ static size_t on_header(char *bytes, size_t one, size_t n, void *context) {
     return n;
 }
 
-enum status api_stream_begin(struct api_stream *s, const struct api_server *server, const char *path, struct str body, struct error *err) {
+enum status api_stream_begin(struct api_stream *s, const struct api_server *server, const char *path, struct str body,
+                             struct error *err) {
     TRY(prepare(&s->easy, server, path, err));
     libcurl.slist_free_all(s->headers);
     s->headers = request_headers(server, true);

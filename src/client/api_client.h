@@ -17,8 +17,9 @@ struct api_server {
     const char *ca_file; // PEM certificates to trust in place of the system's; NULL: those
 };
 
-/* The key of a flag or of GYRE_API_KEY (by the flag); else, for a base of https, OPENAI_API_KEY; NULL when there is none. That
- * variable holds the key of another service: over plain http anybody on the way, or whoever listens there, would have it. */
+/* The key of a flag or of GYRE_API_KEY (by the flag); else, for a base of https, OPENAI_API_KEY; NULL when there is
+ * none. That variable holds the key of another service: over plain http anybody on the way, or whoever listens
+ * there, would have it. */
 const char *api_key_or_environment(const char *flag, const char *base);
 
 /* One request that streams its answer. The struct is the caller's and may be used again for another. */
@@ -37,9 +38,10 @@ struct api_stream {
     char curl_error[CURL_ERROR_SIZE];
 };
 
-/* Prepares stream->easy to post a JSON body to a path ("/v1/chat/completions"), which is copied; it is then for the caller
- * to perform, alone or in a multi handle. */
-enum status api_stream_begin(struct api_stream *s, const struct api_server *server, const char *path, struct str body, struct error *err);
+/* Prepares stream->easy to post a JSON body to a path ("/v1/chat/completions"), which is copied; it is then for the
+ * caller to perform, alone or in a multi handle. */
+enum status api_stream_begin(struct api_stream *s, const struct api_server *server, const char *path, struct str body,
+                             struct error *err);
 
 /* How it went, after curl is done with it: OK when the answer is whole. code is what curl said. */
 enum status api_stream_end(struct api_stream *s, CURLcode code, struct error *err);

@@ -24,5 +24,6 @@ enum status libcurl_open(struct error *err) {
         return fail(err, ERR_UNSUPPORTED, "libcurl is too old: it has no curl_" #name);
     LIBCURL_CALLS(LIBCURL_CALL)
 #undef LIBCURL_CALL
-    return libcurl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? OK : fail(err, ERR_UNSUPPORTED, "libcurl does not start");
+    return libcurl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? OK
+                                                                : fail(err, ERR_UNSUPPORTED, "libcurl does not start");
 }

@@ -35,7 +35,9 @@ static bool add_message(struct conversation *c, const char *role, struct str con
     return true;
 }
 
-static void drop_last_message(struct conversation *c) { json_array_remove(c->messages, json_array_size(c->messages) - 1); }
+static void drop_last_message(struct conversation *c) {
+    json_array_remove(c->messages, json_array_size(c->messages) - 1);
+}
 
 static void begin_anew(struct conversation *c) {
     json_array_clear(c->messages);
@@ -112,7 +114,8 @@ static void do_command(struct conversation *c, const char *line) {
         const char *name;
         void (*run)(struct conversation *c, const char *argument);
     } commands[] = {
-        {"/help", command_help}, {"/reset", command_reset}, {"/system", command_system}, {"/save", command_save}, {"/exit", command_exit},
+        {"/help", command_help}, {"/reset", command_reset}, {"/system", command_system},
+        {"/save", command_save}, {"/exit", command_exit},
     };
     size_t n = strcspn(line, " \t");
     for (size_t i = 0; i < ARRAY_LEN(commands); i++)
@@ -218,7 +221,8 @@ int dialogue(const struct dialogue_model *model, const char *system) {
     begin_anew(&c);
     editor_open(&e);
     interrupt_catch();
-    printf("%s/help lists the commands, Ctrl-D ends%s\n", terminal_style(stdout, STYLE_DIM), terminal_style(stdout, STYLE_NONE));
+    printf("%s/help lists the commands, Ctrl-D ends%s\n", terminal_style(stdout, STYLE_DIM),
+           terminal_style(stdout, STYLE_NONE));
     talk(&c, &e);
     interrupt_release();
     editor_close(&e);

@@ -10,8 +10,8 @@ struct dialogue_answer {
 };
 
 struct dialogue_model {
-    /* Answers messages (an array of {"role", "content"}): prints the answer as it comes, without a line end behind it, and
-     * appends it to out->text. Ends early when interrupt_taken(). */
+    /* Answers messages (an array of {"role", "content"}): prints the answer as it comes, without a line end behind
+     * it, and appends it to out->text. Ends early when interrupt_taken(). */
     enum status (*answer)(void *self, json_t *messages, struct dialogue_answer *out, struct error *err);
     void *self;
 };

@@ -12,11 +12,14 @@
 enum { QUIET_US = 500000, REDRAW_US = 100000, LOG_US = 5000000, MAX_LINE = 1024 };
 
 void progress_begin(struct progress *p, const char *what, const char *unit, int64_t total) {
-    *p = (struct progress){.what = what, .unit = unit, .total = total, .start_us = clock_us(), .shown = terminal_is(stderr)};
+    *p = (struct progress){
+        .what = what, .unit = unit, .total = total, .start_us = clock_us(), .shown = terminal_is(stderr)};
     p->drawn_us = p->start_us + QUIET_US - REDRAW_US;
 }
 
-static struct human amount(const struct progress *p, double units) { return p->unit ? human_count(units) : human_bytes(units); }
+static struct human amount(const struct progress *p, double units) {
+    return p->unit ? human_count(units) : human_bytes(units);
+}
 
 static void draw_bar(double fraction, int cells, char *out) {
     int full = (int)(fraction * cells);
@@ -35,10 +38,11 @@ void progress_line(const struct progress *p, double elapsed, int width, char *ou
     if (p->total > 0) {
         snprintf(share, sizeof share, "%3d%%  ", (int)(100 * fraction));
         snprintf(of, sizeof of, "/%s", amount(p, (double)p->total).text);
-        snprintf(left, sizeof left, "  %s left", human_seconds(rate > 0 ? (double)(p->total - p->done) / rate : NAN).text);
+        snprintf(left, sizeof left, "  %s left",
+                 human_seconds(rate > 0 ? (double)(p->total - p->done) / rate : NAN).text);
     }
-    snprintf(tail, sizeof tail, "%s%s%s%s%s  %s%s%s/s%s", share, amount(p, (double)p->done).text, of, space, unit, amount(p, rate).text,
-             space, unit, left);
+    snprintf(tail, sizeof tail, "%s%s%s%s%s  %s%s%s/s%s", share, amount(p, (double)p->done).text, of, space, unit,
+             amount(p, rate).text, space, unit, left);
     int cells = MIN(MOST, width - (int)strlen(p->what) - (int)strlen(tail) - 6); // the bar takes what the figures leave
     if (p->total > 0 && cells >= FEWEST) {
         draw_bar(fraction, cells, bar);
@@ -58,7 +62,8 @@ void progress_step(struct progress *p, int64_t done) {
         return;
     p->drawn_us = now;
     char line[MAX_LINE];
-    progress_line(p, (double)(now - p->start_us) * 1e-6, MIN(terminal_width(stderr) - 1, MAX_LINE - 1), line, sizeof line);
+    progress_line(p, (double)(now - p->start_us) * 1e-6, MIN(terminal_width(stderr) - 1, MAX_LINE - 1), line,
+                  sizeof line);
     fprintf(stderr, "\r\033[K%s", line);
     fflush(stderr);
 }

@@ -19,11 +19,12 @@ struct progress {
  * work stays quiet. */
 void progress_begin(struct progress *p, const char *what, const char *unit, int64_t total);
 void progress_step(struct progress *p, int64_t done); // done so far, not since the last step
-void progress_end(struct progress *p);                // wipes the line; a struct that was never begun is fine when zeroed
+void progress_end(struct progress *p); // wipes the line; a struct that was never begun is fine when zeroed
 
-/* For gyre_options.load_step, with a zeroed struct as load_context: shows how far weights are loaded. Where stderr is no terminal, it
- * gets a line every five seconds. Ends with progress_end. */
+/* For gyre_options.load_step, with a zeroed struct as load_context: shows how far weights are loaded. Where stderr
+ * is no terminal, it gets a line every five seconds. Ends with progress_end. */
 void progress_of_load(void *progress, int64_t done, int64_t total);
 
-/* The line as it would be drawn `elapsed` seconds after the start, at most width columns; 0: without a bar, as long as it gets. */
+/* The line as it would be drawn `elapsed` seconds after the start, at most width columns; 0: without a bar, as long
+ * as it gets. */
 void progress_line(const struct progress *p, double elapsed, int width, char *out, int out_bytes);

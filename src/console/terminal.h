@@ -10,8 +10,9 @@
 
 bool terminal_is(FILE *stream);
 
-/* Writes text that a model or a peer made. On a terminal, what would steer it (base/str.h) and what is not UTF-8 becomes '?', but for
- * newlines and tabs; anywhere else every byte is written as it is. A piece holds whole characters. */
+/* Writes text that a model or a peer made. On a terminal, what would steer it (base/str.h) and what is not UTF-8
+ * becomes '?', but for newlines and tabs; anywhere else every byte is written as it is. A piece holds whole
+ * characters. */
 void terminal_print(FILE *stream, struct str text);
 
 /* Columns of the terminal behind stream: $COLUMNS, else what the terminal says, else 80; 20 to 1000. */

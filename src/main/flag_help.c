@@ -103,7 +103,8 @@ size_t help_topics(const struct verb_spec *verb, const char **topics) {
 }
 
 void help_usage(const struct verb_spec *verb, FILE *out) {
-    fprintf(out, "usage: gyre %s%s%s%s\n", verb->name, *verb->operands ? " " : "", verb->operands, verb->n_flags ? " [FLAGS]" : "");
+    fprintf(out, "usage: gyre %s%s%s%s\n", verb->name, *verb->operands ? " " : "", verb->operands,
+            verb->n_flags ? " [FLAGS]" : "");
 }
 
 /* Prints words from column HELP_COLUMN on; `at` is the column where the cursor stands. */

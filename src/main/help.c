@@ -37,8 +37,11 @@ static int run(const struct verb_args *args) {
     static const struct {
         const char *format;
         void (*print)(FILE *out);
-    } whole[] = {
-        {"man", manual_page}, {"bash", completion_bash}, {"zsh", completion_zsh}, {"fish", completion_fish}, {"text", help_overview}};
+    } whole[] = {{"man", manual_page},
+                 {"bash", completion_bash},
+                 {"zsh", completion_zsh},
+                 {"fish", completion_fish},
+                 {"text", help_overview}};
     const char *format = opt.format;
     opt.format = "text"; // what is printed tells defaults
     if (args->n > 0 && strcmp(format, "text") != 0)
@@ -51,5 +54,5 @@ static int run(const struct verb_args *args) {
     return 0;
 }
 
-const struct verb_spec verb_help = {"help",        "[VERB]",  "lists the verbs, or tells all about one", flags, ARRAY_LEN(flags),
-                                    .max_args = 2, .run = run};
+const struct verb_spec verb_help = {
+    "help", "[VERB]", "lists the verbs, or tells all about one", flags, ARRAY_LEN(flags), .max_args = 2, .run = run};

@@ -10,7 +10,8 @@ static void print_shape(char *out, size_t size, int rank, const int64_t *shape) 
         n += (size_t)snprintf(out + n, size - n, "%s%lld", i ? ", " : "", (long long)shape[i]);
 }
 
-static const struct stored_tensor *phantom_tensor(struct binder *b, const char *name, enum dtype dtype, int rank, const int64_t *shape) {
+static const struct stored_tensor *phantom_tensor(struct binder *b, const char *name, enum dtype dtype, int rank,
+                                                  const int64_t *shape) {
     struct stored_tensor *t = arena_alloc(b->arena, sizeof *t);
     *t = (struct stored_tensor){.name = name, .dtype = dtype, .rank = rank};
     size_t n = 1;
@@ -27,14 +28,16 @@ static const struct stored_tensor *phantom_tensor(struct binder *b, const char *
     return b->load == LOAD_DUMMY && !t->data ? NULL : t;
 }
 
-const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, enum dtype phantom_dtype, int rank, const int64_t *shape) {
+const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, enum dtype phantom_dtype, int rank,
+                                           const int64_t *shape) {
     if (b->status != OK)
         return NULL;
     const struct stored_tensor *t;
     if (b->load == LOAD_CHECKPOINT) {
         struct stored_tensor *found = checkpoint_find(b->checkpoint, name);
         if (!found) {
-            bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s is missing from the checkpoint", b->spec->path, name));
+            bind_failed(b,
+                        fail(b->err, ERR_FORMAT, "%s: tensor %s is missing from the checkpoint", b->spec->path, name));
             return NULL;
         }
         bool same = found->rank == rank;
@@ -69,9 +72,11 @@ bool bind_is_number(struct binder *b, const struct stored_tensor *t) {
     case DT_F16:
     case DT_BF16: return true;
     default:
-        bind_failed(b, fail(b->err, ERR_UNSUPPORTED,
-                            "%s: tensor %s is stored as %s, but config.json has no quantization_config that says how to read it",
-                            b->checkpoint ? checkpoint_path(b->checkpoint, t) : b->spec->path, t->name, dtype_name(t->dtype)));
+        bind_failed(
+            b,
+            fail(b->err, ERR_UNSUPPORTED,
+                 "%s: tensor %s is stored as %s, but config.json has no quantization_config that says how to read it",
+                 b->checkpoint ? checkpoint_path(b->checkpoint, t) : b->spec->path, t->name, dtype_name(t->dtype)));
         return false;
     }
 }

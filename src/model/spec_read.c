@@ -1,7 +1,8 @@
 /* spec_read.c - the keys of a text model by type: see spec_read.h. */
 #include "model/spec_read.h"
 
-static enum status int_in(const struct spec_reader *r, const char *key, int64_t min, int64_t max, int64_t fallback, int *out) {
+static enum status int_in(const struct spec_reader *r, const char *key, int64_t min, int64_t max, int64_t fallback,
+                          int *out) {
     int64_t value;
     TRY(jv_int_or(r->text, r->path, key, min, max, fallback, &value, r->err));
     *out = (int)value;
