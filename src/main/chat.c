@@ -1,11 +1,10 @@
 /* chat.c - gyre chat: a conversation with an OpenAI-compatible server.
  *
- * What the server sends is hostile input: on a terminal control characters are shown as '?', so that a model cannot move the
- * cursor, set the title or type for the person. Into a file or pipe its text goes as it is. */
+ * What the server sends is hostile input: on a terminal control characters are shown as '?', so that a model cannot
+ * move the cursor, set the title or type for the person. Into a file or pipe its text goes as it is. */
 #include "main/verbs.h"
 
-#include "base/clock.h"
-#include "client/api_client.h"
+#include "client/chat_exchange.h"
 #include "console/dialogue.h"
 #include "console/interrupt.h"
 #include "console/terminal.h"
@@ -36,30 +35,30 @@ static const struct flag flags[] = {
     {"model", 0, FLAG_STRING, &opt.model, "NAME", "Server", "otherwise the first that the server lists"},
     {"header", 0, FLAG_LIST, &opt.headers, "NAME: VALUE", "Server", "a header of each request; may be repeated"},
     {"cacert", 0, FLAG_STRING, &opt.ca_file, "FILE", "Server", "PEM certificates to trust in place of the system's"},
-    {"timeout", 0, FLAG_INT, &opt.patience_s, "SECONDS", "Server", "how long the server may send nothing; 0 is no bound", .min = 0,
-     .max = 86400},
-    {"prompt", 'p', FLAG_STRING, &opt.prompt, "TEXT", "Conversation", "one message and its answer, in place of a conversation"},
+    {"timeout", 0, FLAG_INT, &opt.patience_s, "SECONDS", "Server",
+     "how long the server may send nothing; 0 is no bound", .min = 0, .max = 86400},
+    {"prompt", 'p', FLAG_STRING, &opt.prompt, "TEXT", "Conversation",
+     "one message and its answer, in place of a conversation"},
     {"system", 0, FLAG_STRING, &opt.system, "TEXT", "Conversation", "the system message"},
     {"max-tokens", 'n', FLAG_INT, &opt.max_tokens, "N", "Sampling",
      "tokens of an answer. This and the next: otherwise as the server has it", .min = 1, .max = 1 << 24},
     {"stop", 0, FLAG_LIST, &opt.stop, "TEXT", "Sampling", "stop before this text; may be repeated"},
-    {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Sampling", "0 takes the most probable token", .min = 0, .max = 100},
+    {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Sampling", "0 takes the most probable token", .min = 0,
+     .max = 100},
     {"top-k", 0, FLAG_INT, &opt.top_k, "K", "Sampling", "only the K most probable tokens", .min = 0, .max = INT32_MAX},
-    {"top-p", 0, FLAG_REAL, &opt.top_p, "P", "Sampling", "only the most probable tokens that together have probability P", .min = 0,
-     .max = 1},
-    {"min-p", 0, FLAG_REAL, &opt.min_p, "P", "Sampling", "only tokens of at least P times the probability of the best", .min = 0, .max = 1},
+    {"top-p", 0, FLAG_REAL, &opt.top_p, "P", "Sampling",
+     "only the most probable tokens that together have probability P", .min = 0, .max = 1},
+    {"min-p", 0, FLAG_REAL, &opt.min_p, "P", "Sampling", "only tokens of at least P times the probability of the best",
+     .min = 0, .max = 1},
     {"seed", 0, FLAG_INT, &opt.seed, "N", "Sampling", "the same seed gives the same answer", .min = 0, .max = 1e18},
 };
 
 struct client {
     struct api_server server;
     char *model;
-    struct api_stream stream;
-    CURLM *multi;
+    struct chat_exchange exchange;
     struct dialogue_answer *out;
-    int64_t start_us, first_us, last_us;
-    int64_t n_pieces, n_tokens; // tokens: of the server's usage; -1: it did not say
-    bool thinking, out_of_tokens;
+    bool thinking;
 };
 
 // ---- printing ---------------------------------------------------------------------------------------------------
@@ -87,19 +86,10 @@ static void end_reasoning(struct client *c) {
 
 // ---- an answer --------------------------------------------------------------------------------------------------
 
-static enum status take_piece(struct api_stream *stream, struct error *err) {
-    struct client *c = stream->user;
-    const struct answer_event *e = &stream->event;
-    if (e->has_usage)
-        c->n_tokens = e->completion_tokens;
-    c->out_of_tokens |= str_eq(buf_view(&e->finish_reason), STR("length"));
-    if (e->content.len + e->reasoning.len == 0)
-        return OK;
+static enum status take_piece(void *self, const struct answer_event *e, struct error *err) {
+    struct client *c = self;
     if (c->out->text.len + e->content.len > MAX_ANSWER)
         return fail(err, ERR_LIMIT, "the answer is longer than %d MiB", MAX_ANSWER >> 20);
-    c->last_us = clock_us();
-    c->first_us = c->first_us ? c->first_us : c->last_us;
-    c->n_pieces++;
     if (e->reasoning.len > 0)
         print_reasoning(c, buf_view(&e->reasoning));
     if (e->content.len > 0) {
@@ -111,8 +101,8 @@ static enum status take_piece(struct api_stream *stream, struct error *err) {
 }
 
 static json_t *request_of(const struct client *c, json_t *messages) {
-    json_t *body =
-        json_pack("{s:s, s:O, s:b, s:{s:b}}", "model", c->model, "messages", messages, "stream", 1, "stream_options", "include_usage", 1);
+    json_t *body = json_pack("{s:s, s:O, s:b, s:{s:b}}", "model", c->model, "messages", messages, "stream", 1,
+                             "stream_options", "include_usage", 1);
     if (opt.max_tokens > 0)
         json_object_set_new(body, "max_tokens", json_integer(opt.max_tokens));
     if (opt.top_k >= 0)
@@ -133,55 +123,31 @@ static json_t *request_of(const struct client *c, json_t *messages) {
     return body;
 }
 
-/* False when the person stopped it. */
-static bool perform(struct client *c, CURLcode *code) {
-    int running = 1, left;
-    bool stopped = false;
-    libcurl.multi_add_handle(c->multi, c->stream.easy);
-    while (running && !(stopped = interrupt_taken())) {
-        libcurl.multi_perform(c->multi, &running);
-        if (running)
-            libcurl.multi_poll(c->multi, NULL, 0, 100, NULL);
-    }
-    for (CURLMsg *m; (m = libcurl.multi_info_read(c->multi, &left));)
-        *code = m->data.result;
-    libcurl.multi_remove_handle(c->multi, c->stream.easy);
-    return !stopped;
-}
-
-static void write_note(const struct client *c, bool stopped, struct dialogue_answer *out) {
-    int64_t n = c->n_tokens >= 0 ? c->n_tokens : c->n_pieces;
-    const char *about = c->n_tokens >= 0 ? "" : "about ";
+static void write_note(const struct chat_exchange *x, struct dialogue_answer *out) {
+    int64_t n = x->n_tokens >= 0 ? x->n_tokens : x->n_pieces;
+    const char *about = x->n_tokens >= 0 ? "" : "about ";
     int at = snprintf(out->note, sizeof out->note, "%s%lld tokens", about, (long long)n);
-    if (c->last_us > c->first_us && n > 1)
+    if (x->last_us > x->first_us && n > 1)
         at += snprintf(out->note + at, sizeof out->note - (size_t)at, ", %.0f tok/s",
-                       (double)(n - 1) / ((double)(c->last_us - c->first_us) * 1e-6));
-    if (c->first_us)
+                       (double)(n - 1) / ((double)(x->last_us - x->first_us) * 1e-6));
+    if (x->first_us)
         at += snprintf(out->note + at, sizeof out->note - (size_t)at, ", first after %s",
-                       human_seconds((double)(c->first_us - c->start_us) * 1e-6).text);
-    snprintf(out->note + at, sizeof out->note - (size_t)at, "%s", stopped ? ", stopped" : c->out_of_tokens ? ", out of tokens" : "");
+                       human_seconds((double)(x->first_us - x->start_us) * 1e-6).text);
+    snprintf(out->note + at, sizeof out->note - (size_t)at, "%s",
+             x->was_stopped     ? ", stopped"
+             : x->out_of_tokens ? ", out of tokens"
+                                : "");
 }
 
 static enum status answer(void *self, json_t *messages, struct dialogue_answer *out, struct error *err) {
     struct client *c = self;
-    CURLcode code = CURLE_OK;
     json_t *body = request_of(c, messages);
-    char *text = json_dumps(body, JSON_COMPACT);
     c->out = out;
-    c->start_us = clock_us(), c->first_us = c->last_us = 0;
-    c->n_pieces = 0, c->n_tokens = -1, c->out_of_tokens = c->thinking = false;
-    enum status st = api_stream_begin(&c->stream, &c->server, "/v1/chat/completions", str_of(text), err);
-    free(text);
+    c->thinking = false;
+    enum status st = chat_exchange(&c->exchange, body, err);
     json_decref(body);
-    TRY(st);
-    if (opt.patience_s > 0) {
-        libcurl.easy_setopt(c->stream.easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-        libcurl.easy_setopt(c->stream.easy, CURLOPT_LOW_SPEED_TIME, (long)opt.patience_s);
-    }
-    bool whole = perform(c, &code);
-    st = whole ? api_stream_end(&c->stream, code, err) : OK;
     end_reasoning(c);
-    write_note(c, !whole, out);
+    write_note(&c->exchange, out);
     return st;
 }
 
@@ -193,9 +159,8 @@ static enum status open_client(struct client *c, struct error *err) {
                                     .headers = opt.headers.items,
                                     .n_headers = opt.headers.n,
                                     .ca_file = opt.ca_file};
-    c->stream.take = take_piece;
-    c->stream.user = c;
-    c->multi = libcurl.multi_init();
+    c->exchange = (struct chat_exchange){
+        .server = &c->server, .patience_s = opt.patience_s, .take = take_piece, .stopped = interrupt_taken, .user = c};
     if (!opt.model)
         return api_first_model(&c->server, &c->model, err);
     c->model = xstrdup(opt.model);
@@ -245,9 +210,7 @@ static int run(const struct verb_args *args) {
         st = ask_once(&c, &err);
     else if (st == OK)
         rc = converse(&c);
-    api_stream_release(&c.stream);
-    if (c.multi)
-        libcurl.multi_cleanup(c.multi);
+    chat_exchange_release(&c.exchange);
     free(c.model);
     return st == OK ? rc : verb_failed(&err);
 }
