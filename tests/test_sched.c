@@ -340,9 +340,68 @@ static void memory_that_was_given_back_is_not_copied_from(void **state) {
     arena_release(&a);
 }
 
+static void start_and_collect(struct scheduler *s, struct cache_copy *copies) {
+    kv_pool_take_copies(s->pool, copies);
+    scheduler_start(s);
+    scheduler_collect(s, 0);
+}
+
+/* A plan gives the second of three sequences blocks for its guesses, and then has to wait, as there are none for the
+ * third. What the second takes to the host, and back, is what was computed: there was room for no more. */
+static void blocks_for_guesses_are_not_swapped(void **state) {
+    (void)state;
+    enum { N = 3, FIRST_GUESSES = 8, SECOND_GUESSES = 4 };
+    struct cache_group group = {.kind = CACHE_KV, .n_layers = 1};
+    struct kv_pool_options o = {.groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 64, .max_copies = 64};
+    o.n_blocks[0] = o.n_host_blocks[0] = 6;
+    o.block_bytes[0] = 4;
+    struct kv_pool pool;
+    struct scheduler s;
+    struct arena a = {0};
+    struct cache_copy copies[64];
+    struct sequence seqs[N];
+    const int32_t guesses[FIRST_GUESSES] = {9, 9, 9, 9, 9, 9, 9, 9};
+    kv_pool_init(&pool, &o);
+    scheduler_init(&s, &pool, (struct step_limits){64, 4, 64, 0});
+    s.always_swap = true;
+    for (int i = 0; i < N; i++) {
+        sequence_init(&seqs[i], &a, 32, 1, 4);
+        seqs[i].rank.order = i;
+        for (int k = 0; k < 4; k++)
+            sequence_append(&seqs[i], k);
+        scheduler_add(&s, &seqs[i]);
+    }
+    EXPECT(scheduler_plan(&s) && s.n_step == N);
+    kv_pool_take_copies(&pool, copies);
+    scheduler_start(&s);
+    sequence_guess(&seqs[1], guesses, SECOND_GUESSES);
+    EXPECT(!scheduler_plan(&s) && seqs[1].tables[0].end == 3); // it waits for the step in flight
+    scheduler_collect(&s, 0);
+    for (int i = 0; i < N; i++)
+        scheduler_append(&s, &seqs[i], 9);
+    scheduler_remove(&s, &seqs[2]);
+    sequence_guess(&seqs[0], guesses, FIRST_GUESSES);
+    EXPECT(scheduler_plan(&s) && s.n_step == 1 && s.n_swapped == 1);
+    EXPECT(seqs[1].swapped && seqs[1].tables[0].end == 1);
+    start_and_collect(&s, copies);
+    for (int i = 0; i < FIRST_GUESSES + 1; i++)
+        scheduler_append(&s, &seqs[0], 9);
+    EXPECT(scheduler_plan(&s) && s.n_step == 2 && !seqs[1].swapped);
+    const char *wrong = scheduler_check(&s);
+    if (wrong)
+        fail_msg("%s", wrong);
+    start_and_collect(&s, copies);
+    for (int i = 0; i < 2; i++)
+        scheduler_remove(&s, &seqs[i]);
+    scheduler_release(&s);
+    kv_pool_release(&pool);
+    arena_release(&a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_that_was_given_back_is_not_copied_from),
+        cmocka_unit_test(blocks_for_guesses_are_not_swapped),
         cmocka_unit_test(the_cost_of_a_step_is_learned),
         cmocka_unit_test(a_slower_machine_is_noticed),
         cmocka_unit_test(a_long_calm_does_not_spoil_the_fit),

@@ -102,8 +102,7 @@ bool kv_pool_is_short(const struct kv_pool *pool);
  * the caller makes room and asks again. */
 enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens);
 
-/* Gives back the blocks behind those of its n_computed tokens, which was larger. Steps in flight may still write them: steps run in
- * order. */
+/* Gives back the blocks behind those of its n_computed tokens. Steps in flight may still write them: steps run in order. */
 void kv_pool_truncate(struct kv_pool *pool, struct sequence *seq);
 
 /* Moves all that seq holds to the host's memory, or all of it back, by copies before the next step. Out: false, and nothing

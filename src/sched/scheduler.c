@@ -133,6 +133,7 @@ static void preempt_last(struct scheduler *s) {
     struct sequence *seq = s->running[--s->n_running];
     BUG_IF(seq->n_in_flight > 0);
     sequence_expect_no_more(seq);
+    kv_pool_truncate(s->pool, seq); // a plan that had to wait may have given it blocks for guesses
     if (swapping_is_cheaper(s, seq) && kv_pool_swap_out(s->pool, seq))
         s->n_swapped++;
     else
