@@ -108,9 +108,25 @@ static void a_sequence_goes_back_to_where_a_guess_was_wrong(void **state) {
     arena_release(&arena);
 }
 
+/* So that whoever reads the history may guess behind it. */
+static void a_token_that_is_known_is_expected_no_more(void **state) {
+    (void)state;
+    struct arena arena = {0};
+    struct sequence s;
+    arena_init(&arena);
+    sequence_init(&s, &arena, 8, 1, 4);
+    s.tokens[0] = 1, s.n_tokens = s.n_known = s.n_computed = 1;
+    sequence_expect(&s);
+    EXPECT(sequence_expects(&s, 1) && s.n_tokens == 2);
+    EXPECT(sequence_append(&s, 5) && s.tokens[1] == 5 && s.n_known == 2);
+    EXPECT(!sequence_expects(&s, 1));
+    arena_release(&arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sequence_goes_back_to_where_a_guess_was_wrong),
+        cmocka_unit_test(a_token_that_is_known_is_expected_no_more),
         cmocka_unit_test(guesses_change_no_token_of_a_model),
         cmocka_unit_test(nothing_is_guessed_where_a_state_cannot_go_back),
     };

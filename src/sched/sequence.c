@@ -22,9 +22,10 @@ void sequence_init(struct sequence *seq, struct arena *arena, int32_t capacity, 
 
 bool sequence_append(struct sequence *seq, int32_t token) {
     BUG_IF(seq->n_known >= seq->capacity);
-    int32_t at = seq->n_known++;
+    int32_t at = seq->n_known;
     bool is_right = at >= seq->n_tokens || sequence_expects(seq, at) || seq->tokens[at] == token;
     seq->tokens[at] = token;
+    seq->n_known++;
     seq->n_tokens = MAX(seq->n_tokens, seq->n_known);
     if (is_right)
         return true;

@@ -83,8 +83,9 @@ static inline bool sequence_before(const struct sequence *a, const struct sequen
  * the sequence has gone back. */
 bool sequence_append(struct sequence *seq, int32_t token);
 
+/* Whether the token at the position is to come from a step that was started. */
 static inline bool sequence_expects(const struct sequence *seq, int32_t position) {
-    return position == seq->expected[0] || position == seq->expected[1];
+    return position >= seq->n_known && (position == seq->expected[0] || position == seq->expected[1]);
 }
 
 /* Guesses of what comes behind its last token; they fit. */
