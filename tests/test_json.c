@@ -211,6 +211,35 @@ static void missing_memory_is_no_fault_of_the_text(void **state) {
     json_set_alloc_funcs(malloc, free);
 }
 
+static long n_alive; // of what jansson allocates
+
+static void *counted_malloc(size_t n_bytes) {
+    n_alive++;
+    return malloc(n_bytes);
+}
+
+static void counted_free(void *memory) {
+    n_alive -= memory != NULL;
+    free(memory);
+}
+
+static void a_text_that_passes_its_bound_leaves_nothing(void **state) {
+    (void)state;
+    static const char text[] = "{\"a\": \"a long text\", \"b\": [1, [2.5, {}], {\"c\": []}, null], \"d\": 3}";
+    enum status st = ERR_LIMIT;
+    json_set_alloc_funcs(counted_malloc, counted_free);
+    for (size_t bytes = 0; st != OK; bytes += 8) {
+        struct error err = {0};
+        json_t *value;
+        size_t budget = bytes;
+        st = jv_parse_within(str_of(text), "x", 0, &budget, &value, &err);
+        EXPECT(st == OK || (st == ERR_LIMIT && !value));
+        json_decref(value);
+        EXPECT_EQ(n_alive, 0);
+    }
+    json_set_alloc_funcs(malloc, free);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_must_be_accepted_is),
@@ -225,6 +254,7 @@ int main(void) {
         cmocka_unit_test(what_values_take_is_bounded),
         cmocka_unit_test(a_long_string_counts_as_one_value),
         cmocka_unit_test(missing_memory_is_no_fault_of_the_text),
+        cmocka_unit_test(a_text_that_passes_its_bound_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,7 +86,11 @@ static enum status put(struct parser *p, json_t *take_value, json_t **root) {
         *root = take_value;
         return OK;
     }
-    TRY(count(p, json_is_object(in) ? MEMBER_BYTES : ITEM_BYTES));
+    enum status st = count(p, json_is_object(in) ? MEMBER_BYTES : ITEM_BYTES);
+    if (st != OK) {
+        json_decref(take_value);
+        return st;
+    }
     int rc =
         json_is_object(in) ? json_object_setn_new_nocheck(in, p->key.ptr, p->key.len, take_value) : json_array_append_new(in, take_value);
     return rc == 0 ? OK : no_memory(p);
