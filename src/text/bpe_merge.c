@@ -187,7 +187,7 @@ static int32_t rank_at(const struct long_word *w, size_t at, size_t *right, int3
     return rank_of(w->b, w->text, &a, &b, joined);
 }
 
-/* All candidates anew: those whose turn is over are gone then. With room for half as many again. */
+/* All candidates anew: those whose turn is over are gone then. With room for a quarter as many again. */
 static bool heap_build(struct long_word *w) {
     struct bpe_memory *m = w->m;
     size_t n = 0, most = 0, right;
