@@ -3,6 +3,7 @@ import gzip
 import http.client
 import json
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -120,6 +121,23 @@ class Bounds(unittest.TestCase):
     def test_a_text_past_any_use_is_refused(self):
         self.refused("/tokenize", r"the text has 8388609 bytes, and at most 8388608 are tokenized at once", prompt="a" * (8 * MIB + 1))
         self.refused("/v1/completions", r"at most 8388608 are tokenized at once", prompt="a" * (9 * MIB), truncate_prompt_tokens=5)
+
+    def test_a_pattern_that_backtracks_over_a_text_is_a_400(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copytree("models/story", folder + "/model")
+            with open(model + "/tokenizer.json") as f:
+                t = json.load(f)
+            split = {"type": "Split", "pattern": {"Regex": r"(?:a|a)*b|[\s\S]"}, "behavior": "Isolated", "invert": False}
+            t["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split] + ([t["pre_tokenizer"]] if t.get("pre_tokenizer") else [])}
+            with open(model + "/tokenizer.json", "w") as f:
+                json.dump(t, f)
+            hostile = Server(model, "--disable-log-requests")
+            self.addCleanup(hostile.stop)
+            for path, body in (("/tokenize", {}), ("/v1/completions", {"max_tokens": 1})):
+                for n, status in ((1, 200), (30, 400)):
+                    answer = hostile.request("POST", path, dict(body, prompt="%sc" % ("a" * 21) * n))
+                    self.assertEqual(answer[0], status, answer)
+                    self.assertEqual("take too many steps for this text" in str(answer), status == 400, answer)
 
 
 if __name__ == "__main__":
