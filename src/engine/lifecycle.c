@@ -8,15 +8,17 @@ static int64_t turn_of(struct gyre *g, struct request *r, int64_t arrival) {
     if (g->fair.n_tenants == 1)
         return arrival;
     r->fair_cost = fair_share_cost(&g->fair, r->n_prompt, r->asked.max_tokens);
-    r->fair_tag = fair_share_arrive(&g->fair, r->asked.tenant, r->fair_cost, g->scheduler.n_running + g->scheduler.waiting.n == 0);
+    r->fair_tag = fair_share_arrive(&g->fair, r->asked.tenant, r->fair_cost,
+                                    g->scheduler.n_running + g->scheduler.waiting.n == 0);
     return r->fair_tag / 16;
 }
 
-/* sjf: a prompt token counts for a whole request that came later (or for 16 tokens of the tenant's share), a thousand at most, so
- * that even the longest is first in its turn. The number of arrivals makes ranks differ. */
+/* sjf: a prompt token counts for a whole request that came later (or for 16 tokens of the tenant's share), a
+ * thousand at most, so that even the longest is first in its turn. The number of arrivals makes ranks differ. */
 static struct sequence_rank rank_of(struct gyre *g, struct request *r) {
     int64_t arrival = g->n_accepted++, size = g->policy == GYRE_SJF ? MIN(r->n_prompt, 1000) : 0;
-    return (struct sequence_rank){r->asked.priority, (turn_of(g, r, arrival) + size) * ((int64_t)1 << 24) + arrival % (1 << 24)};
+    return (struct sequence_rank){r->asked.priority,
+                                  (turn_of(g, r, arrival) + size) * ((int64_t)1 << 24) + arrival % (1 << 24)};
 }
 
 void engine_started(struct gyre *g, struct request *r, int64_t now_us) {
@@ -36,7 +38,8 @@ void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, cons
     sequence_expect_no_more(&r->sequence);
     scheduler_remove(&g->scheduler, &r->sequence);
     if (g->fair.n_tenants > 1)
-        fair_share_settle(&g->fair, r->asked.tenant, r->fair_cost, r->started_us ? r->n_prompt - MAX(r->sequence.n_recalled, 0) : 0,
+        fair_share_settle(&g->fair, r->asked.tenant, r->fair_cost,
+                          r->started_us ? r->n_prompt - MAX(r->sequence.n_recalled, 0) : 0,
                           r->sequence.n_tokens - r->n_prompt);
     r->ended = true;
     r->finish = finish;

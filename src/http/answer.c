@@ -67,7 +67,8 @@ static void begin(struct exchange *x, enum answer_kind kind, const struct http_a
 void http_add_header(struct http_exchange *pub, const char *name, const char *value) {
     struct exchange *x = of(pub);
     BUG_IF(x->n_added == HTTP_MAX_ADDED);
-    x->added[x->n_added++] = (struct http_header){arena_strdup(&pub->arena, str_of(name)), arena_strdup(&pub->arena, str_of(value))};
+    x->added[x->n_added++] =
+        (struct http_header){arena_strdup(&pub->arena, str_of(name)), arena_strdup(&pub->arena, str_of(value))};
 }
 
 /* Nothing was answered; what was made of an answer for which there was no memory goes. */
@@ -91,11 +92,13 @@ void http_reply(struct http_exchange *pub, const struct http_answer *a, struct s
     begin(x, ANSWER_WHOLE, a);
 }
 
-void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers, size_t n_headers) {
+void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers,
+                  size_t n_headers) {
     struct buf body = {0};
     error_body_append(x->io->server, x->pub.path, status, message, &body);
     http_reply(&x->pub,
-               &(struct http_answer){.status = status, .content_type = "application/json", .headers = headers, .n_headers = n_headers},
+               &(struct http_answer){
+                   .status = status, .content_type = "application/json", .headers = headers, .n_headers = n_headers},
                buf_view(&body));
     buf_release(&body);
 }

@@ -1,4 +1,5 @@
-/* body.c - the body of a request: what it must be, how much of it is kept, and what it becomes when it was compressed. */
+/* body.c - the body of a request: what it must be, how much of it is kept, and what it becomes when it was
+ * compressed. */
 #include "http/internal.h"
 
 #include "http/inflate.h"
@@ -7,7 +8,8 @@
 
 enum { SMALL_BODY = 64 << 10, MOST_INFLATION = 1032 }; // the latter by deflate's format: 258 bytes of two bits
 
-/* A page of any origin can send a form, or a body without a type, and no browser would ask first; but browsers say where it comes from. */
+/* A page of any origin can send a form, or a body without a type, and no browser would ask first; but browsers say
+ * where it comes from. */
 static bool is_wanted_type(const struct exchange *x) {
     struct str type = http_field(&x->pub, "Content-Type");
     if (type.ptr && is_media_type(type, STR("application/json")))
@@ -28,8 +30,8 @@ void body_check(struct exchange *x, const struct head *h) {
     x->is_small = h->has_length && h->length <= SMALL_BODY && !x->compressed;
     if (h->has_length && h->length > x->body_limit) {
         char message[96];
-        snprintf(message, sizeof message, "the body has %llu bytes, and at most %zu are read", (unsigned long long)h->length,
-                 x->body_limit);
+        snprintf(message, sizeof message, "the body has %llu bytes, and at most %zu are read",
+                 (unsigned long long)h->length, x->body_limit);
         answer_error(x, 413, message, NULL, 0);
     } else if (!(x->pub.route->flags & HTTP_JSON_BODY)) {
         return;
@@ -110,7 +112,9 @@ static bool is_inflated_whole(struct exchange *x) {
     return !x->answer;
 }
 
-bool body_is_whole(struct exchange *x) { return !x->compressed || !keeps_body(x) || inflates_later(x) || is_inflated_whole(x); }
+bool body_is_whole(struct exchange *x) {
+    return !x->compressed || !keeps_body(x) || inflates_later(x) || is_inflated_whole(x);
+}
 
 bool http_body_ready(struct http_exchange *pub) {
     struct exchange *x = (struct exchange *)pub;

@@ -42,7 +42,8 @@ static struct conn *conn_new(struct io *io, struct MHD_Connection *mhd) {
     c->mhd = mhd;
     c->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     c->deadline = DEADLINE_NONE;
-    name_client(c->client, sizeof c->client, MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
+    name_client(c->client, sizeof c->client,
+                MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
     c->next = io->conns;
     if (io->conns)
         io->conns->prev = c;
@@ -100,8 +101,9 @@ void conn_deadline(struct conn *c, enum deadline kind) {
     to->last = c;
 }
 
-/* Of a client that sent FIN nothing more will come than what is here already. MHD sees the end only if it comes alone:
- * edge-triggered, it takes a read that did not fill its buffer for the last, though FIN may have come with those bytes. */
+/* Of a client that sent FIN nothing more will come than what is here already. MHD sees the end only if it comes
+ * alone: edge-triggered, it takes a read that did not fill its buffer for the last, though FIN may have come with
+ * those bytes. */
 void conn_reading(struct conn *c, enum deadline kind) { conn_deadline(c, c->half_closed ? DEADLINE_FIN : kind); }
 
 static bool is_reading(const struct conn *c) {
@@ -195,8 +197,8 @@ void conn_event(struct conn *c, unsigned epoll_events) {
     }
 }
 
-/* MHD's look at a socket is edge-triggered too, and it can miss the end of one that came while it had the socket aside: it
- * would then keep the connection for its idle timeout. With one of a second that is over now. */
+/* MHD's look at a socket is edge-triggered too, and it can miss the end of one that came while it had the socket
+ * aside: it would then keep the connection for its idle timeout. With one of a second that is over now. */
 static void insist(struct conn *c) {
     MHD_set_connection_option(c->mhd, MHD_CONNECTION_OPTION_TIMEOUT, 1u);
     c->io->daemon_has_work = true;
@@ -224,6 +226,7 @@ void conn_expire(struct conn *c) {
     conn_deadline(c, DEADLINE_NONE);
     if (!c->io->server->tls)
         raw_refuse(c->io->server, c->fd, 408,
-                   head ? "the head of the request did not arrive in time" : "the body of the request did not arrive in time");
+                   head ? "the head of the request did not arrive in time"
+                        : "the body of the request did not arrive in time");
     conn_kill(c);
 }

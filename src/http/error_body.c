@@ -16,8 +16,9 @@ void error_body_append(const struct http_server *s, struct str path, int status,
 static void write_refusal(const struct http_server *s, int fd, int status, const char *message) {
     struct buf body = {0}, all = {0};
     error_body_append(s, (struct str){0}, status, message, &body);
-    buf_printf(&all, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n", status,
-               MHD_get_reason_phrase_for((unsigned)status), body.len, status == 503 ? "Retry-After: 1\r\n" : "");
+    buf_printf(
+        &all, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n",
+        status, MHD_get_reason_phrase_for((unsigned)status), body.len, status == 503 ? "Retry-After: 1\r\n" : "");
     buf_append(&all, body.ptr, body.len);
     (void)!send(fd, all.ptr, all.len, MSG_DONTWAIT | MSG_NOSIGNAL); // a socket with no room for it has other troubles
     buf_release(&body);

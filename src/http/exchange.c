@@ -1,8 +1,9 @@
 /* exchange.c - one request from its first line to its end: read, checked, routed, handed to its handler.
  *
- * libmicrohttpd calls exchange_begin when it has the request line, exchange_go_on when it has the head, for each piece of
- * the body, when the body is complete, and again whenever the connection was resumed; and exchange_end (lifetime.c) last.
- * A refusal is normally sent after the body was read and dropped: a client that still sends would lose it to a reset. */
+ * libmicrohttpd calls exchange_begin when it has the request line, exchange_go_on when it has the head, for each
+ * piece of the body, when the body is complete, and again whenever the connection was resumed; and exchange_end
+ * (lifetime.c) last. A refusal is normally sent after the body was read and dropped: a client that still sends would
+ * lose it to a reset. */
 #include "http/internal.h"
 
 #include <stdio.h>
@@ -43,7 +44,8 @@ void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd) {
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
 
-static enum MHD_Result collect_field(void *arg, enum MHD_ValueKind kind, const char *key, size_t n_key, const char *value, size_t n_value) {
+static enum MHD_Result collect_field(void *arg, enum MHD_ValueKind kind, const char *key, size_t n_key,
+                                     const char *value, size_t n_value) {
     (void)kind;
     struct head *h = arg;
     if (h->n_fields < HEAD_MAX_FIELDS)
@@ -72,7 +74,8 @@ static bool is_seamless(const struct head *h, const char *version, size_t head_b
     return end + 4 == (uintptr_t)h->method.ptr + head_bytes;
 }
 #else
-static bool is_seamless(const struct head *h, const char *version, size_t head_bytes) { // the library is strict: see io_open
+/* The library is strict: see io_open. */
+static bool is_seamless(const struct head *h, const char *version, size_t head_bytes) {
     (void)h, (void)version, (void)head_bytes;
     return true;
 }
@@ -95,12 +98,15 @@ static void name_request(struct exchange *x, const struct head *h) {
         x->pub.request_id = str_of(arena_strdup(&x->pub.arena, sent));
         return;
     }
-    uint64_t n = atomic_fetch_add(&s->next_id, 1) * 0x9E3779B97F4A7C15u + s->id_key; // no two alike, and no order to see
-    x->pub.request_id = str_of(arena_printf(&x->pub.arena, "%08x%016llx", (unsigned)(s->id_key >> 32), (unsigned long long)n));
+    // No two alike, and no order to see.
+    uint64_t n = atomic_fetch_add(&s->next_id, 1) * 0x9E3779B97F4A7C15u + s->id_key;
+    x->pub.request_id =
+        str_of(arena_printf(&x->pub.arena, "%08x%016llx", (unsigned)(s->id_key >> 32), (unsigned long long)n));
 }
 
 /* Checks the head; the status to refuse it with, or 0. */
-static int read_head(struct exchange *x, struct head *h, struct MHD_Connection *mhd, const char *version, const char **why) {
+static int read_head(struct exchange *x, struct head *h, struct MHD_Connection *mhd, const char *version,
+                     const char **why) {
     const struct http_options *o = &x->io->server->options;
     MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, collect_field, h);
     name_request(x, h);
@@ -140,8 +146,8 @@ static int refuse_host(struct exchange *x, struct str host, const char **why) {
     return 421;
 }
 
-/* 421 for a name that is none of ours, or 0. The authority of a target in absolute form overrides Host (RFC 9112, 3.2.2); Host is
- * checked all the same, as a browser sets it. */
+/* 421 for a name that is none of ours, or 0. The authority of a target in absolute form overrides Host (RFC 9112,
+ * 3.2.2); Host is checked all the same, as a browser sets it. */
 static int check_host(struct exchange *x, const char **why) {
     const struct http_server *s = x->io->server;
     const struct str names[] = {x->authority, http_field(&x->pub, "Host")};
@@ -155,14 +161,17 @@ static int check_host(struct exchange *x, const char **why) {
 
 /* ---- the route --------------------------------------------------------------------------------------------------- */
 
-static void allow(struct buf *list, enum http_method m) { buf_printf(list, "%s%s", list->len ? ", " : "", method_name(m)); }
+static void allow(struct buf *list, enum http_method m) {
+    buf_printf(list, "%s%s", list->len ? ", " : "", method_name(m));
+}
 
 static void answer_options(struct exchange *x, const char *allowed) {
     struct http_header headers[4] = {{"Allow", allowed}};
     size_t n = 1;
     if (x->io->server->options.cors_origin && http_field(&x->pub, "Access-Control-Request-Method").ptr) {
         headers[n++] = (struct http_header){"Access-Control-Allow-Methods", allowed};
-        headers[n++] = (struct http_header){"Access-Control-Allow-Headers", "*, Authorization"}; // "*" does not cover it
+        // "*" does not cover Authorization.
+        headers[n++] = (struct http_header){"Access-Control-Allow-Headers", "*, Authorization"};
         headers[n++] = (struct http_header){"Access-Control-Max-Age", "86400"};
     }
     http_reply(&x->pub, &(struct http_answer){.status = 204, .headers = headers, .n_headers = n}, STR(""));
@@ -184,7 +193,8 @@ static bool look_up(struct exchange *x, struct str path, struct str *id, struct 
     return allowed->len > 0;
 }
 
-/* As it was sent, or without a slash at its end, or below the prefix that clients leave out; x->pub.path is then as routes have it. */
+/* As it was sent, or without a slash at its end, or below the prefix that clients leave out; x->pub.path is then as
+ * routes have it. */
 static bool look_everywhere(struct exchange *x, struct str *id, struct buf *allowed) {
     const char *prefix = x->io->server->options.implied_prefix;
     struct str path = x->pub.path;
@@ -223,7 +233,8 @@ static void find_route(struct exchange *x) {
     buf_release(&allowed);
 }
 
-static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *mhd, const char *method, const char *version) {
+static enum MHD_Result begin_request(struct exchange *x, struct MHD_Connection *mhd, const char *method,
+                                     const char *version) {
     const struct http_options *o = &x->io->server->options;
     struct head h = {.method = str_of(method)};
     const char *why = "";
@@ -303,8 +314,8 @@ static enum MHD_Result go_on_within_scope(struct exchange *x, const struct progr
     return result;
 }
 
-enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char *url, const char *method, const char *version,
-                               const char *upload, size_t *n_upload, void **context) {
+enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char *url, const char *method,
+                               const char *version, const char *upload, size_t *n_upload, void **context) {
     (void)io, (void)url; // decoded already, so useless for telling paths apart
     const struct progress p = {mhd, method, version, upload, *n_upload};
     if (!*context)

@@ -62,8 +62,8 @@ struct exchange {
 /* ---- exchange.c -------------------------------------------------------------------------------------------------- */
 
 void *exchange_begin(void *io, const char *target, struct MHD_Connection *mhd);
-enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char *url, const char *method, const char *version,
-                               const char *upload, size_t *n_upload, void **context);
+enum MHD_Result exchange_go_on(void *io, struct MHD_Connection *mhd, const char *url, const char *method,
+                               const char *version, const char *upload, size_t *n_upload, void **context);
 
 /* ---- lifetime.c -------------------------------------------------------------------------------------------------- */
 
@@ -109,4 +109,5 @@ size_t body_drop_limit(const struct exchange *x);
 enum MHD_Result answer_queue(struct exchange *x);
 void answer_commit(struct exchange *x); // what was answered, now that the exchange is its thread's again
 
-void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers, size_t n_headers);
+void answer_error(struct exchange *x, int status, const char *message, const struct http_header *headers,
+                  size_t n_headers);

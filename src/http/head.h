@@ -28,9 +28,9 @@ struct head {
  * one "chunked". So there is one reading of where the body ends, or none. */
 int head_check(struct head *head, const char **why);
 
-/* Splits a target in origin form (/path?query) or absolute form (http://host/path?query), or "*". Nothing is decoded or
- * normalised; bytes other than printable ASCII, a fragment, a user and an empty host are refused. The authority is "host:port"
- * of the absolute form; its ptr is NULL in the others. */
+/* Splits a target in origin form (/path?query) or absolute form (http://host/path?query), or "*". Nothing is decoded
+ * or normalised; bytes other than printable ASCII, a fragment, a user and an empty host are refused. The authority
+ * is "host:port" of the absolute form; its ptr is NULL in the others. */
 int target_split(struct str target, struct str *authority, struct str *path, struct str *query, const char **why);
 
 /* The field's value; ptr is NULL when there is none. Names compare without regard to case. */
@@ -39,8 +39,9 @@ struct str head_find(const struct head_field *fields, size_t n, const char *name
 /* The host of "host:port" or "[v6]:port". */
 struct str host_of(struct str authority);
 
-/* localhost, a name below it (RFC 6761: they are loopback everywhere), an address of 127.0.0.0/8, [::1], or a name without a dot:
- * no page of the web has one, as public names have dots, and what it means is for this machine's own files to say. */
+/* localhost, a name below it (RFC 6761: they are loopback everywhere), an address of 127.0.0.0/8, [::1], or a name
+ * without a dot: no page of the web has one, as public names have dots, and what it means is for this machine's own
+ * files to say. */
 bool host_is_local(struct str host);
 
 struct str blank_trim(struct str s); // without spaces and tabs around it

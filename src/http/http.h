@@ -48,10 +48,10 @@
  * Framing that two parsers might read differently cannot be used to smuggle a request: everything odd in a head is
  * refused, and a request with a chunked body is the last of its connection.
  *
- * Clients that leave. A client that closes and one that only closes its sending side look alike (FIN) until something
- * is sent. So the waiting client of a half-closed connection is sent an interim "100 Continue", which every client skips
- * and which a closed socket answers with RST; a stream is sent its ping. With TLS or HTTP/1.0 a FIN counts as leaving.
- * A client that stays but does not read is cut off after idle_timeout_ms without progress. */
+ * Clients that leave. A client that closes and one that only closes its sending side look alike (FIN) until
+ * something is sent. So the waiting client of a half-closed connection is sent an interim "100 Continue", which
+ * every client skips and which a closed socket answers with RST; a stream is sent its ping. With TLS or HTTP/1.0 a
+ * FIN counts as leaving. A client that stays but does not read is cut off after idle_timeout_ms without progress. */
 #pragma once
 
 #include "base/arena.h"
@@ -70,9 +70,10 @@ enum http_gone {
 };
 
 enum http_route_flags {
-    HTTP_JSON_BODY = 1, // has a body of type application/json, which a missing Content-Type and that of forms are taken for
-                        // unless a browser sent it; gzip and deflate are undone
-    HTTP_LONG = 2,      // its handler takes long: http_options.hand_over is called instead, if there is one
+    /* Has a body of type application/json, which a missing Content-Type and that of forms are taken for unless a browser
+     * sent it; gzip and deflate are undone. */
+    HTTP_JSON_BODY = 1,
+    HTTP_LONG = 2, // its handler takes long: http_options.hand_over is called instead, if there is one
 };
 
 /* HEAD is answered by the GET route of the same path, and OPTIONS by http itself unless a route takes it.
@@ -83,8 +84,8 @@ struct http_route {
     enum http_method method;
     const char *path;
     void (*handle)(struct http_exchange *x); // the request is complete
-    /* Appends what the stream has ready, a few dozen KiB at a time if there is more; nothing: wait for http_stream_more.
-     * True: that was the end. */
+    /* Appends what the stream has ready, a few dozen KiB at a time if there is more; nothing: wait for
+     * http_stream_more. True: that was the end. */
     bool (*fill)(struct http_exchange *x, struct buf *out);
     void (*gone)(struct http_exchange *x, enum http_gone why); // NULL: nobody cares
     unsigned flags;
@@ -120,9 +121,10 @@ struct http_options {
     const char *host;      // name or address; NULL: all
     int port;              // 0: the system chooses (see http_port); -1: no TCP
     const char *unix_path; // a socket there, too; one that is left over and answers nobody is replaced
-    /* Who a request may say that it asks (Host): otherwise a page whose own name now resolves to 127.0.0.1 is, for its browser,
-     * of one origin with this server. With guards_host a server that listens on loopback addresses only takes localhost, names
-     * below it or without a dot, 127.0.0.0/8, [::1], `host` and allowed_hosts ("*": any); one with allowed_hosts does so wherever it listens. */
+    /* Who a request may say that it asks (Host): otherwise a page whose own name now resolves to 127.0.0.1 is, for
+     * its browser, of one origin with this server. With guards_host a server that listens on loopback addresses only
+     * takes localhost, names below it or without a dot, 127.0.0.0/8, [::1], `host` and allowed_hosts ("*": any); one
+     * with allowed_hosts does so wherever it listens. */
     bool guards_host;
     const char *const *allowed_hosts;
     size_t n_allowed_hosts;
@@ -145,14 +147,15 @@ struct http_options {
     int ping_ms;             // 15,000: see http_answer.ping
     const char *cors_origin; // "*", or the one origin whose pages may call; NULL: no page of another origin
 
-    /* Appends the body of an error that http itself answers; its type is application/json. The path is empty when none was
-     * read. NULL: {"error":{"message":...}}. */
+    /* Appends the body of an error that http itself answers; its type is application/json. The path is empty when
+     * none was read. NULL: {"error":{"message":...}}. */
     void (*error_body)(void *context, struct str path, int status, const char *message, struct buf *out);
     /* Called when the head is read and its route known. False: it has replied; the body is then not kept. */
     bool (*admit)(struct http_exchange *x);
     /* Called on I/O thread `thread` (0 .. n_threads-1) after http_wake. */
     void (*woken)(void *context, int thread);
-    /* In place of the handler of a route that is HTTP_LONG: lends the exchange to a thread that calls it, or answers. */
+    /* In place of the handler of a route that is HTTP_LONG: lends the exchange to a thread that calls it, or
+     * answers. */
     void (*hand_over)(struct http_exchange *x);
     /* Called when a lent exchange is back, before anything else is done with it. */
     void (*returned)(struct http_exchange *x);
@@ -160,20 +163,20 @@ struct http_options {
     void (*finished)(struct http_exchange *x, const struct http_outcome *outcome);
 };
 
-/* Opens the sockets and starts the threads; *out is set before the first handler runs. Raises the process's limit of open
- * files if that is needed and allowed. */
+/* Opens the sockets and starts the threads; *out is set before the first handler runs. Raises the process's limit of
+ * open files if that is needed and allowed. */
 enum status http_open(const struct http_options *options, struct http_server **out, struct error *err);
 
 int http_port(const struct http_server *s); // that is listened on; 0: none
 
-/* Closes idle connections and lets what is in flight finish (answers say "Connection: close"). Who comes meanwhile is
- * still heard: handlers say that the server ends. After `patience_ms`, or when nothing is in flight, closes the listening
- * sockets, tells the rest HTTP_GONE_STOPPING, gives it two seconds, and closes. Returns when all is closed and every hold
- * released, or three seconds later. One call a server; from outside its threads. */
+/* Closes idle connections and lets what is in flight finish (answers say "Connection: close"). Who comes meanwhile
+ * is still heard: handlers say that the server ends. After `patience_ms`, or when nothing is in flight, closes the
+ * listening sockets, tells the rest HTTP_GONE_STOPPING, gives it two seconds, and closes. Returns when all is closed
+ * and every hold released, or three seconds later. One call a server; from outside its threads. */
 void http_stop(struct http_server *s, int patience_ms);
 
-/* Makes http_stop's patience end now, whether it was called already or is called later; the second time, the two seconds
- * behind it too. Safe in a signal handler. */
+/* Makes http_stop's patience end now, whether it was called already or is called later; the second time, the two
+ * seconds behind it too. Safe in a signal handler. */
 void http_hurry(struct http_server *s);
 
 /* After http_stop. Nobody may post any more. */
@@ -210,13 +213,15 @@ struct http_answer {
     const char *content_type;
     const struct http_header *headers; // besides Content-Type, Content-Length, Date, X-Request-Id and those of CORS
     size_t n_headers;
-    const char *ping; // streams: sent when nothing else was for ping_ms; NULL: nothing is. ": ping" and a blank line for SSE
+    /* Of a stream: sent when nothing else was for ping_ms; NULL: nothing is. ": ping" and a blank line for SSE. */
+    const char *ping;
 };
 
 /* Answers at once with a whole body, which is copied. After it the exchange may be gone unless it is held. */
 void http_reply(struct http_exchange *x, const struct http_answer *answer, struct str body);
 
-/* Is sent with the answer, whichever it will be, unless that is there already. Both are copied; at most HTTP_MAX_ADDED. */
+/* Is sent with the answer, whichever it will be, unless that is there already. Both are copied; at most
+ * HTTP_MAX_ADDED. */
 enum { HTTP_MAX_ADDED = 8 };
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 

@@ -37,7 +37,15 @@ struct listener {
 
 /* ---- deadlines: a list a kind, oldest first, as all of a kind wait equally long ---------------------------------- */
 
-enum deadline { DEADLINE_HEAD, DEADLINE_BODY, DEADLINE_FIN, DEADLINE_PING, DEADLINE_DEAD, N_DEADLINES, DEADLINE_NONE = N_DEADLINES };
+enum deadline {
+    DEADLINE_HEAD,
+    DEADLINE_BODY,
+    DEADLINE_FIN,
+    DEADLINE_PING,
+    DEADLINE_DEAD,
+    N_DEADLINES,
+    DEADLINE_NONE = N_DEADLINES
+};
 struct deadline_list {
     struct conn *first, *last;
     int64_t span_us;
@@ -111,7 +119,8 @@ struct http_server {
     atomic_int hurry; // calls of http_hurry
 
     struct {
-        atomic_ullong accepted, exchanges, gone_client, gone_slow, refused_full, timed_out, wakes, stream_writes, stream_bytes;
+        atomic_ullong accepted, exchanges, gone_client, gone_slow, refused_full, timed_out, wakes, stream_writes,
+            stream_bytes;
         atomic_int in_flight;
     } stats;
 };
@@ -137,8 +146,8 @@ void *io_thread(void *io); // turns until told to leave
 
 /* ---- wake.c ------------------------------------------------------------------------------------------------------ */
 
-/* Hands an accepted socket to the thread. */
-bool io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, socklen_t n_address); // false: there is no memory
+/* Hands an accepted socket to the thread. False: there is no memory. */
+bool io_adopt(struct io *io, int fd, const struct sockaddr_storage *address, socklen_t n_address);
 void io_wake(struct io *io);
 struct newcomer *io_take_newcomers(struct io *io);
 
@@ -166,6 +175,6 @@ void conn_expire(struct conn *c); // its deadline has come
 
 void conn_deadline(struct conn *c, enum deadline kind); // replaces the one it has; a dead one has its own
 void conn_reading(struct conn *c, enum deadline kind);  // the same for one that waits for bytes of its client
-void conn_wait(struct conn *c);                         // MHD leaves it alone until conn_resume; the client may leave meanwhile
-void conn_resume(struct conn *c);                       // no-op unless suspended
-void conn_kill(struct conn *c);                         // closes it as soon as MHD is asked again; nothing more is sent
+void conn_wait(struct conn *c);   // MHD leaves it alone until conn_resume; the client may leave meanwhile
+void conn_resume(struct conn *c); // no-op unless suspended
+void conn_kill(struct conn *c);   // closes it as soon as MHD is asked again; nothing more is sent

@@ -25,7 +25,8 @@ static void refuse_within_scope(struct exchange *x) {
         x->broken = true;
         return;
     }
-    answer_error(x, 503, "there is not enough memory for the request now", &(struct http_header){"Retry-After", "1"}, 1);
+    answer_error(x, 503, "there is not enough memory for the request now", &(struct http_header){"Retry-After", "1"},
+                 1);
     alloc_scope_end(&scope);
 }
 

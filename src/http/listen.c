@@ -25,12 +25,16 @@ static enum status add_listener(struct http_server *s, int fd, struct error *err
     return OK;
 }
 
+static in_port_t *port_in(struct sockaddr *a) {
+    return a->sa_family == AF_INET6 ? &((struct sockaddr_in6 *)a)->sin6_port : &((struct sockaddr_in *)a)->sin_port;
+}
+
 static int port_of(int fd) {
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
     if (getsockname(fd, (struct sockaddr *)&a, &n) != 0)
         return 0;
-    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port);
+    return ntohs(*port_in((struct sockaddr *)&a));
 }
 
 static int bind_tcp(const struct addrinfo *a) {
@@ -64,10 +68,10 @@ enum status listen_tcp(struct http_server *s, struct error *err) {
         return fail(err, ERR_ARG, "host %s: %s", o->host ? o->host : "*", gai_strerror(why));
     enum status status = OK;
     int errors = 0;
-    for (struct addrinfo *a = list; a && status == OK && s->n_listeners < (int)ARRAY_LEN(s->listeners) - 1; a = a->ai_next) {
+    for (struct addrinfo *a = list; a && status == OK && s->n_listeners < (int)ARRAY_LEN(s->listeners) - 1;
+         a = a->ai_next) {
         if (s->port && o->port == 0) // the second address gets the port that the system chose for the first
-            *(a->ai_family == AF_INET6 ? &((struct sockaddr_in6 *)a->ai_addr)->sin6_port : &((struct sockaddr_in *)a->ai_addr)->sin_port) =
-                htons((uint16_t)s->port);
+            *port_in(a->ai_addr) = htons((uint16_t)s->port);
         int fd = bind_tcp(a);
         if (fd < 0) {
             errors = errno;
@@ -79,7 +83,8 @@ enum status listen_tcp(struct http_server *s, struct error *err) {
     }
     freeaddrinfo(list);
     if (status == OK && !s->n_listeners)
-        return fail(err, ERR_IO, "cannot listen on %s port %d: %s", o->host ? o->host : "any address,", o->port, strerror(errors));
+        return fail(err, ERR_IO, "cannot listen on %s port %d: %s", o->host ? o->host : "any address,", o->port,
+                    strerror(errors));
     return status;
 }
 
@@ -87,8 +92,8 @@ enum status listen_tcp(struct http_server *s, struct error *err) {
 static void remove_stale(const struct sockaddr_un *a) {
     struct stat st;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && stat(a->sun_path, &st) == 0 && S_ISSOCK(st.st_mode) && connect(fd, (const struct sockaddr *)a, sizeof *a) != 0 &&
-        errno == ECONNREFUSED)
+    if (fd >= 0 && stat(a->sun_path, &st) == 0 && S_ISSOCK(st.st_mode) &&
+        connect(fd, (const struct sockaddr *)a, sizeof *a) != 0 && errno == ECONNREFUSED)
         unlink(a->sun_path);
     if (fd >= 0)
         close(fd);
@@ -123,8 +128,8 @@ void listen_close(struct http_server *s) {
 
 /* ---- accepting --------------------------------------------------------------------------------------------------- */
 
-/* The first threads get a few connections each before the rest is spread: what a step brings to a few streams then wakes one
- * thread instead of all, which costs less than it takes to serve them one after the other. */
+/* The first threads get a few connections each before the rest is spread: what a step brings to a few streams then
+ * wakes one thread instead of all, which costs less than it takes to serve them one after the other. */
 static struct io *thread_for_newcomer(struct http_server *s, int *n_all) {
     enum { FEW = 16 };
     struct io *best = &s->io[0];

@@ -1,7 +1,8 @@
 /* loop.c - one I/O thread: what woke it, deadlines, and then libmicrohttpd's turn.
  *
- * MHD_run is called only when its own epoll set has events, when a connection was resumed, or when a timeout of its own
- * is due. It does in a turn what it can, and a resumed connection needs two: one to ask for bytes, one to write them. */
+ * MHD_run is called only when its own epoll set has events, when a connection was resumed, or when a timeout of its
+ * own is due. It does in a turn what it can, and a resumed connection needs two: one to ask for bytes, one to write
+ * them. */
 #include "http/internal.h"
 
 #include <errno.h>
@@ -14,7 +15,8 @@
 
 enum { MAX_EVENTS = 256, MAX_RUNS = 16 };
 
-static char TLS_VERSIONS[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"; // GnuTLS alone would take 1.0 and 1.1 too (RFC 8996)
+/* GnuTLS alone would take 1.0 and 1.1 too (RFC 8996). */
+static char TLS_VERSIONS[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
 
 /* ---- what other threads have brought ----------------------------------------------------------------------------- */
 
@@ -86,8 +88,8 @@ static void carry_out(struct io *io, int stage) {
     }
 }
 
-/* Says whether anything is left here. While it drains, connections without a request are not: those that only look how it is would keep
- * the server from ending. */
+/* Says whether anything is left here. While it drains, connections without a request are not: those that only look
+ * how it is would keep the server from ending. */
 static void report_idle(struct io *io) {
     uint64_t one = 1;
     bool busy = io->n_exchanges || (io->stage > STAGE_DRAIN && atomic_load(&io->n_conns));
@@ -157,7 +159,7 @@ _Noreturn static void library_panic(void *arg, const char *file, unsigned line, 
 
 static struct MHD_Daemon *start_daemon(struct io *io) {
     struct http_server *s = io->server;
-    // A connection's memory holds the head, a record a field and the head of the answer. It is the price of an idle one.
+    // A connection's memory holds the head, a record a field and the head of the answer: the price of an idle one.
     size_t pool_bytes = s->options.header_bytes + (12u << 10);
     struct MHD_OptionItem tls[] = {{s->tls ? MHD_OPTION_HTTPS_MEM_KEY : MHD_OPTION_END, 0, s->tls_key},
                                    {MHD_OPTION_HTTPS_MEM_CERT, 0, s->tls_cert},
@@ -193,7 +195,7 @@ enum status io_open(struct io *io, struct http_server *server, struct error *err
     pthread_mutex_init(&io->newcomers_mutex, NULL);
     io->deadlines[DEADLINE_HEAD].span_us = (int64_t)o->header_timeout_ms * 1000;
     io->deadlines[DEADLINE_BODY].span_us = (int64_t)o->body_timeout_ms * 1000;
-    io->deadlines[DEADLINE_FIN].span_us = 10000;    // MHD reads in this very turn; this is for a turn that was cut short
+    io->deadlines[DEADLINE_FIN].span_us = 10000; // MHD reads in this very turn; this is for a turn that was cut short
     io->deadlines[DEADLINE_DEAD].span_us = 1000000; // MHD mostly closes it in this turn
     io->deadlines[DEADLINE_PING].span_us = (int64_t)o->ping_ms * 1000;
     io->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -203,9 +205,11 @@ enum status io_open(struct io *io, struct http_server *server, struct error *err
     io->daemon = start_daemon(io);
     if (!io->daemon)
         return fail(err, ERR_ARG,
-                    server->tls ? "%s or %s: libmicrohttpd does not take this certificate and key" : "libmicrohttpd does not start",
+                    server->tls ? "%s or %s: libmicrohttpd does not take this certificate and key"
+                                : "libmicrohttpd does not start",
                     o->tls_cert, o->tls_key);
-    if (!watch(io, MHD_get_daemon_info(io->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, &io->daemon_source, SOURCE_DAEMON))
+    if (!watch(io, MHD_get_daemon_info(io->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, &io->daemon_source,
+               SOURCE_DAEMON))
         return fail(err, ERR_IO, "an I/O thread of the server cannot be set up: %s", strerror(errno));
     return OK;
 }

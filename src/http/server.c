@@ -88,7 +88,8 @@ static enum status start_threads(struct http_server *s, struct error *err) {
 static enum status open_events(struct http_server *s, struct error *err) {
     s->spare_fd = eventfd(0, EFD_CLOEXEC);
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return s->spare_fd >= 0 && s->stop_fd >= 0 ? OK : fail(err, ERR_IO, "the server cannot be set up: %s", strerror(errno));
+    return s->spare_fd >= 0 && s->stop_fd >= 0 ? OK
+                                               : fail(err, ERR_IO, "the server cannot be set up: %s", strerror(errno));
 }
 
 enum status http_open(const struct http_options *options, struct http_server **out, struct error *err) {
@@ -130,7 +131,8 @@ static bool all_idle(struct http_server *s, int stage) {
     return true;
 }
 
-/* Goes to a stage and waits until no thread has anything left, or time is up, or http_hurry was called so often (0: does not count). */
+/* Goes to a stage and waits until no thread has anything left, or time is up, or http_hurry was called so often (0:
+ * does not count). */
 static void pass(struct http_server *s, int stage, int ms, int hurries) {
     int64_t end = clock_us() + (int64_t)ms * 1000;
     go_to(s, stage);
