@@ -290,7 +290,9 @@ class Refusals(unittest.TestCase):
                                  }, "stop_token_ids: id -3"), ({"allowed_token_ids": [2**40]},
                                                                "allowed_token_ids: 1099511627776 is no token id"),
                                  ({"bad_words": [""]},
-                                  "bad_words: ''"), ({"min_tokens": 50},
+                                  "bad_words: ''"), ({"logit_bias": {2**32 + 5: 100}}, "logit_bias: 4294967301"), ({
+                                      "stop": "half \ud83d"
+                                  }, "stop: "), ({"min_tokens": 50},
                                                      "min_tokens: 50"), ({"stop": "a", "detokenize": False}, "stop: ")):
             with self.subTest(params=params), self.assertRaisesRegex(RequestError, sentence) as caught:
                 llm.generate("The dog", SamplingParams(**params))
@@ -302,6 +304,8 @@ class Refusals(unittest.TestCase):
         for prompts, sentence in (("", "the prompt is empty"), (["The dog", []], r"prompts\[1\]: the prompt is empty"),
                                   (["A", [5, 2**31]], r"prompts\[1\]: .*2147483648 is no token id"),
                                   (["A", "A " * 3000, "B"], r"prompts\[1\]: prompt is too long: \d+ tokens"),
+                                  ({"prompt": "A", "cache_salt": "mine\0 and more"}, "cache_salt: "),
+                                  ({"prompt": "A", "cache_salt": 5}, "cache_salt: "),
                                   ([5, 5000], "prompt: id 5000"), ({"text": "A"}, "a prompt has the keys"),
                                   (["A", "\ud800"], r"prompts\[1\]: the text has half a character at 0")):
             with self.subTest(prompts=str(prompts)[:40]), self.assertRaisesRegex(RequestError, sentence):

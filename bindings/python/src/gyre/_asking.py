@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Union
 from . import _library as c
 from ._engine import Engine
 from ._errors import RequestError
-from ._sampling import SamplingParams
+from ._sampling import SamplingParams, check_texts
 
 Prompt = Union[str, Sequence[int], Dict[str, Any]]
 
@@ -81,13 +81,15 @@ def request_of(engine: Engine, question: Question, p: SamplingParams, where: str
     _set_ids(r, "stop_ids", "n_stop_ids", p.stop_token_ids, "stop_token_ids")
     _set_ids(r, "allowed_ids", "n_allowed_ids", p.allowed_token_ids, "allowed_token_ids")
     if p.logit_bias:
-        r.logit_bias = (c.LogitBias * len(p.logit_bias))(*[c.LogitBias(int(t), b) for t, b in p.logit_bias.items()])
-        r.n_logit_bias = len(p.logit_bias)
+        ids = c.int32_array(map(int, p.logit_bias), "logit_bias")
+        r.logit_bias = (c.LogitBias * len(ids))(*[c.LogitBias(t, b) for t, b in zip(ids, p.logit_bias.values())])
+        r.n_logit_bias = len(ids)
     if p.bad_words:
         _set_bad_words(engine, r, p.bad_words)
     r.logprobs, r.n_top_logprobs = p.logprobs is not None, p.logprobs or 0
     r.score_prompt, r.n_prompt_top_logprobs = p.prompt_logprobs is not None, p.prompt_logprobs or 0
     if question.cache_salt is not None:
+        check_texts(where + "cache_salt", [question.cache_salt])
         r.cache_salt = question.cache_salt.encode()
     return r
 

@@ -68,8 +68,8 @@ class SamplingParams:
             raise RequestError("seed: %d does not fit 64 bits" % self.seed)
         if self.stop_strings() and not self.detokenize:
             raise RequestError("stop: stop strings need detokenize")
-        _check_texts("stop", self.stop_strings())
-        _check_texts("bad_words", list(self.bad_words or ()))
+        check_texts("stop", self.stop_strings())
+        check_texts("bad_words", list(self.bad_words or ()))
 
     def stop_strings(self) -> List[str]:
         if self.stop is None:
@@ -86,8 +86,15 @@ def _check_number(name: str, value: Any, kinds: Tuple[type, ...]) -> None:
         raise RequestError("%s: %d is out of range" % (name, value))
 
 
-def _check_texts(name: str, texts: List[str]) -> None:
+def check_texts(name: str, texts: List[str]) -> None:
+    """C takes them as far as the first NUL."""
     for text in texts:
-        if not isinstance(text, str) or not text or "\0" in text:
-            raise RequestError("%s: %r is no text that could be found: it must be a string, not empty, without NUL" %
-                               (name, text))
+        if not isinstance(text, str) or not text or "\0" in text or not _has_utf8(text):
+            raise RequestError("%s: %r must be a string, not empty, without NUL and halves of characters" % (name, text))
+
+
+def _has_utf8(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
