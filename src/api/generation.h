@@ -2,8 +2,8 @@
  *
  * A generation has choices (n of each prompt). For each, tokens come from the service, become text, pass the stop
  * strings and, for chat, the split of reasoning from content; the dialect writes what came of it: chunks of a stream
- * as they come, or one body at the end. All on the exchange's I/O thread; lives in the exchange's arena but for what
- * generation_release frees. */
+ * as they come, or one body at the end. It starts on the thread of the pool that has the exchange; all else is on the
+ * exchange's I/O thread. Lives in the exchange's arena but for what generation_release frees. */
 #pragma once
 
 #include "api/api.h"

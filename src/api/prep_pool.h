@@ -1,7 +1,7 @@
 /* prep_pool.h - the threads on which requests become prompts: JSON, chat template, tokenizer.
  *
  *     I/O thread                                a thread of the pool                     I/O thread
- *     body complete ─ prep_pool_hand_over ─┬──► handler: JSON ─ template ─ ids ─ submit ─► answer, or its stream
+ *     body complete ─ api_hand_over ───────┬──► handler: JSON ─ template ─ ids ─ submit ─► answer, or its stream
  *                                          └─ no room: 429 or 503
  *
  * That takes as long as a body is large, up to a second, and an I/O thread has thousands of connections whose streams, aborts and

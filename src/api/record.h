@@ -67,7 +67,7 @@ struct records {
 void records_init(struct records *r);
 void records_release(struct records *r);
 
-/* On the exchange's thread, all of these. */
+/* On the thread that has the exchange, all of these: its own, or the one that it is lent to. */
 struct api_record *record_begin(struct http_exchange *x);
 void record_generating(struct http_exchange *x, struct generation *g);
 void record_generated(struct http_exchange *x); // before its answers are released; or none came to be: it pays for its text

@@ -96,7 +96,7 @@ struct http_exchange {
     struct arena arena; // everything that lives as long
     const struct http_route *route;
     enum http_method method;
-    struct str path;       // as it was sent, without the query
+    struct str path;       // as it was sent, without the query; then as implied_prefix has it
     struct str query;      // what follows '?', as it was sent
     struct str id;         // what stood for {id}
     struct str body;       // complete, from handle on; of one that was lent, until it is given back

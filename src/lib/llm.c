@@ -19,7 +19,7 @@ enum { MAX_WAIT_S = 1000000000 };
 struct asked {
     struct gyre_answer shown; // first: callers hold a pointer to it
     struct gyre_llm *llm;
-    struct answer *answer; // the service's; NULL once released
+    struct answer *answer; // the service's
     struct gyre_stream *stream;
     int32_t *stops; // tokens that end it: [n_stops]
     size_t n_stops;
@@ -90,7 +90,7 @@ void gyre_answer_free(struct gyre_answer *a) {
         return;
     struct asked *q = (struct asked *)a;
     struct gyre_llm *m = q->llm;
-    if (q->answer && !a->done)
+    if (!a->done)
         service_cancel(m->service, q->answer);
     pthread_mutex_lock(&m->lock);
     bool over = look(q);
