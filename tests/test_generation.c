@@ -65,7 +65,33 @@ static void an_end_token_with_a_text_is_not_shown_before_done(void **state) {
     check_text(true, "one two three");
 }
 
+/* A character that was cut becomes U+FFFD only when the answer ends. */
+static void a_stop_string_that_the_end_completes_is_named(void **state) {
+    (void)state;
+    static const char *const stops[] = {"\xEF\xBF\xBD"};
+    struct stream s;
+    struct buf out = {0};
+    open_stream(&s, "\xF0\x93\x80\x80", true);
+    EXPECT(s.ids.n > 1);
+    s.answer.n_tokens = 1;
+    s.answer.n_text = INT32_MAX;
+    s.answer.done = true;
+    s.answer.finish = GYRE_LENGTH;
+    s.g.stops = stops;
+    stop_filter_release(&s.choice.stop);
+    stop_filter_init(&s.choice.stop, stops, 1);
+    EXPECT(!generation_fill(&s.x, &out)); // the answer was not counted as done
+    EXPECT_STR(s.choice.finish_reason, "stop");
+    EXPECT(s.choice.stop_string == stops[0]);
+    EXPECT(str_eq(buf_view(&out), STR("\xEF\xBF\xBD")));
+    buf_release(&out);
+    close_stream(&s);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(an_end_token_with_a_text_is_not_shown_before_done)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_end_token_with_a_text_is_not_shown_before_done),
+        cmocka_unit_test(a_stop_string_that_the_end_completes_is_named),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,11 @@ static void the_text_ends_before_the_stop_wherever_it_is_cut(void **state) {
         }
         stop_filter_finish(&f, &out);
         EXPECT_EQ(stopped, want_stop);
+        EXPECT_EQ(stop_filter_met(&f) >= 0, want_stop);
+        if (want_stop) {
+            size_t met = strlen(stops[stop_filter_met(&f)]);
+            EXPECT(memcmp(text + want, stops[stop_filter_met(&f)], met) == 0);
+        }
         EXPECT(out.len == want && memcmp(buf_view(&out).ptr, text, want) == 0);
         n_stopped += stopped;
         stop_filter_release(&f);

@@ -77,15 +77,15 @@ static void begin_texts(struct generation *g) {
 /* Text that may be shown goes to reasoning or content. */
 static void pass_on(struct choice *c, const struct buf *text) { think_filter_feed(&c->think, buf_view(text), &c->reasoning, &c->content); }
 
-static const char *which_stop(const struct choice *c) {
-    size_t longest = 0;
-    const char *which = NULL;
-    for (size_t i = 0; i < c->stop.n; i++)
-        if (c->stop.strings[i].n_matched == c->stop.strings[i].len && c->stop.strings[i].len > longest) {
-            longest = c->stop.strings[i].len;
-            which = c->generation->stops[i];
-        }
-    return which;
+/* What comes before a stop string may be shown, and the string itself if that was asked. */
+static void stop_or_show(struct choice *c, const struct buf *text, struct buf *shown) {
+    const struct generation *g = c->generation;
+    c->stopped = stop_filter_feed(&c->stop, buf_view(text), shown);
+    if (!c->stopped)
+        return;
+    c->stop_string = g->stops[stop_filter_met(&c->stop)];
+    if (g->include_stop)
+        buf_str(shown, str_of(c->stop_string));
 }
 
 /* Feeds a token to its text, and notes where it begins, and whether the text begins with it. */
@@ -121,12 +121,7 @@ static void read_token(struct choice *c, int32_t i, struct buf *piece, struct bu
         pass_on(c, piece);
         return;
     }
-    if (stop_filter_feed(&c->stop, buf_view(piece), shown)) {
-        c->stopped = true;
-        c->stop_string = which_stop(c);
-        if (g->include_stop && c->stop_string)
-            buf_str(shown, str_of(c->stop_string));
-    }
+    stop_or_show(c, piece, shown);
     pass_on(c, shown);
 }
 
@@ -145,7 +140,7 @@ static void read_rest(struct choice *c) {
     if (!c->stopped && c->detokenizer)
         detokenizer_finish(c->detokenizer, &piece, &c->generation->failed);
     if (!c->stopped) {
-        c->stopped = stop_filter_feed(&c->stop, buf_view(&piece), &shown);
+        stop_or_show(c, &piece, &shown);
         stop_filter_finish(&c->stop, &shown);
         pass_on(c, &shown);
     }

@@ -72,15 +72,6 @@ void gyre_stream_close(struct gyre_stream *s) {
     free(s);
 }
 
-/* Of the strings that are complete, the longest, as the filter has it. */
-static int which_stop(const struct stop_filter *f) {
-    int which = -1;
-    for (size_t i = 0; i < f->n; i++)
-        if (f->strings[i].n_matched == f->strings[i].len && (which < 0 || f->strings[i].len > f->strings[which].len))
-            which = (int)i;
-    return which;
-}
-
 static void pass_on(struct gyre_stream *s) {
     if (s->n_tokens <= s->min_tokens) {
         buf_str(&s->text, buf_view(&s->piece));
@@ -88,7 +79,7 @@ static void pass_on(struct gyre_stream *s) {
     }
     if (!stop_filter_feed(&s->stop, buf_view(&s->piece), &s->text))
         return;
-    s->stopped = which_stop(&s->stop);
+    s->stopped = stop_filter_met(&s->stop);
     if (s->include_stop)
         buf_str(&s->text, str_of(s->stop.strings[s->stopped].text));
 }

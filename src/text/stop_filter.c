@@ -80,6 +80,14 @@ bool stop_filter_feed(struct stop_filter *f, struct str piece, struct buf *out) 
     return false;
 }
 
+int stop_filter_met(const struct stop_filter *f) {
+    int met = -1;
+    for (size_t i = 0; i < f->n && f->stopped; i++)
+        if (f->strings[i].n_matched == f->strings[i].len && (met < 0 || f->strings[i].len > f->strings[met].len))
+            met = (int)i;
+    return met;
+}
+
 void stop_filter_finish(struct stop_filter *f, struct buf *out) {
     if (!f->stopped && f->held.len > 0)
         let_go(f, f->held.len, out);

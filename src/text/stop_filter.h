@@ -30,5 +30,8 @@ void stop_filter_release(struct stop_filter *f);
 /* Appends to out what is certain. True when a stop string was met, now or before: the text is over. */
 bool stop_filter_feed(struct stop_filter *f, struct str piece, struct buf *out);
 
+/* The place of the stop string that was met; -1: none was. */
+int stop_filter_met(const struct stop_filter *f);
+
 /* Appends what is held back, if no stop string was met: no more text will come. */
 void stop_filter_finish(struct stop_filter *f, struct buf *out);
