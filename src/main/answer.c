@@ -122,7 +122,9 @@ const char *answer_finish_reason(const struct answer *a) {
 
 static double rate(int64_t n, int64_t us) { return n > 0 && us > 0 ? (double)n * 1e6 / (double)us : 0; }
 
-double answer_prompt_rate(const struct answer *a) { return rate((int64_t)a->prompt.n - a->timing.n_reused, a->timing.prompt_us); }
+double answer_prompt_rate(const struct answer *a) {
+    return rate((int64_t)a->prompt.n - a->timing.n_reused, a->timing.prompt_us);
+}
 
 double answer_decode_rate(const struct answer *a) { return rate((int64_t)a->ids.n - 1, a->timing.decode_us); }
 
@@ -142,10 +144,12 @@ void json_float(float x, struct buf *out) {
 
 static void json_timings(const struct answer *a, struct buf *out) {
     const struct gyre_timing *t = &a->timing;
-    buf_printf(out, "{\"queue_ms\":%.3f,\"prompt_ms\":%.3f,\"decode_ms\":%.3f,", (double)t->queue_us / 1e3, (double)t->prompt_us / 1e3,
-               (double)t->decode_us / 1e3);
-    buf_printf(out, "\"prompt_tokens\":%zu,\"reused_tokens\":%lld,\"decode_tokens\":%zu,", a->prompt.n, (long long)t->n_reused, a->ids.n);
-    buf_printf(out, "\"prompt_tokens_per_s\":%.2f,\"decode_tokens_per_s\":%.2f}", answer_prompt_rate(a), answer_decode_rate(a));
+    buf_printf(out, "{\"queue_ms\":%.3f,\"prompt_ms\":%.3f,\"decode_ms\":%.3f,", (double)t->queue_us / 1e3,
+               (double)t->prompt_us / 1e3, (double)t->decode_us / 1e3);
+    buf_printf(out, "\"prompt_tokens\":%zu,\"reused_tokens\":%lld,\"decode_tokens\":%zu,", a->prompt.n,
+               (long long)t->n_reused, a->ids.n);
+    buf_printf(out, "\"prompt_tokens_per_s\":%.2f,\"decode_tokens_per_s\":%.2f}", answer_prompt_rate(a),
+               answer_decode_rate(a));
 }
 
 void answer_json(const struct answer *a, struct buf *out) {

@@ -41,7 +41,8 @@ void answer_print(const struct answer *a, size_t *printed);
 /* "stop", "length" or "cancelled". */
 const char *answer_finish_reason(const struct answer *a);
 
-/* {"prompt_ids":[...],"ids":[...],"text":"...","finish_reason":"stop","timings":{...}}; text is null without a tokenizer. */
+/* {"prompt_ids":[...],"ids":[...],"text":"...","finish_reason":"stop","timings":{...}}; text is null without a
+ * tokenizer. */
 void answer_json(const struct answer *a, struct buf *out);
 
 double answer_prompt_rate(const struct answer *a); // tokens a second; 0 when there is nothing to measure

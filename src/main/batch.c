@@ -29,8 +29,8 @@ int batch_input_failed(int failed) {
     return verb_failed(&err);
 }
 
-static enum status answer_line(const struct line_reader *r, struct str line, batch_answer answer, void *arg, struct buf *out,
-                               struct error *err) {
+static enum status answer_line(const struct line_reader *r, struct str line, batch_answer answer, void *arg,
+                               struct buf *out, struct error *err) {
     json_t *value;
     TRY(batch_parse(r, line, &value, err));
     enum status st = answer(arg, value, out, err);

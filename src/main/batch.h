@@ -14,8 +14,8 @@
  * dropped. `line` is borrowed for the call. */
 typedef enum status (*batch_answer)(void *arg, const json_t *line, struct buf *out, struct error *err);
 
-/* Runs until the end of standard input, or until standard output takes no more, which main() says. Returns the exit code:
- * 0, or 1 after a sentence on stderr when standard input cannot be read. */
+/* Runs until the end of standard input, or until standard output takes no more, which main() says. Returns the exit
+ * code: 0, or 1 after a sentence on stderr when standard input cannot be read. */
 int batch_run(batch_answer answer, void *arg);
 
 /* For batches that answer later (engine_batch.h): the value of a line that the reader has just given, which the caller

@@ -23,13 +23,16 @@ static struct {
 } opt = {.n_prompt = 512, .n_tokens = 64, .repeat = 5, .read_bytes = 512 << 20, .load_format = "auto"};
 
 static const struct flag flags[] = {
-    {"prompt-tokens", 'p', FLAG_INT, &opt.n_prompt, "N", "Workload", "prompt tokens to compute", .min = 1, .max = 1 << 20},
+    {"prompt-tokens", 'p', FLAG_INT, &opt.n_prompt, "N", "Workload", "prompt tokens to compute", .min = 1,
+     .max = 1 << 20},
     {"n-tokens", 'n', FLAG_INT, &opt.n_tokens, "N", "Workload", "tokens to generate", .min = 1, .max = 1 << 20},
     {"repeat", 'r', FLAG_INT, &opt.repeat, "N", "Workload", "runs of each; the median is printed", .min = 1, .max = 99},
-    {"load-format", 0, FLAG_CHOICE, &opt.load_format, "auto|dummy", "Model", "dummy: random weights in the shapes of config.json"},
+    {"load-format", 0, FLAG_CHOICE, &opt.load_format, "auto|dummy", "Model",
+     "dummy: random weights in the shapes of config.json"},
     ALLOW_LINKS_FLAG,
     {"threads", 't', FLAG_INT, &opt.threads, "N", "Device", "threads; 0 is one a processor", .min = 0, .max = 1024},
-    {"read-size", 0, FLAG_SIZE, &opt.read_bytes, "BYTES", "Device", "memory to measure the read rate with", .min = 1 << 20, .max = 1e12},
+    {"read-size", 0, FLAG_SIZE, &opt.read_bytes, "BYTES", "Device", "memory to measure the read rate with",
+     .min = 1 << 20, .max = 1e12},
 };
 
 /* ---- what a step must read and compute ---- */
@@ -72,7 +75,8 @@ struct times {
     double *prompt_s, *decode_s; // [repeat]
 };
 
-static enum status run_request(struct gyre *g, const struct gyre_request *r, struct gyre_timing *timing, struct error *err) {
+static enum status run_request(struct gyre *g, const struct gyre_request *r, struct gyre_timing *timing,
+                               struct error *err) {
     uint64_t id;
     struct gyre_error e;
     if (gyre_submit(g, r, &id, &e) != 0)
@@ -135,12 +139,14 @@ static void print_machine(const struct machine_limits *m) {
 
 static void print_model(const struct machine_limits *limits, const struct program *p, struct times *t) {
     struct work body = work_of(p, false), head = work_of(p, true);
-    double n = (double)opt.n_prompt, prompt_s = median(t->prompt_s), token_s = median(t->decode_s) / (double)opt.n_tokens;
+    double n = (double)opt.n_prompt, prompt_s = median(t->prompt_s),
+           token_s = median(t->decode_s) / (double)opt.n_tokens;
     double flops = 2 * (body.multiply_adds * n + head.multiply_adds), bytes = body.bytes + head.bytes;
     printf("prefill   %8.1f tokens/s, %lld tokens in %.3f s: %.1f GFLOP/s, %.0f %% of multiply-add\n", n / prompt_s,
-           (long long)opt.n_prompt, prompt_s, flops / prompt_s * 1e-9, 50 * flops / prompt_s / limits->multiply_adds_per_s);
-    printf("decode    %8.1f tokens/s, %.1f MB of weights a token: %.1f GB/s, %.0f %% of memory read\n", 1 / token_s, bytes * 1e-6,
-           bytes / token_s * 1e-9, 100 * bytes / token_s / limits->read_bytes_per_s);
+           (long long)opt.n_prompt, prompt_s, flops / prompt_s * 1e-9,
+           50 * flops / prompt_s / limits->multiply_adds_per_s);
+    printf("decode    %8.1f tokens/s, %.1f MB of weights a token: %.1f GB/s, %.0f %% of memory read\n", 1 / token_s,
+           bytes * 1e-6, bytes / token_s * 1e-9, 100 * bytes / token_s / limits->read_bytes_per_s);
 }
 
 static bool is_dummy(void) { return strcmp(opt.load_format, "dummy") == 0; }

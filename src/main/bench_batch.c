@@ -41,7 +41,8 @@ static enum status collect(struct gyre *g, const struct bench_batch *b, int64_t 
     return OK;
 }
 
-enum status bench_batch_run(struct gyre *g, const struct bench_batch *b, double *seconds, int64_t *n_output, struct error *err) {
+enum status bench_batch_run(struct gyre *g, const struct bench_batch *b, double *seconds, int64_t *n_output,
+                            struct error *err) {
     size_t n = b->n * (size_t)b->copies;
     struct answer *answers = xcalloc(n, sizeof *answers);
     *n_output = 0;

@@ -20,6 +20,7 @@ struct bench_batch {
     struct progress *progress; // told of each finished request; NULL: nobody is
 };
 
-/* All requests at once: temperature 1, every token asked for, past the end of the sequence too. *seconds is from the first
- * submission to the last answer, *n_output the tokens of all. */
-enum status bench_batch_run(struct gyre *g, const struct bench_batch *batch, double *seconds, int64_t *n_output, struct error *err);
+/* All requests at once: temperature 1, every token asked for, past the end of the sequence too. *seconds is from the
+ * first submission to the last answer, *n_output the tokens of all. */
+enum status bench_batch_run(struct gyre *g, const struct bench_batch *batch, double *seconds, int64_t *n_output,
+                            struct error *err);

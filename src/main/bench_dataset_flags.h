@@ -1,4 +1,5 @@
-/* bench_dataset_flags.h - the flags of a benchmark's prompts, as rows of a verb's table: into d, a struct bench_dataset_options. */
+/* bench_dataset_flags.h - the flags of a benchmark's prompts, as rows of a verb's table: into d, a struct
+ * bench_dataset_options. */
 #pragma once
 
 #include "bench/bench_dataset.h"

@@ -1,7 +1,8 @@
-/* bench_decode.c - gyre bench decode: tokens a second while many sequences decode, and how far that is from what the device could do.
+/* bench_decode.c - gyre bench decode: tokens a second while many sequences decode, and how far that is from what the
+ * device could do.
  *
- * Prompts of random ids are really computed, then every sequence decodes to its full length, so that each rate is of the whole window
- * of contexts and not of its first steps. The clock is the host's, read when tokens are handed out. */
+ * Prompts of random ids are really computed, then every sequence decodes to its full length, so that each rate is of
+ * the whole window of contexts and not of its first steps. The clock is the host's, read when tokens are handed out. */
 #include "main/verbs.h"
 
 #include "base/clock.h"
@@ -30,7 +31,8 @@ static struct {
     const char *output_json;
     bool trace;
     struct engine_flags engine;
-} opt = {.input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = -1, .warmup_s = -1, .engine = ENGINE_FLAGS_DEFAULT};
+} opt = {
+    .input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = -1, .warmup_s = -1, .engine = ENGINE_FLAGS_DEFAULT};
 
 /* clang-format off */
 static const struct flag flags[] = {
@@ -107,7 +109,8 @@ static void note_run(struct row *row, const struct decode_run *r, double *rate, 
 }
 
 /* With n_output 1 the run is a prefill: its time is that of the first token. */
-static enum status measure(struct gyre *g, const struct device_limits *limits, int64_t n_output, struct row *row, struct error *err) {
+static enum status measure(struct gyre *g, const struct device_limits *limits, int64_t n_output, struct row *row,
+                           struct error *err) {
     double *rates = xcalloc((size_t)opt.n_iters, sizeof *rates), *first = xcalloc((size_t)opt.n_iters, sizeof *first);
     struct gpu_watch *watch = NULL;
     const char *why;
@@ -140,9 +143,10 @@ static void print_decode(const struct row *r) {
     char ladder[40] = "        -         -"; // there is no library
     if (r->ladder_s > 0)
         snprintf(ladder, sizeof ladder, "%9.3f %7.1f %%", r->ladder_s * 1e3, 100 * r->ladder_s / step_s);
-    printf("%5lld %10.1f (%.1f to %.1f) %9.3f %9.3f %6.1f %% %s %7.2f %8.2f %8.1f %9.1f", (long long)r->n, r->tokens_per_s.median,
-           r->tokens_per_s.least, r->tokens_per_s.most, step_s * 1e3, r->floor.seconds * 1e3, 100 * r->floor.seconds / step_s, ladder,
-           r->floor.weight_bytes * 1e-9, r->floor.cache_bytes * 1e-9, r->floor.flops / step_s * 1e-12, r->first_token_ms.median);
+    printf("%5lld %10.1f (%.1f to %.1f) %9.3f %9.3f %6.1f %% %s %7.2f %8.2f %8.1f %9.1f", (long long)r->n,
+           r->tokens_per_s.median, r->tokens_per_s.least, r->tokens_per_s.most, step_s * 1e3, r->floor.seconds * 1e3,
+           100 * r->floor.seconds / step_s, ladder, r->floor.weight_bytes * 1e-9, r->floor.cache_bytes * 1e-9,
+           r->floor.flops / step_s * 1e-12, r->first_token_ms.median);
     bench_gpu_print(&r->gpu, r->n_decoded);
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);
@@ -152,9 +156,9 @@ static void print_decode(const struct row *r) {
 
 static void print_prefill(const struct row *r) {
     double seconds = r->first_token_ms.median * 1e-3;
-    printf("prefill   %lld tokens: %.2f ms (%.2f to %.2f), %.1f TFLOP/s, %.1f %% of a floor of %.2f ms", (long long)r->n_prompt,
-           r->first_token_ms.median, r->first_token_ms.least, r->first_token_ms.most, r->floor.flops / seconds * 1e-12,
-           100 * r->floor.seconds / seconds, r->floor.seconds * 1e3);
+    printf("prefill   %lld tokens: %.2f ms (%.2f to %.2f), %.1f TFLOP/s, %.1f %% of a floor of %.2f ms",
+           (long long)r->n_prompt, r->first_token_ms.median, r->first_token_ms.least, r->first_token_ms.most,
+           r->floor.flops / seconds * 1e-12, 100 * r->floor.seconds / seconds, r->floor.seconds * 1e3);
     if (r->ladder_s > 0)
         printf(", %.1f %% of a ladder of %.2f", 100 * r->ladder_s / seconds, r->ladder_s * 1e3);
     bench_gpu_print(&r->gpu, r->n_prompt * opt.n_iters);
@@ -190,27 +194,31 @@ static enum status print_start(struct gyre *g, struct error *err) {
     struct decode_load load = load_of(&row, 1);
     struct decode_run r;
     TRY(decode_whole(g, &load, -1, &r, err));
-    printf("start     %.2f s from exec to the first token: model %.2f, device %.2f, weights %.2f, cache %.2f, plans and graphs %.2f, first "
+    printf("start     %.2f s from exec to the first token: model %.2f, device %.2f, weights %.2f, cache %.2f, plans "
+           "and graphs %.2f, first "
            "token %.3f\n",
-           process_age_s(), (double)t.model * 1e-6, (double)t.device * 1e-6, (double)t.weights * 1e-6, (double)t.cache * 1e-6,
-           (double)t.compile * 1e-6, (double)(r.ended_us - r.started_us) * 1e-6);
+           process_age_s(), (double)t.model * 1e-6, (double)t.device * 1e-6, (double)t.weights * 1e-6,
+           (double)t.cache * 1e-6, (double)t.compile * 1e-6, (double)(r.ended_us - r.started_us) * 1e-6);
     return OK;
 }
 
 /* ---- JSON ---- */
 
-static json_t *spread_json(struct spread s) { return json_pack("{s:f, s:f, s:f}", "median", s.median, "least", s.least, "most", s.most); }
+static json_t *spread_json(struct spread s) {
+    return json_pack("{s:f, s:f, s:f}", "median", s.median, "least", s.least, "most", s.most);
+}
 
 static json_t *row_json(const struct row *r, bool is_decode) {
-    json_t *json =
-        json_pack("{s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f}", "batch", (json_int_t)r->n, "input_len", (json_int_t)r->n_prompt,
-                  "first_token_ms", spread_json(r->first_token_ms), "floor_ms", r->floor.seconds * 1e3, "ladder_ms", r->ladder_s * 1e3,
-                  "weight_bytes", r->floor.weight_bytes, "cache_bytes", r->floor.cache_bytes, "flops", r->floor.flops);
+    json_t *json = json_pack("{s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f}", "batch", (json_int_t)r->n, "input_len",
+                             (json_int_t)r->n_prompt, "first_token_ms", spread_json(r->first_token_ms), "floor_ms",
+                             r->floor.seconds * 1e3, "ladder_ms", r->ladder_s * 1e3, "weight_bytes",
+                             r->floor.weight_bytes, "cache_bytes", r->floor.cache_bytes, "flops", r->floor.flops);
     if (is_decode) {
         json_object_set_new(json, "output_len", json_integer(opt.output_len));
         json_object_set_new(json, "temperature", json_real(opt.temperature));
         json_object_set_new(json, "tokens_per_s", spread_json(r->tokens_per_s));
-        json_object_set_new(json, "share_of_floor", json_real(r->floor.seconds * r->tokens_per_s.median / (double)r->n));
+        json_object_set_new(json, "share_of_floor",
+                            json_real(r->floor.seconds * r->tokens_per_s.median / (double)r->n));
     }
     if (r->gpu.n_samples > 0)
         json_object_set_new(json, "gpu", bench_gpu_json(&r->gpu));
@@ -226,15 +234,18 @@ static enum status write_json(const json_t *json, struct error *err) {
 
 /* ---- the verb ---- */
 
-static enum status trace_decode(struct gyre *g, const struct device_limits *limits, const struct row *row, struct error *err) {
+static enum status trace_decode(struct gyre *g, const struct device_limits *limits, const struct row *row,
+                                struct error *err) {
     struct decode_load load = load_of(row, opt.output_len);
     if (!row->ends_together) // the last step had only some of them
         TRY(decode_partly(g, &load, opt.n_iters, 4, 0, err));
-    return bench_trace(g, limits, (double)row->n, (double)(row->n_prompt + (row->ends_together ? opt.output_len - 1 : 0)), 1, err);
+    return bench_trace(g, limits, (double)row->n,
+                       (double)(row->n_prompt + (row->ends_together ? opt.output_len - 1 : 0)), 1, err);
 }
 
 /* The last chunk of a prompt. */
-static enum status trace_prefill(struct gyre *g, const struct device_limits *limits, const struct row *row, struct error *err) {
+static enum status trace_prefill(struct gyre *g, const struct device_limits *limits, const struct row *row,
+                                 struct error *err) {
     return bench_trace(g, limits, 1, (double)(row->n_prompt - row->n_last_step), (double)row->n_last_step, err);
 }
 
@@ -242,10 +253,13 @@ static enum status bench_decodes(struct gyre *g, const struct device_limits *lim
     char how[40] = "greedy";
     if (opt.temperature > 0)
         snprintf(how, sizeof how, "temperature %g", opt.temperature);
-    printf("decode    %s, %lld tokens in, %lld out, median of %lld (least to most); the floor is of a step in the middle\n", how,
-           (long long)opt.input_len, (long long)opt.output_len, (long long)opt.n_iters);
-    printf("batch   tokens/s                        ms a step  floor ms of floor ladder ms of ladder weights    cache  TFLOP/s  first ms\n"
-           "                                                                                              GB       GB\n");
+    printf("decode    %s, %lld tokens in, %lld out, median of %lld (least to most); the floor is of a step in the "
+           "middle\n",
+           how, (long long)opt.input_len, (long long)opt.output_len, (long long)opt.n_iters);
+    printf(
+        "batch   tokens/s                        ms a step  floor ms of floor ladder ms of ladder weights    cache  "
+        "TFLOP/s  first ms\n"
+        "                                                                                              GB       GB\n");
     for (size_t i = 0; i < opt.batch.n; i++) {
         struct row row = {.n = opt.batch.ids[i], .n_prompt = opt.input_len};
         TRY(measure(g, limits, opt.output_len, &row, err));
@@ -279,8 +293,9 @@ static enum status bench(struct gyre *g, struct error *err) {
     memory_table_print(g, stdout);
     json_t *decode = json_array(), *prefill = json_array();
     json_t *json = json_pack("{s:s, s:f, s:s, s:f, s:o, s:o}", "device", limits.name, "read_bytes_per_s",
-                             isfinite(limits.read_bytes_per_s) ? limits.read_bytes_per_s : 0, "product", limits.product, "flops_per_s",
-                             isfinite(limits.flops_per_s) ? limits.flops_per_s : 0, "decode", decode, "prefill", prefill);
+                             isfinite(limits.read_bytes_per_s) ? limits.read_bytes_per_s : 0, "product", limits.product,
+                             "flops_per_s", isfinite(limits.flops_per_s) ? limits.flops_per_s : 0, "decode", decode,
+                             "prefill", prefill);
     enum status st = bench_decodes(g, &limits, decode, err);
     if (st == OK)
         st = bench_prefills(g, &limits, prefill, err);
@@ -321,9 +336,11 @@ static int run(const struct verb_args *args) {
     if (!opt.batch.given)
         opt.batch.ids = usual, opt.batch.n = ARRAY_LEN(usual);
     if (first_beyond(&opt.batch, MOST_SEQS) >= 0)
-        return verb_misused(args->spec, "--batch: %d is not between 1 and %d", first_beyond(&opt.batch, MOST_SEQS), MOST_SEQS);
+        return verb_misused(args->spec, "--batch: %d is not between 1 and %d", first_beyond(&opt.batch, MOST_SEQS),
+                            MOST_SEQS);
     if (first_beyond(&opt.prefill, MOST_LENGTH) >= 0)
-        return verb_misused(args->spec, "--prefill: %d is not between 1 and %d", first_beyond(&opt.prefill, MOST_LENGTH), MOST_LENGTH);
+        return verb_misused(args->spec, "--prefill: %d is not between 1 and %d",
+                            first_beyond(&opt.prefill, MOST_LENGTH), MOST_LENGTH);
     size_engine();
     enum status st = engine_flags_open(&opt.engine, args->operands[0], &g, &err);
     if (st == OK)
@@ -342,8 +359,10 @@ const struct verb_spec verb_bench_decode = {
     1,
     .run = run,
     .epilogue =
-        "A step must read every weight that it uses and the cache of its sequences; the floor adds up, op by op, the longer of reading\n"
-        "that and of computing, at the rates that the device showed just before. The ladder is the time that the step's products take by "
+        "A step must read every weight that it uses and the cache of its sequences; the floor adds up, op by op, the "
+        "longer of reading\n"
+        "that and of computing, at the rates that the device showed just before. The ladder is the time that the "
+        "step's products take by "
         "the\n"
         "library's fastest algorithms alone, measured there and then. Prompts are computed before the clock starts.\n"
         "  gyre bench decode Qwen2.5-7B --device cuda --quantization fp8 --batch 1,8,32,128,256,512 --prefill 2048\n"

@@ -19,7 +19,13 @@ static struct {
     int64_t input_len, output_len, batch_size, n, n_warmup, n_iters, seed;
     bool no_text, trust, prefix_cache;
     struct engine_flags engine;
-} opt = {.input_len = 32, .output_len = 128, .batch_size = 8, .n = 1, .n_warmup = 10, .n_iters = 30, .engine = ENGINE_FLAGS_DEFAULT};
+} opt = {.input_len = 32,
+         .output_len = 128,
+         .batch_size = 8,
+         .n = 1,
+         .n_warmup = 10,
+         .n_iters = 30,
+         .engine = ENGINE_FLAGS_DEFAULT};
 
 /* clang-format off */
 static const struct flag flags[] = {
@@ -46,8 +52,8 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static enum status time_batches(struct gyre *g, const struct bench_batch *batch, double *latencies, struct gpu_report *gpu,
-                                struct error *err) {
+static enum status time_batches(struct gyre *g, const struct bench_batch *batch, double *latencies,
+                                struct gpu_report *gpu, struct error *err) {
     struct progress progress;
     struct gpu_watch *watch = NULL;
     const char *why;
@@ -69,17 +75,19 @@ static enum status time_batches(struct gyre *g, const struct bench_batch *batch,
 }
 
 /* Of the median batch. The energy is that of all. */
-static enum status find_bound(struct gyre *g, const double *sorted, const struct gpu_report *gpu, struct bench_bound *out,
-                              struct error *err) {
+static enum status find_bound(struct gyre *g, const double *sorted, const struct gpu_report *gpu,
+                              struct bench_bound *out, struct error *err) {
     double n = (double)(opt.batch_size * opt.n);
-    struct bench_shape load = {.n = n, .n_prompt = (double)opt.input_len, .n_output = (double)opt.output_len, .n_seqs = n};
+    struct bench_shape load = {
+        .n = n, .n_prompt = (double)opt.input_len, .n_output = (double)opt.output_len, .n_seqs = n};
     struct gpu_report of_one = *gpu;
     of_one.joules /= (double)opt.n_iters;
     return bench_bound_find(g, &load, sorted_percentile(sorted, (size_t)opt.n_iters, 50), &of_one, out, err);
 }
 
 /* x in the order of time, sorted in size order. What was timed is written, whether or not its bound can be found. */
-static enum status report(struct gyre *g, const double *x, const double *sorted, const struct gpu_report *gpu, struct error *err) {
+static enum status report(struct gyre *g, const double *x, const double *sorted, const struct gpu_report *gpu,
+                          struct error *err) {
     size_t n = (size_t)opt.n_iters;
     double mean = 0, square = 0;
     for (size_t i = 0; i < n; i++)
@@ -120,13 +128,15 @@ static enum status report(struct gyre *g, const double *x, const double *sorted,
 static enum status measure(struct gyre *g, const struct tokenizer *tok, struct error *err) {
     struct bench_job *jobs = xcalloc((size_t)opt.batch_size, sizeof *jobs);
     int32_t *ids = xcalloc((size_t)(opt.batch_size * opt.input_len), sizeof *ids);
-    double *latencies = xcalloc((size_t)opt.n_iters, sizeof *latencies), *sorted = xcalloc((size_t)opt.n_iters, sizeof *sorted);
+    double *latencies = xcalloc((size_t)opt.n_iters, sizeof *latencies),
+           *sorted = xcalloc((size_t)opt.n_iters, sizeof *sorted);
     uint32_t n_vocab = (uint32_t)gyre_info(g)->vocab_size;
     for (int64_t i = 0; i < opt.batch_size * opt.input_len; i++)
         ids[i] = (int32_t)(philox4x32((uint64_t)opt.seed, (uint64_t)i, 0).v[0] % MIN(n_vocab, 10000));
     for (int64_t i = 0; i < opt.batch_size; i++)
         jobs[i] = (struct bench_job){ids + i * opt.input_len, opt.input_len, opt.output_len};
-    struct bench_batch batch = {.jobs = jobs, .n = (size_t)opt.batch_size, .copies = opt.n, .tokenizer = tok, .seed = (uint64_t)opt.seed};
+    struct bench_batch batch = {
+        .jobs = jobs, .n = (size_t)opt.batch_size, .copies = opt.n, .tokenizer = tok, .seed = (uint64_t)opt.seed};
     struct gpu_report gpu;
     enum status st = time_batches(g, &batch, latencies, &gpu, err);
     if (st == OK) {
@@ -172,5 +182,6 @@ const struct verb_spec verb_bench_latency = {
     0,
     1,
     .run = run,
-    .epilogue = "As in vllm bench latency the prefix cache is off unless it is asked for, and answers are drawn at temperature 1.\n"
+    .epilogue = "As in vllm bench latency the prefix cache is off unless it is asked for, and answers are drawn at "
+                "temperature 1.\n"
                 "  gyre bench latency models/story --batch-size 4 --num-iters 10 --num-iters-warmup 2\n"};

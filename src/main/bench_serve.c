@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 static struct {
-    const char *backend, *base_url, *ca_file, *host, *endpoint, *key, *model, *served_name, *tokenizer, *rate, *metrics, *percentiles,
-        *label, *result_dir, *result_filename, *extra_body;
+    const char *backend, *base_url, *ca_file, *host, *endpoint, *key, *model, *served_name, *tokenizer, *rate, *metrics,
+        *percentiles, *label, *result_dir, *result_filename, *extra_body;
     struct flag_list headers, goodput, metadata;
     int64_t port, max_concurrency, n_warmups, ready_seconds, patience_s, top_k, logprobs;
     double burstiness, temperature, top_p, min_p, frequency_penalty, presence_penalty, repetition_penalty;
@@ -129,7 +129,8 @@ static enum status read_headers(struct bench *b, struct error *err) {
         return fail(err, ERR_LIMIT, "--header: more than %zu", ARRAY_LEN(b->headers));
     for (size_t i = 0; i < opt.headers.n; i++) {
         TRY(split_pair("--header", opt.headers.items[i], &value, err));
-        buf_printf(&b->header_lines[i], "%.*s: %s", (int)(value - 1 - opt.headers.items[i]), opt.headers.items[i], value);
+        buf_printf(&b->header_lines[i], "%.*s: %s", (int)(value - 1 - opt.headers.items[i]), opt.headers.items[i],
+                   value);
         b->headers[i] = b->header_lines[i].ptr;
     }
     return OK;
@@ -157,7 +158,8 @@ static enum status read_extra(struct bench *b, struct error *err) {
     if (!opt.extra_body)
         return OK;
     TRY(jv_parse(str_of(opt.extra_body), "--extra-body", 0, &more, err));
-    enum status st = json_object_update(b->extra, more) == 0 ? OK : fail(err, ERR_ARG, "--extra-body: it is not an object");
+    enum status st =
+        json_object_update(b->extra, more) == 0 ? OK : fail(err, ERR_ARG, "--extra-body: it is not an object");
     json_decref(more);
     return st;
 }
@@ -254,7 +256,8 @@ static enum status wait_until_ready(struct bench *b, struct error *err) {
         enum status st = b->model ? OK : api_first_model(&b->server, &b->model, err);
         if (st == OK && opt.ready_seconds > 0)
             st = try_requests(b, 1, err);
-        if (st == OK || strcmp(err->text, "interrupted") == 0 || clock_seconds_since(start) + 1 > (double)opt.ready_seconds)
+        if (st == OK || strcmp(err->text, "interrupted") == 0 ||
+            clock_seconds_since(start) + 1 > (double)opt.ready_seconds)
             return st == OK ? OK : fail_within(err, st, "a first request failed");
         sleep(1);
     }
@@ -265,8 +268,8 @@ static void print_traffic(const struct bench *b) {
     terminal_print(stdout, str_of(b->model));
     printf("\n");
     printf("Traffic request rate: %s\n", opt.rate);
-    printf(opt.burstiness == floor(opt.burstiness) ? "Burstiness factor: %.1f (%s)\n" : "Burstiness factor: %g (%s)\n", opt.burstiness,
-           opt.burstiness == 1 ? "Poisson process" : "Gamma distribution");
+    printf(opt.burstiness == floor(opt.burstiness) ? "Burstiness factor: %.1f (%s)\n" : "Burstiness factor: %g (%s)\n",
+           opt.burstiness, opt.burstiness == 1 ? "Poisson process" : "Gamma distribution");
     if (opt.max_concurrency > 0)
         printf("Maximum request concurrency: %lld\n", (long long)opt.max_concurrency);
     else
@@ -278,9 +281,9 @@ static void print_traffic(const struct bench *b) {
 
 static json_t *describe(const struct bench *b, const char *date) {
     const char *tokenizer = opt.tokenizer ? opt.tokenizer : b->model;
-    json_t *o =
-        json_pack("{s:s, s:s, s:s, s:s?, s:s, s:s, s:I}", "date", date, "endpoint_type", opt.backend, "backend", opt.backend, "label",
-                  opt.label, "model_id", b->model, "tokenizer_id", tokenizer, "num_prompts", (json_int_t)opt.data.n_prompts);
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s?, s:s, s:s, s:I}", "date", date, "endpoint_type", opt.backend, "backend",
+                          opt.backend, "label", opt.label, "model_id", b->model, "tokenizer_id", tokenizer,
+                          "num_prompts", (json_int_t)opt.data.n_prompts);
     for (size_t i = 0; i < opt.metadata.n; i++) {
         const char *pair = opt.metadata.items[i], *sign = strchr(pair, '=');
         char *name = strndup(pair, (size_t)(sign - pair));
@@ -289,7 +292,8 @@ static json_t *describe(const struct bench *b, const char *date) {
     }
     json_object_set_new(o, "request_rate", isinf(b->rate) ? json_string("inf") : json_real(b->rate));
     json_object_set_new(o, "burstiness", json_real(opt.burstiness));
-    json_object_set_new(o, "max_concurrency", opt.max_concurrency > 0 ? json_integer(opt.max_concurrency) : json_null());
+    json_object_set_new(o, "max_concurrency",
+                        opt.max_concurrency > 0 ? json_integer(opt.max_concurrency) : json_null());
     return o;
 }
 
@@ -390,7 +394,10 @@ const struct verb_spec verb_bench_serve = {
     8,
     .run = run,
     .epilogue =
-        "The table has vllm's labels, --save-result its field names. TTFT is until the first chunk with choices; ITL is the gap between\n"
-        "chunks; TPOT is (E2EL - TTFT) / (tokens - 1), averaged over requests; tokens are those of the server's usage.\n"
+        "The table has vllm's labels, --save-result its field names. TTFT is until the first chunk with choices; ITL "
+        "is the gap between\n"
+        "chunks; TPOT is (E2EL - TTFT) / (tokens - 1), averaged over requests; tokens are those of the server's "
+        "usage.\n"
         "  gyre bench serve --tokenizer models/story --num-prompts 100 --request-rate 20 --random-input-len 64\n"
-        "  gyre bench serve --backend openai-chat --dataset-name custom --dataset-path prompts.jsonl --goodput ttft:500 tpot:50\n"};
+        "  gyre bench serve --backend openai-chat --dataset-name custom --dataset-path prompts.jsonl --goodput "
+        "ttft:500 tpot:50\n"};

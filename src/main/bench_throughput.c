@@ -1,5 +1,5 @@
-/* bench_throughput.c - gyre bench throughput: how fast the engine gets through many requests, without a server between, with
- * vllm bench throughput's flags and lines. */
+/* bench_throughput.c - gyre bench throughput: how fast the engine gets through many requests, without a server
+ * between, with vllm bench throughput's flags and lines. */
 #include "main/verbs.h"
 
 #include "base/file.h"
@@ -34,10 +34,11 @@ static const struct flag flags[] = {
 };
 /* clang-format on */
 
-static enum status write_json(double seconds, int64_t n_requests, int64_t n_tokens, const struct bench_bound *bound, struct error *err) {
-    json_t *json = json_pack("{s:f, s:I, s:I, s:f, s:f}", "elapsed_time", seconds, "num_requests", (json_int_t)n_requests,
-                             "total_num_tokens", (json_int_t)n_tokens, "requests_per_second", (double)n_requests / seconds,
-                             "tokens_per_second", (double)n_tokens / seconds);
+static enum status write_json(double seconds, int64_t n_requests, int64_t n_tokens, const struct bench_bound *bound,
+                              struct error *err) {
+    json_t *json = json_pack("{s:f, s:I, s:I, s:f, s:f}", "elapsed_time", seconds, "num_requests",
+                             (json_int_t)n_requests, "total_num_tokens", (json_int_t)n_tokens, "requests_per_second",
+                             (double)n_requests / seconds, "tokens_per_second", (double)n_tokens / seconds);
     if (bound)
         bench_bound_json(bound, json);
     char *text = json_dumps(json, JSON_INDENT(4) | JSON_REAL_PRECISION(12));
@@ -51,23 +52,26 @@ static enum status write_json(double seconds, int64_t n_requests, int64_t n_toke
 static enum status report(struct gyre *g, double seconds, int64_t n_requests, int64_t n_prompt, int64_t n_output,
                           const struct gpu_report *gpu, struct error *err) {
     double total = (double)(n_prompt + n_output) / seconds;
-    printf("Throughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n", (double)n_requests / seconds, total,
-           (double)n_output / seconds);
+    printf("Throughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n", (double)n_requests / seconds,
+           total, (double)n_output / seconds);
     printf("Total num prompt tokens:  %lld\n", (long long)n_prompt);
     printf("Total num output tokens:  %lld\n", (long long)n_output);
     double n = (double)(n_requests * opt.n);
-    struct bench_shape load = {.n = n, .n_prompt = (double)n_prompt / (double)n_requests, .n_output = (double)n_output / n, .n_seqs = n};
+    struct bench_shape load = {
+        .n = n, .n_prompt = (double)n_prompt / (double)n_requests, .n_output = (double)n_output / n, .n_seqs = n};
     struct bench_bound bound;
     struct error unwritten;
     enum status found = bench_bound_find(g, &load, seconds, gpu, &bound, err), written = OK;
     if (found == OK)
         bench_bound_print(g, &bound);
     if (opt.output_json)
-        written = write_json(seconds, n_requests, n_prompt + n_output, found == OK ? &bound : NULL, found == OK ? err : &unwritten);
+        written = write_json(seconds, n_requests, n_prompt + n_output, found == OK ? &bound : NULL,
+                             found == OK ? err : &unwritten);
     return found == OK ? written : found;
 }
 
-static enum status measure(struct gyre *g, const struct model_text *text, const struct bench_dataset *data, struct error *err) {
+static enum status measure(struct gyre *g, const struct model_text *text, const struct bench_dataset *data,
+                           struct error *err) {
     struct bench_job *jobs = xcalloc(data->n, sizeof *jobs);
     struct progress progress;
     int64_t n_prompt = 0, n_output;
@@ -133,5 +137,6 @@ const struct verb_spec verb_bench_throughput = {
     0,
     1,
     .run = run,
-    .epilogue = "Answers are drawn at temperature 1 and as long as asked for. What a server adds is seen with: gyre bench serve.\n"
+    .epilogue = "Answers are drawn at temperature 1 and as long as asked for. What a server adds is seen with: gyre "
+                "bench serve.\n"
                 "  gyre bench throughput models/story --num-prompts 200 --input-len 64 --output-len 64\n"};

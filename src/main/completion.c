@@ -71,7 +71,8 @@ void completion_bash(FILE *out) {
     fputs("    esac\n    case $COMP_CWORD$verb in\n", out);
     for (size_t i = 0; i < n_verbs; i++)
         if (second_word(verbs[i]))
-            fprintf(out, "    2%.*s) more=\"$more %s\" ;;&\n", (int)strcspn(verbs[i]->name, " "), verbs[i]->name, second_word(verbs[i]));
+            fprintf(out, "    2%.*s) more=\"$more %s\" ;;&\n", (int)strcspn(verbs[i]->name, " "), verbs[i]->name,
+                    second_word(verbs[i]));
     fputs("    esac\n    case $verb in\n", out);
     for (size_t i = 0; i < n_verbs; i++)
         bash_verb(verbs[i], out);
@@ -152,8 +153,8 @@ void completion_zsh(FILE *out) {
 
 static void fish_flag(const struct verb_spec *verb, const struct flag *f, const char *prefix, FILE *out) {
     const char *second = second_word(verb);
-    fprintf(out, "complete -c gyre -n '__fish_seen_subcommand_from %.*s%s%s' -l %s%s", (int)strcspn(verb->name, " "), verb->name,
-            second ? "; and __fish_seen_subcommand_from " : "", second ? second : "", prefix, f->name);
+    fprintf(out, "complete -c gyre -n '__fish_seen_subcommand_from %.*s%s%s' -l %s%s", (int)strcspn(verb->name, " "),
+            verb->name, second ? "; and __fish_seen_subcommand_from " : "", second ? second : "", prefix, f->name);
     if (f->short_name && !*prefix)
         fprintf(out, " -s %c", f->short_name);
     if (f->kind == FLAG_CHOICE) {
@@ -174,8 +175,8 @@ void completion_fish(FILE *out) {
     for (size_t i = 0; i < n_verbs; i++) {
         const struct verb_spec *verb = verbs[i];
         if (second_word(verb))
-            fprintf(out, "complete -c gyre -f -n '__fish_seen_subcommand_from %.*s' -a %s -d '", (int)strcspn(verb->name, " "), verb->name,
-                    second_word(verb));
+            fprintf(out, "complete -c gyre -f -n '__fish_seen_subcommand_from %.*s' -a %s -d '",
+                    (int)strcspn(verb->name, " "), verb->name, second_word(verb));
         else
             fprintf(out, "complete -c gyre -f -n __fish_use_subcommand -a %s -d '", verb->name);
         put_quoted(verb->summary, out);

@@ -14,13 +14,15 @@ static struct {
 
 static const struct flag flags[] = {
     {"ids", 0, FLAG_IDS, &opt.ids, "1,2,3", "Input", "the token ids"},
-    {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input", "JSON lines in, each an array of ids; JSON lines out, each a string or an error"},
+    {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input",
+     "JSON lines in, each an array of ids; JSON lines out, each a string or an error"},
     {"skip-special", 0, FLAG_BOOL, &opt.skip_special, NULL, "Tokens", "leave special tokens out of the text"},
     ALLOW_LINKS_FLAG,
 };
 
 /* Every id must be one of the vocabulary's. */
-static enum status decode(const struct tokenizer *tok, const struct token_ids *ids, struct buf *out, struct error *err) {
+static enum status decode(const struct tokenizer *tok, const struct token_ids *ids, struct buf *out,
+                          struct error *err) {
     for (size_t i = 0; i < ids->n; i++)
         if (ids->ids[i] < 0 || ids->ids[i] >= tokenizer_n_vocab(tok))
             return fail(err, ERR_ARG, "the id %d is not in the vocabulary, ids are between 0 and %d", ids->ids[i],
@@ -59,7 +61,8 @@ static int run(const struct verb_args *args) {
         return verb_misused(args->spec, "detokenize takes ids with --ids, or many lists with --batch");
     struct error err;
     struct tokenizer *tok;
-    if (model_path_check(args->operands[0], MODEL_TOKENIZER, &err) != OK || tokenizer_open(args->operands[0], &tok, &err) != OK)
+    if (model_path_check(args->operands[0], MODEL_TOKENIZER, &err) != OK ||
+        tokenizer_open(args->operands[0], &tok, &err) != OK)
         return verb_failed(&err);
     int rc = 0;
     struct buf text = {0};

@@ -1,4 +1,5 @@
-/* device_warnings.h - tells whoever started an engine what its device has to warn of (core/backend.h, device_report). */
+/* device_warnings.h - tells whoever started an engine what its device has to warn of (core/backend.h,
+ * device_report). */
 #pragma once
 
 #include <stdint.h>

@@ -28,7 +28,8 @@ static void tell_of_scales(const struct gyre *g) {
     const struct model *model = engine_parts(g).model;
     if (model && model->n_unused_scales)
         fprintf(stderr,
-                "gyre: %lld scales of caches and outputs in the checkpoint are read past: a cache of 8 bits makes a scale for each key and "
+                "gyre: %lld scales of caches and outputs in the checkpoint are read past: a cache of 8 bits makes a "
+                "scale for each key and "
                 "value itself\n",
                 (long long)model->n_unused_scales);
 }
@@ -36,8 +37,8 @@ static void tell_of_scales(const struct gyre *g) {
 enum { MOST_DEVICE_OPTIONS = 32 };
 
 /* Those that were given, up to a NULL; and what --enforce-eager means to a device that has graphs. */
-static enum status device_options(const struct engine_flags *f, const struct backend_ops *backend, const char *out[MOST_DEVICE_OPTIONS + 2],
-                                  struct error *err) {
+static enum status device_options(const struct engine_flags *f, const struct backend_ops *backend,
+                                  const char *out[MOST_DEVICE_OPTIONS + 2], struct error *err) {
     size_t n = f->device_options.n;
     if (n > MOST_DEVICE_OPTIONS)
         return fail(err, ERR_ARG, "--device-option: given %zu times, %d is the most", n, MOST_DEVICE_OPTIONS);
@@ -57,9 +58,10 @@ static void tell_of_disk(const struct gyre *g) {
     machine_memory_get(&memory);
     if (e.model && e.model->checkpoint && e.ops->in_place && engine_weight_bytes(g) > memory.available)
         fprintf(stderr,
-                "gyre: the weights (%s) are larger than what of %s memory is free (%s of %s): each step reads them from the disk again\n",
-                human_bytes((double)engine_weight_bytes(g)).text, memory.whose, human_bytes((double)memory.available).text,
-                human_bytes((double)memory.total).text);
+                "gyre: the weights (%s) are larger than what of %s memory is free (%s of %s): each step reads them "
+                "from the disk again\n",
+                human_bytes((double)engine_weight_bytes(g)).text, memory.whose,
+                human_bytes((double)memory.available).text, human_bytes((double)memory.total).text);
 }
 
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {

@@ -20,16 +20,18 @@ static struct {
 } opt = {.tokens = 512, .rows = 1, .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
-    {"tokens", 't', FLAG_INT, &opt.tokens, "N", "Output", "show the memory of activations for a step of N tokens", .min = 1,
-     .max = 1 << 20},
-    {"rows", 0, FLAG_INT, &opt.rows, "N", "Output", "with --device: the nodes of a step that decodes N sequences", .min = 1, .max = 4096},
+    {"tokens", 't', FLAG_INT, &opt.tokens, "N", "Output", "show the memory of activations for a step of N tokens",
+     .min = 1, .max = 1 << 20},
+    {"rows", 0, FLAG_INT, &opt.rows, "N", "Output", "with --device: the nodes of a step that decodes N sequences",
+     .min = 1, .max = 4096},
     ENGINE_FLAGS(opt.engine),
 };
 
 static void print_memory(const struct program *p) {
     int64_t *offset = xcalloc((size_t)p->n_values, sizeof *offset);
     int64_t bytes = program_plan_memory(p, opt.tokens, MIN(opt.tokens, 256), offset);
-    printf("; activations of a step of %lld tokens: %.1f MiB, planned by liveness\n", (long long)opt.tokens, (double)bytes / (1 << 20));
+    printf("; activations of a step of %lld tokens: %.1f MiB, planned by liveness\n", (long long)opt.tokens,
+           (double)bytes / (1 << 20));
     free(offset);
 }
 
@@ -58,7 +60,8 @@ static int explain_on_device(const struct verb_args *args) {
     enum status st = OK;
     struct engine_parts e = engine_parts(g);
     if (!e.ops->probes || !e.ops->probes->nodes) {
-        st = fail(&err, ERR_UNSUPPORTED, "--device %s: it runs the program as it is and has no nodes to print", e.ops->name);
+        st = fail(&err, ERR_UNSUPPORTED, "--device %s: it runs the program as it is and has no nodes to print",
+                  e.ops->name);
     } else {
         struct device_node *nodes = xcalloc(MOST_NODES, sizeof *nodes);
         print_nodes(e.ops, nodes, MIN(e.ops->probes->nodes(e.exe, (int)opt.rows, nodes, MOST_NODES), MOST_NODES));
@@ -77,7 +80,8 @@ static int run(const struct verb_args *args) {
         return explain_on_device(args);
     // A config.json alone is enough: the program does not depend on the weights' values.
     struct model_options options = {.load = file_exists(args->operands[0]) ? LOAD_PHANTOM : LOAD_CHECKPOINT};
-    if (model_path_check(args->operands[0], MODEL_SETTINGS, &err) != OK || model_open(args->operands[0], &options, &m, &err) != OK)
+    if (model_path_check(args->operands[0], MODEL_SETTINGS, &err) != OK ||
+        model_open(args->operands[0], &options, &m, &err) != OK)
         return verb_failed(&err);
     struct program *p = pass_shared_kv(m->program, NULL); // as the CPU has it
     struct buf text = {0};
@@ -99,8 +103,8 @@ const struct verb_spec verb_explain = {
     1,
     1,
     .run = run,
-    .epilogue =
-        "With --device cuda: the nodes that a step launches, which kernel each is, and why that one. Wants a GPU; a config.json with\n"
-        "--load-format dummy will do for a model.\n"
-        "A value is written vN[rows,width]; rows are T (tokens of a step) or R (rows that give a token).\n"
-        "What each op computes: src/core/ops.def.\n"};
+    .epilogue = "With --device cuda: the nodes that a step launches, which kernel each is, and why that one. Wants a "
+                "GPU; a config.json with\n"
+                "--load-format dummy will do for a model.\n"
+                "A value is written vN[rows,width]; rows are T (tokens of a step) or R (rows that give a token).\n"
+                "What each op computes: src/core/ops.def.\n"};

@@ -49,7 +49,8 @@ static bool scaled_digits(const char **text, int64_t unit, int64_t *out) {
     }
     *text = p;
     // part < 10^6 and unit <= 2^40, so the product of the two fits.
-    return part * unit % parts == 0 && !__builtin_mul_overflow(whole, unit, out) && !__builtin_add_overflow(*out, part * unit / parts, out);
+    return part * unit % parts == 0 && !__builtin_mul_overflow(whole, unit, out) &&
+           !__builtin_add_overflow(*out, part * unit / parts, out);
 }
 
 /* The factor that a suffix stands for, or 0 when it is none. */
@@ -104,7 +105,8 @@ static enum status parse_bool(const char *text, const char *what, bool *out, str
     return fail(err, ERR_ARG, "%s: \"%s\" is neither 1 nor 0 (nor true, false, yes, no, on, off)", what, text);
 }
 
-static enum status parse_choice(const char *text, const char *what, const char *allowed, const char **out, struct error *err) {
+static enum status parse_choice(const char *text, const char *what, const char *allowed, const char **out,
+                                struct error *err) {
     for (const char *p = allowed; *p;) {
         size_t n = strcspn(p, "|");
         if (strlen(text) == n && memcmp(text, p, n) == 0)
@@ -114,7 +116,8 @@ static enum status parse_choice(const char *text, const char *what, const char *
     return fail(err, ERR_ARG, "%s: \"%s\" is none of %s", what, text, allowed);
 }
 
-static enum status parse_ids(const char *text, const char *what, struct arena *memory, struct flag_ids *out, struct error *err) {
+static enum status parse_ids(const char *text, const char *what, struct arena *memory, struct flag_ids *out,
+                             struct error *err) {
     size_t n = *text != '\0';
     for (const char *p = text; *p; p++)
         n += *p == ',';
@@ -127,7 +130,9 @@ static enum status parse_ids(const char *text, const char *what, struct arena *m
         errno = 0;
         long long id = strtoll(p, &end, 10);
         if (!isdigit((unsigned char)*p) || errno || id > INT32_MAX || (*end != '\0' && *end != ','))
-            return fail(err, ERR_ARG, "%s: item %zu is not a whole number of 0 or more: wanted such with commas, as 1,2,3", what, i + 1);
+            return fail(err, ERR_ARG,
+                        "%s: item %zu is not a whole number of 0 or more: wanted such with commas, as 1,2,3", what,
+                        i + 1);
         out->ids[i] = (int32_t)id;
         p = end + (*end == ',');
     }
@@ -148,7 +153,8 @@ static enum status check_bounds(const struct flag *f, const char *what, double v
     return OK;
 }
 
-static enum status store_value(const struct flag *f, const char *what, const char *value, struct arena *memory, struct error *err) {
+static enum status store_value(const struct flag *f, const char *what, const char *value, struct arena *memory,
+                               struct error *err) {
     switch (f->kind) {
     case FLAG_BOOL: return parse_bool(value, what, f->out, err);
     case FLAG_INT:
@@ -318,7 +324,8 @@ static int read_line(struct line *line, int argc, char **argv, struct verb_args 
         else if (strcmp(a, "--") == 0)
             flags_ended = true;
         else
-            rc = a[1] == '-' ? read_long(line, argc, argv, &i, &args->memory) : read_short(line, argc, argv, &i, &args->memory);
+            rc = a[1] == '-' ? read_long(line, argc, argv, &i, &args->memory)
+                             : read_short(line, argc, argv, &i, &args->memory);
         if (rc >= 0)
             return rc;
     }

@@ -3,8 +3,9 @@
  * A verb is one file that defines one verb_spec; its options are file-scope variables, so that --help, the
  * man page and the completions can be made from the table without running the verb:
  *
- *     static struct { const char *prompt; int64_t n_tokens; double temperature; bool chat; struct flag_list stop; const char *output; }
- *         opt = {.n_tokens = 256, .temperature = 1, .output = "text"};
+ *     static struct {
+ *         const char *prompt; int64_t n_tokens; double temperature; bool chat; struct flag_list stop; const char *output;
+ *     } opt = {.n_tokens = 256, .temperature = 1, .output = "text"};
  *     static const struct flag flags[] = {
  *         {"prompt", 'p', FLAG_STRING, &opt.prompt, "TEXT", "Input", "the prompt"},
  *         {"n-tokens", 'n', FLAG_INT, &opt.n_tokens, "N", "Output", "stop after N tokens", .min = 0, .max = 1e9},
@@ -54,10 +55,11 @@ struct flag {
 };
 
 /* The row of every verb that opens a model's files. */
-#define ALLOW_LINKS_FLAG                                                                                                 \
-    {                                                                                                                    \
-        "allow-links", 0, FLAG_BOOL, &folder_allow_links, NULL, "Model",                                                 \
-            "follow links from the model's folder to files anywhere; only for a folder that you made yourself, or trust" \
+#define ALLOW_LINKS_FLAG                                                                                            \
+    {                                                                                                               \
+        "allow-links", 0, FLAG_BOOL, &folder_allow_links, NULL, "Model",                                            \
+            "follow links from the model's folder to files anywhere; only for a folder that you made yourself, or " \
+            "trust"                                                                                                 \
     }
 
 struct flag_list {
@@ -86,8 +88,8 @@ struct verb_spec {
     size_t min_args, max_args;                // positional arguments
     const char *epilogue;                     // examples, for the end of --help; may be NULL
     int (*run)(const struct verb_args *args); // returns the exit code
-    /* Rewrites the line before it is read, where it has other programs' names; NULL: it is read as it is. Returns -1 to go on, or an
-     * exit code after a sentence on stderr. */
+    /* Rewrites the line before it is read, where it has other programs' names; NULL: it is read as it is. Returns -1
+     * to go on, or an exit code after a sentence on stderr. */
     int (*translate)(const struct verb_spec *spec, struct arena *memory, int *argc, char ***argv);
 };
 

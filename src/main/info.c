@@ -1,4 +1,5 @@
-/* info.c - gyre info MODEL: what a model is and what it takes, from config.json and the headers of weights that are there. */
+/* info.c - gyre info MODEL: what a model is and what it takes, from config.json and the headers of weights that are
+ * there. */
 #include "main/verbs.h"
 
 #include "base/file.h"
@@ -47,8 +48,8 @@ static void gather_from_weights(const char *path, struct facts *f) {
     checkpoint_free(c);
 }
 
-/* To the ends of the configs those of the tokenizer, as serve and run take them. A folder without one, or with a faulty one, is
- * described all the same. */
+/* To the ends of the configs those of the tokenizer, as serve and run take them. A folder without one, or with a
+ * faulty one, is described all the same. */
 static void add_ends_of_text(const char *path, struct model_spec *s) {
     struct tokenizer *tok;
     struct error ignored;
@@ -161,16 +162,18 @@ static void print_layers(const struct facts *f) {
     }
     if (f->layers_by_mixer[MIX_DELTA]) {
         label("recurrent");
-        printf("%d key heads of %d channels, %d value heads of %d\n", s->delta.n_key_heads, s->delta.key_dim, s->delta.n_value_heads,
-               s->delta.value_dim);
+        printf("%d key heads of %d channels, %d value heads of %d\n", s->delta.n_key_heads, s->delta.key_dim,
+               s->delta.n_value_heads, s->delta.value_dim);
     }
     if (s->moe.n_experts) {
         label("experts");
-        printf("%d, %d a token, FFN %d, on %d layers", s->moe.n_experts, s->moe.top_k, s->moe.ffn_size, f->n_moe_layers);
+        printf("%d, %d a token, FFN %d, on %d layers", s->moe.n_experts, s->moe.top_k, s->moe.ffn_size,
+               f->n_moe_layers);
         printf(s->moe.shared_ffn_size ? "; shared FFN %d\n" : "\n", s->moe.shared_ffn_size);
     }
     label("vocabulary");
-    printf("%d, %s\n", s->vocab_size, s->tied_embeddings ? "one table for input and output" : "a table for input and one for output");
+    printf("%d, %s\n", s->vocab_size,
+           s->tied_embeddings ? "one table for input and output" : "a table for input and one for output");
 }
 
 static void print_positions(const struct facts *f) {
@@ -241,11 +244,14 @@ static void print_notes(const struct facts *f) {
     if (s->multimodal)
         printf("%-14sthe vision tower and what feeds it; the text model alone is described\n", "not counted");
     if (s->n_mtp_layers)
-        printf("%-14s%d next-token predictor layer%s\n", "not counted", s->n_mtp_layers, s->n_mtp_layers > 1 ? "s" : "");
+        printf("%-14s%d next-token predictor layer%s\n", "not counted", s->n_mtp_layers,
+               s->n_mtp_layers > 1 ? "s" : "");
     if (s->draft.n_taps)
-        printf("%-14san embedding of the larger model, whose hidden states of %d layers it reads\n", "not counted", s->draft.n_taps);
+        printf("%-14san embedding of the larger model, whose hidden states of %d layers it reads\n", "not counted",
+               s->draft.n_taps);
     if (f->n_unused_scales)
-        printf("%-14s%" PRId64 " scales of caches and outputs: a cache of 8 bits makes a scale for each key and value itself\n",
+        printf("%-14s%" PRId64
+               " scales of caches and outputs: a cache of 8 bits makes a scale for each key and value itself\n",
                "read past", f->n_unused_scales);
     if (f->weights_fault.text[0])
         printf("%-14s%s\n", "note", f->weights_fault.text);
@@ -281,7 +287,8 @@ static json_t *weights_json(const struct facts *f) {
 }
 
 static json_t *layers_json(const struct facts *f) {
-    static const char *const names[] = {"full_attention", "sliding_attention", "chunked_attention", "latent_attention", "linear_attention"};
+    static const char *const names[] = {"full_attention", "sliding_attention", "chunked_attention", "latent_attention",
+                                        "linear_attention"};
     json_t *o = json_object();
     for (int m = 0; m <= MIX_DELTA; m++)
         if (f->layers_by_mixer[m])
@@ -293,8 +300,8 @@ static json_t *experts_json(const struct facts *f) {
     const struct moe_spec *m = &f->spec->moe;
     if (!m->n_experts)
         return json_null();
-    return json_pack("{s:i, s:i, s:i, s:i, s:i}", "count", m->n_experts, "per_token", m->top_k, "ffn_size", m->ffn_size, "shared_ffn_size",
-                     m->shared_ffn_size, "layers", f->n_moe_layers);
+    return json_pack("{s:i, s:i, s:i, s:i, s:i}", "count", m->n_experts, "per_token", m->top_k, "ffn_size", m->ffn_size,
+                     "shared_ffn_size", m->shared_ffn_size, "layers", f->n_moe_layers);
 }
 
 static json_t *rope_json(const struct model_spec *s) {
@@ -308,15 +315,16 @@ static json_t *cache_json(const struct facts *f) {
     json_t *groups = json_array();
     for (int i = 0; i < f->n_caches; i++) {
         const struct cache_need *n = &f->caches[i];
-        json_array_append_new(groups, json_pack("{s:s, s:i, s:i, s:i, s:I, s:o, s:I, s:I}", "kind", mixer_name(n->mixer), "layers",
-                                                n->n_layers, "kv_heads", n->n_kv_heads, "head_dim", n->head_dim, "bytes_per_token",
-                                                (json_int_t)n->bytes_per_token, "max_tokens",
-                                                n->max_tokens ? json_integer(n->max_tokens) : json_null(), "state_bytes_per_sequence",
-                                                (json_int_t)n->state_bytes, "conv_bytes_per_sequence", (json_int_t)n->conv_bytes));
+        json_array_append_new(
+            groups, json_pack("{s:s, s:i, s:i, s:i, s:I, s:o, s:I, s:I}", "kind", mixer_name(n->mixer), "layers",
+                              n->n_layers, "kv_heads", n->n_kv_heads, "head_dim", n->head_dim, "bytes_per_token",
+                              (json_int_t)n->bytes_per_token, "max_tokens",
+                              n->max_tokens ? json_integer(n->max_tokens) : json_null(), "state_bytes_per_sequence",
+                              (json_int_t)n->state_bytes, "conv_bytes_per_sequence", (json_int_t)n->conv_bytes));
     }
     return json_pack("{s:s, s:I, s:I, s:I, s:o}", "dtype", "bf16", "bytes_per_token", (json_int_t)f->bytes_per_token,
-                     "state_bytes_per_sequence", (json_int_t)f->state_bytes, "conv_bytes_per_sequence", (json_int_t)f->conv_bytes, "groups",
-                     groups);
+                     "state_bytes_per_sequence", (json_int_t)f->state_bytes, "conv_bytes_per_sequence",
+                     (json_int_t)f->conv_bytes, "groups", groups);
 }
 
 static json_t *tokens_json(const struct model_spec *s) {
@@ -382,7 +390,8 @@ static void print_json(const struct facts *f) {
     json_object_set_new(o, "sampling", sampling_json(&s->generation));
     json_object_set_new(o, "not_counted", not_counted_json(s));
     json_object_set_new(o, "unused_scales", json_integer(f->n_unused_scales));
-    json_object_set_new(o, "weights_fault", f->weights_fault.text[0] ? json_string(f->weights_fault.text) : json_null());
+    json_object_set_new(o, "weights_fault",
+                        f->weights_fault.text[0] ? json_string(f->weights_fault.text) : json_null());
     char *text = json_dumps(o, JSON_INDENT(2));
     terminal_print(stdout, str_of(text));
     printf("\n");
@@ -404,14 +413,15 @@ static int run(const struct verb_args *args) {
     return rc;
 }
 
-const struct verb_spec verb_info = {"info",
-                                    "MODEL|config.json",
-                                    "says what a model is and what it takes, from its configuration",
-                                    flags,
-                                    ARRAY_LEN(flags),
-                                    1,
-                                    1,
-                                    .run = run,
-                                    .epilogue = "Parameters are counted tensor by tensor, each as the checkpoint stores it, scales "
-                                                "included; of weights only the headers are read.\n"
-                                                "Of a model with vision or sound, the text model alone is described.\n"};
+const struct verb_spec verb_info = {
+    "info",
+    "MODEL|config.json",
+    "says what a model is and what it takes, from its configuration",
+    flags,
+    ARRAY_LEN(flags),
+    1,
+    1,
+    .run = run,
+    .epilogue = "Parameters are counted tensor by tensor, each as the checkpoint stores it, scales "
+                "included; of weights only the headers are read.\n"
+                "Of a model with vision or sound, the text model alone is described.\n"};

@@ -67,19 +67,23 @@ void manual_page(FILE *out) {
           "gyre loads a checkpoint, records the model's forward pass as a flat program, compiles it for a backend and\n"
           "generates text. MODEL is a folder with config.json, safetensors files and tokenizer.json.\n"
           ".PP\n"
-          "Flags and arguments may come in any order; \\-\\- ends the flags. A value follows its flag or is joined to it\n"
+          "Flags and arguments may come in any order; \\-\\- ends the flags. A value follows its flag or is joined to "
+          "it\n"
           "with =. Numbers may be written as 32k or 4M, sizes as 16GiB.\n"
           ".SH VERBS\n",
           out);
     for (size_t i = 0; i < n_verbs; i++)
         put_verb(verbs[i], out);
-    fputs(".SH EXIT STATUS\n"
-          "0 on success, 1 on a fault of input or environment (one sentence on standard error names the file and the\n"
-          "field), 2 on misuse of the command line.\n"
-          ".SH ENVIRONMENT\n"
-          "Every flag can be set by a variable: \\-\\-some\\-flag by GYRE_SOME_FLAG. The command line wins. Colours are\n"
-          "not used when NO_COLOR is set. GYRE_PLUGINS is the folder of libgyre\\-cuda.so, which is otherwise looked for beside the command\n"
-          "and in ../lib/gyre from there. GYRE_HISTORY is the file that conversations remember lines in, otherwise ~/.gyre_history; set\n"
-          "empty, none is. Timed plans for a GPU are kept in $XDG_CACHE_HOME/gyre, otherwise ~/.cache/gyre.\n",
-          out);
+    fputs(
+        ".SH EXIT STATUS\n"
+        "0 on success, 1 on a fault of input or environment (one sentence on standard error names the file and the\n"
+        "field), 2 on misuse of the command line.\n"
+        ".SH ENVIRONMENT\n"
+        "Every flag can be set by a variable: \\-\\-some\\-flag by GYRE_SOME_FLAG. The command line wins. Colours are\n"
+        "not used when NO_COLOR is set. GYRE_PLUGINS is the folder of libgyre\\-cuda.so, which is otherwise looked for "
+        "beside the command\n"
+        "and in ../lib/gyre from there. GYRE_HISTORY is the file that conversations remember lines in, otherwise "
+        "~/.gyre_history; set\n"
+        "empty, none is. Timed plans for a GPU are kept in $XDG_CACHE_HOME/gyre, otherwise ~/.cache/gyre.\n",
+        out);
 }

@@ -23,7 +23,8 @@ void memory_table_print(const struct gyre *g, FILE *out) {
         print_part(&plan.parts[i], out);
     fprintf(out, "  %-56s %10s", "total", human_bytes((double)plan.total).text);
     if (plan.machine)
-        fprintf(out, " of %s%s", human_bytes((double)plan.machine).text, plan.total > plan.machine ? ": MORE THAN THERE IS" : "");
+        fprintf(out, " of %s%s", human_bytes((double)plan.machine).text,
+                plan.total > plan.machine ? ": MORE THAN THERE IS" : "");
     if (plan.taken)
         fprintf(out, ", %s of which are taken by now", human_bytes((double)plan.taken).text);
     fputc('\n', out);

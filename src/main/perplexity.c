@@ -28,9 +28,10 @@ static struct {
 
 static const struct flag flags[] = {
     {"file", 'f', FLAG_STRING, &opt.file, "FILE", "Input", "the text; - is standard input"},
-    {"window", 0, FLAG_INT, &opt.window, "W", "Input", "tokens that the model sees at a time", .min = 2, .max = 1 << 24},
-    {"stride", 0, FLAG_INT, &opt.stride, "S", "Input", "tokens from one window's start to the next; 0 is the window", .min = 0,
+    {"window", 0, FLAG_INT, &opt.window, "W", "Input", "tokens that the model sees at a time", .min = 2,
      .max = 1 << 24},
+    {"stride", 0, FLAG_INT, &opt.stride, "S", "Input", "tokens from one window's start to the next; 0 is the window",
+     .min = 0, .max = 1 << 24},
     {"bos", 0, FLAG_BOOL, &opt.bos, NULL, "Input", "put the model's BOS token before each window"},
     ENGINE_FLAGS(opt.engine),
 };
@@ -112,18 +113,21 @@ static enum status read_text(struct measurement *m, struct model_text *text, str
     buf_release(&bytes);
     TRY(st);
     if ((int64_t)m->text.n <= m->window)
-        return fail(err, ERR_ARG, "%s: %zu tokens are not more than one window of %lld", opt.file, m->text.n, (long long)m->window);
+        return fail(err, ERR_ARG, "%s: %zu tokens are not more than one window of %lld", opt.file, m->text.n,
+                    (long long)m->window);
     return OK;
 }
 
-static enum status choose_bos(struct measurement *m, const struct model_text *text, const char *model, struct error *err) {
+static enum status choose_bos(struct measurement *m, const struct model_text *text, const char *model,
+                              struct error *err) {
     m->bos = -1;
     if (!opt.bos)
         return OK;
     m->bos = tokenizer_special(text->tok, SPECIAL_BOS).id;
     if (m->bos < 0)
         m->bos = gyre_info(m->g)->bos;
-    return m->bos >= 0 ? OK : fail(err, ERR_ARG, "%s: --bos, but neither tokenizer nor config names a BOS token", model);
+    return m->bos >= 0 ? OK
+                       : fail(err, ERR_ARG, "%s: --bos, but neither tokenizer nor config names a BOS token", model);
 }
 
 static enum status perplexity(struct measurement *m, struct model_text *text, const char *model, struct error *err) {
@@ -168,6 +172,7 @@ const struct verb_spec verb_perplexity = {
     1,
     1,
     .run = run,
-    .epilogue = "Windows start at 0, S, 2S ... while the start plus W is less than the number of tokens. Every token that has\n"
-                "something before it in its window is scored, and where windows overlap only in the first that holds it.\n"
-                "  gyre perplexity models/story -f models/story/heldout.txt --window 256 --stride 256\n"};
+    .epilogue =
+        "Windows start at 0, S, 2S ... while the start plus W is less than the number of tokens. Every token that has\n"
+        "something before it in its window is scored, and where windows overlap only in the first that holds it.\n"
+        "  gyre perplexity models/story -f models/story/heldout.txt --window 256 --stride 256\n"};

@@ -16,9 +16,12 @@ static struct {
 } opt;
 
 static const struct flag flags[] = {
-    {"file", 'f', FLAG_STRING, &opt.file, "REQUEST", "Input", "JSON with messages, tools and other variables; - is standard input"},
-    {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input", "JSON lines in, each a request; JSON lines out, each a string or an error"},
-    {"now", 0, FLAG_STRING, &opt.now, "'YYYY-MM-DD HH:MM:SS'", "Input", "what strftime_now tells the template instead of the time"},
+    {"file", 'f', FLAG_STRING, &opt.file, "REQUEST", "Input",
+     "JSON with messages, tools and other variables; - is standard input"},
+    {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input",
+     "JSON lines in, each a request; JSON lines out, each a string or an error"},
+    {"now", 0, FLAG_STRING, &opt.now, "'YYYY-MM-DD HH:MM:SS'", "Input",
+     "what strftime_now tells the template instead of the time"},
     ALLOW_LINKS_FLAG,
 };
 
@@ -81,7 +84,8 @@ static int run(const struct verb_args *args) {
     if (opt.now && template_read_time(opt.now, "--now", &now, &err) != OK)
         return verb_failed(&err);
     job.options.now = opt.now ? &now : NULL;
-    if (model_path_check(args->operands[0], MODEL_CHAT_TEMPLATE, &err) != OK || chat_template_open(args->operands[0], &chat, &err) != OK)
+    if (model_path_check(args->operands[0], MODEL_CHAT_TEMPLATE, &err) != OK ||
+        chat_template_open(args->operands[0], &chat, &err) != OK)
         return verb_failed(&err);
     job.chat = chat;
     int rc = opt.batch ? batch_run(answer, &job) : render_one(&job);
@@ -98,6 +102,7 @@ const struct verb_spec verb_render = {
     1,
     1,
     .run = run,
-    .epilogue = "REQUEST holds messages, tools, add_generation_prompt (true unless given), bos_token and eos_token (the\n"
-                "model's own unless given), and any other variable that the template reads, such as enable_thinking.\n"
-                "When the template calls raise_exception, its message goes to standard error and the exit code is 1.\n"};
+    .epilogue =
+        "REQUEST holds messages, tools, add_generation_prompt (true unless given), bos_token and eos_token (the\n"
+        "model's own unless given), and any other variable that the template reads, such as enable_thinking.\n"
+        "When the template calls raise_exception, its message goes to standard error and the exit code is 1.\n"};

@@ -44,29 +44,35 @@ static const struct flag flags[] = {
     {"prompt-ids", 0, FLAG_IDS, &opt.ids, "1,2,3", "Prompt", "the prompt as token ids, which are taken as they are"},
     {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Prompt", "JSON lines in, one request each; JSON lines out, in order"},
     {"chat", 0, FLAG_BOOL, &opt.chat, NULL, "Prompt",
-     "put the prompt through the model's chat template; --no-chat takes it raw. Unless one of them is given: chat where the model "
+     "put the prompt through the model's chat template; --no-chat takes it raw. Unless one of them is given: chat "
+     "where the model "
      "has a template and the output is text, raw otherwise"},
     {"system", 0, FLAG_STRING, &opt.system, "TEXT", "Prompt", "the system message of a chat"},
-    {"max-tokens", 'n', FLAG_INT, &opt.max_tokens, "N", "Output", "stop after N tokens; otherwise at the end of the context", .min = 0,
+    {"max-tokens", 'n', FLAG_INT, &opt.max_tokens, "N", "Output",
+     "stop after N tokens; otherwise at the end of the context", .min = 0, .max = 1 << 24},
+    {"min-tokens", 0, FLAG_INT, &opt.min_tokens, "N", "Output", "do not stop before N tokens", .min = 0,
      .max = 1 << 24},
-    {"min-tokens", 0, FLAG_INT, &opt.min_tokens, "N", "Output", "do not stop before N tokens", .min = 0, .max = 1 << 24},
     {"stop", 0, FLAG_LIST, &opt.stop, "TEXT", "Output", "stop before this text; may be repeated"},
     {"ignore-eos", 0, FLAG_BOOL, &opt.ignore_eos, NULL, "Output", "go on after the model's end-of-sequence tokens"},
     {"output", 0, FLAG_CHOICE, &opt.output, "text|ids|json", "Output",
      "text, as it comes; or the ids of the answer; or one object: prompt_ids, ids, text, finish_reason, timings"},
     {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Sampling",
-     "0 takes the most probable token. This and the next: otherwise the model's generation_config.json, else off", .min = 0, .max = 100},
-    {"top-k", 0, FLAG_INT, &opt.top_k, "K", "Sampling", "only the K most probable tokens; 0 is off", .min = 0, .max = INT32_MAX},
-    {"top-p", 0, FLAG_REAL, &opt.top_p, "P", "Sampling", "only the most probable tokens that together have probability P; 1 is off",
-     .min = 0, .max = 1},
-    {"min-p", 0, FLAG_REAL, &opt.min_p, "P", "Sampling", "only tokens of at least P times the probability of the best; 0 is off", .min = 0,
-     .max = 1},
-    {"repetition-penalty", 0, FLAG_REAL, &opt.repetition_penalty, "X", "Sampling", "makes tokens seen before less probable; 1 is off",
-     .min = 0.01, .max = 100},
-    {"presence-penalty", 0, FLAG_REAL, &opt.presence_penalty, "X", "Sampling", "less, once, for tokens of the answer", .min = -2, .max = 2},
-    {"frequency-penalty", 0, FLAG_REAL, &opt.frequency_penalty, "X", "Sampling", "less, each time, for tokens of the answer", .min = -2,
-     .max = 2},
-    {"seed", 0, FLAG_INT, &opt.seed, "N", "Sampling", "the same seed gives the same answer; otherwise a random one", .min = 0, .max = 1e18},
+     "0 takes the most probable token. This and the next: otherwise the model's generation_config.json, else off",
+     .min = 0, .max = 100},
+    {"top-k", 0, FLAG_INT, &opt.top_k, "K", "Sampling", "only the K most probable tokens; 0 is off", .min = 0,
+     .max = INT32_MAX},
+    {"top-p", 0, FLAG_REAL, &opt.top_p, "P", "Sampling",
+     "only the most probable tokens that together have probability P; 1 is off", .min = 0, .max = 1},
+    {"min-p", 0, FLAG_REAL, &opt.min_p, "P", "Sampling",
+     "only tokens of at least P times the probability of the best; 0 is off", .min = 0, .max = 1},
+    {"repetition-penalty", 0, FLAG_REAL, &opt.repetition_penalty, "X", "Sampling",
+     "makes tokens seen before less probable; 1 is off", .min = 0.01, .max = 100},
+    {"presence-penalty", 0, FLAG_REAL, &opt.presence_penalty, "X", "Sampling", "less, once, for tokens of the answer",
+     .min = -2, .max = 2},
+    {"frequency-penalty", 0, FLAG_REAL, &opt.frequency_penalty, "X", "Sampling",
+     "less, each time, for tokens of the answer", .min = -2, .max = 2},
+    {"seed", 0, FLAG_INT, &opt.seed, "N", "Sampling", "the same seed gives the same answer; otherwise a random one",
+     .min = 0, .max = 1e18},
     ENGINE_FLAGS(opt.engine),
 };
 
@@ -185,9 +191,9 @@ static enum status read_prompt(struct runner *r, struct token_ids *out, struct e
 // ---- one prompt -------------------------------------------------------------------------------------------------
 
 static void print_timings(const struct runner *r, const struct answer *a) {
-    fprintf(stderr, "%sprompt %zu tokens, %.1f tok/s; decode %zu tokens, %.1f tok/s; loaded in %s%s\n", terminal_style(stderr, STYLE_DIM),
-            a->prompt.n, answer_prompt_rate(a), a->ids.n, answer_decode_rate(a), human_seconds(r->load_seconds).text,
-            terminal_style(stderr, STYLE_NONE));
+    fprintf(stderr, "%sprompt %zu tokens, %.1f tok/s; decode %zu tokens, %.1f tok/s; loaded in %s%s\n",
+            terminal_style(stderr, STYLE_DIM), a->prompt.n, answer_prompt_rate(a), a->ids.n, answer_decode_rate(a),
+            human_seconds(r->load_seconds).text, terminal_style(stderr, STYLE_NONE));
 }
 
 static void print_result(const struct runner *r, const struct answer *a) {
@@ -241,7 +247,8 @@ static int run_once(struct runner *r) {
 
 // ---- many -------------------------------------------------------------------------------------------------------
 
-static enum status submit_line(struct runner *r, struct request_fields *f, void *user, struct answer *a, struct error *err) {
+static enum status submit_line(struct runner *r, struct request_fields *f, void *user, struct answer *a,
+                               struct error *err) {
     struct token_ids ids = {0};
     enum status st = OK;
     f->request.user = user;
@@ -262,7 +269,8 @@ static void free_answer(void *job) {
     free(job);
 }
 
-static enum status begin_line(void *arg, struct gyre *g, const json_t *line, void *user, void **job, struct error *err) {
+static enum status begin_line(void *arg, struct gyre *g, const json_t *line, void *user, void **job,
+                              struct error *err) {
     struct runner *r = arg;
     struct request_fields f;
     (void)g;
@@ -339,8 +347,10 @@ const struct verb_spec verb_run = {
     1,
     .run = run,
     .epilogue = "Without a prompt, on a terminal, run is a conversation; /help lists its commands.\n"
-                "--batch reads objects with prompt or prompt_ids, and max_tokens min_tokens temperature top_k top_p min_p seed stop\n"
-                "stop_token_ids allowed_token_ids ignore_eos repetition_penalty presence_penalty frequency_penalty logit_bias logprobs "
+                "--batch reads objects with prompt or prompt_ids, and max_tokens min_tokens temperature top_k top_p "
+                "min_p seed stop\n"
+                "stop_token_ids allowed_token_ids ignore_eos repetition_penalty presence_penalty frequency_penalty "
+                "logit_bias logprobs "
                 "top_logprobs;\n"
                 "what a line does not say is as the flags say. All lines share the steps, and are answered in order.\n"
                 "  gyre run models/story --chat -p \"Tell me a story about a little fox.\" --temperature 0.7\n"

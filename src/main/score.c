@@ -20,9 +20,11 @@ static struct {
 } opt = {.output = "json", .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
-    {"prompt", 'p', FLAG_STRING, &opt.prompt, "TEXT", "Input", "the text to score; the tokenizer adds its own special tokens"},
+    {"prompt", 'p', FLAG_STRING, &opt.prompt, "TEXT", "Input",
+     "the text to score; the tokenizer adds its own special tokens"},
     {"prompt-ids", 0, FLAG_IDS, &opt.ids, "1,2,3", "Input", "the tokens to score"},
-    {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input", "JSON lines in, {\"prompt_ids\":[...]} or {\"prompt\":\"...\"}; JSON lines out"},
+    {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input",
+     "JSON lines in, {\"prompt_ids\":[...]} or {\"prompt\":\"...\"}; JSON lines out"},
     {"output", 0, FLAG_CHOICE, &opt.output, "json|text", "Output", "json: one object; text: one line a token"},
     ENGINE_FLAGS(opt.engine),
 };
@@ -114,7 +116,8 @@ static void print_text(const struct score *s) {
         printf("\t%d\n", s->argmax[i]);
     }
     if (s->prompt.n > 1)
-        printf("sum %.5f over %zu tokens, perplexity %.4f\n", sum, s->prompt.n - 1, exp(-sum / (double)(s->prompt.n - 1)));
+        printf("sum %.5f over %zu tokens, perplexity %.4f\n", sum, s->prompt.n - 1,
+               exp(-sum / (double)(s->prompt.n - 1)));
 }
 
 // ---- one prompt and many ----------------------------------------------------------------------------------------
@@ -124,7 +127,8 @@ struct scorer {
     struct model_text text; // opened when a prompt is text
 };
 
-static enum status encode_prompt(struct scorer *s, const char *model, const char *prompt, struct token_ids *out, struct error *err) {
+static enum status encode_prompt(struct scorer *s, const char *model, const char *prompt, struct token_ids *out,
+                                 struct error *err) {
     if (!s->text.tok)
         TRY(model_text_open(&s->text, model, err));
     return model_text_encode(&s->text, str_of(prompt), out, err);
@@ -165,7 +169,8 @@ struct line_context {
     const char *model;
 };
 
-static enum status begin_line(void *arg, struct gyre *g, const json_t *line, void *user, void **job, struct error *err) {
+static enum status begin_line(void *arg, struct gyre *g, const json_t *line, void *user, void **job,
+                              struct error *err) {
     const struct line_context *c = arg;
     struct request_fields f;
     struct token_ids ids = {0};
@@ -175,7 +180,8 @@ static enum status begin_line(void *arg, struct gyre *g, const json_t *line, voi
     if (f.prompt)
         st = encode_prompt(c->scorer, c->model, f.prompt, &ids, err);
     if (st == OK) {
-        struct score *s = f.prompt ? score_new(g, ids.ids, ids.n) : score_new(g, f.request.prompt, (size_t)f.request.n_prompt);
+        struct score *s =
+            f.prompt ? score_new(g, ids.ids, ids.n) : score_new(g, f.request.prompt, (size_t)f.request.n_prompt);
         st = score_submit(s, g, user, err);
         if (st == OK)
             *job = s;
@@ -216,6 +222,7 @@ const struct verb_spec verb_score = {
     1,
     1,
     .run = run,
-    .epilogue = "token_logprobs[i] is the natural logarithm of the probability of token i + 1 after tokens 0 to i;\n"
-                "argmax[i] the most probable token there; last_logits those of the whole vocabulary after the last token.\n"
-                "  gyre score models/story --prompt-ids 1269,680,261,516 --output json\n"};
+    .epilogue =
+        "token_logprobs[i] is the natural logarithm of the probability of token i + 1 after tokens 0 to i;\n"
+        "argmax[i] the most probable token there; last_logits those of the whole vocabulary after the last token.\n"
+        "  gyre score models/story --prompt-ids 1269,680,261,516 --output json\n"};

@@ -22,11 +22,13 @@
 static struct {
     const char *chat_template, *content_format, *template_kwargs;
     bool trust_request_template, exclude_tools;
-    const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format, *generation_config, *generation_override, *key_file;
+    const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format, *generation_config, *generation_override,
+        *key_file;
     bool no_log;
     double step_timeout, max_wait;
     struct flag_list names, keys, hosts;
-    int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, stored_bytes, max_logprobs, drain_seconds;
+    int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, stored_bytes,
+        max_logprobs, drain_seconds;
     struct engine_flags engine;
 } opt = {.host = "127.0.0.1",
          .port = 8000,
@@ -48,18 +50,25 @@ static struct {
 
 static const struct flag flags[] = {
     {"host", 0, FLAG_STRING, &opt.host, "ADDRESS", "Network", "address to listen on; 0.0.0.0 is every one"},
-    {"port", 0, FLAG_INT, &opt.port, "N", "Network", "port to listen on; 0 lets the system choose", .min = 0, .max = 65535},
+    {"port", 0, FLAG_INT, &opt.port, "N", "Network", "port to listen on; 0 lets the system choose", .min = 0,
+     .max = 65535},
     {"uds", 0, FLAG_STRING, &opt.uds, "PATH", "Network", "listen on a Unix socket in place of a port"},
-    {"ssl-certfile", 0, FLAG_STRING, &opt.tls_cert, "FILE", "Network", "PEM certificate; with --ssl-keyfile all connections are TLS"},
+    {"ssl-certfile", 0, FLAG_STRING, &opt.tls_cert, "FILE", "Network",
+     "PEM certificate; with --ssl-keyfile all connections are TLS"},
     {"ssl-keyfile", 0, FLAG_STRING, &opt.tls_key, "FILE", "Network", "PEM key"},
-    {"allowed-origin", 0, FLAG_STRING, &opt.cors, "ORIGIN", "Network", "web pages of this origin may call, * is any; otherwise none"},
+    {"allowed-origin", 0, FLAG_STRING, &opt.cors, "ORIGIN", "Network",
+     "web pages of this origin may call, * is any; otherwise none"},
     {"allowed-host", 0, FLAG_LIST, &opt.hosts, "NAME", "Network",
-     "Host that requests may have besides this machine's own names, * is any; may be repeated. Without keys a server on a loopback address "
+     "Host that requests may have besides this machine's own names, * is any; may be repeated. Without keys a server "
+     "on a loopback address "
      "takes no other"},
-    {"io-threads", 0, FLAG_INT, &opt.io_threads, "N", "Network", "threads for connections and the text of answers", .min = 1, .max = 256},
+    {"io-threads", 0, FLAG_INT, &opt.io_threads, "N", "Network", "threads for connections and the text of answers",
+     .min = 1, .max = 256},
     {"text-threads", 0, FLAG_INT, &opt.text_threads, "N", "Network",
-     "threads that read requests: JSON, chat template, tokenizer. Of several the first takes small ones only", .min = 1, .max = 256},
-    {"max-connections", 0, FLAG_INT, &opt.max_connections, "N", "Network", "one more is told 503", .min = 1, .max = 1 << 20},
+     "threads that read requests: JSON, chat template, tokenizer. Of several the first takes small ones only", .min = 1,
+     .max = 256},
+    {"max-connections", 0, FLAG_INT, &opt.max_connections, "N", "Network", "one more is told 503", .min = 1,
+     .max = 1 << 20},
     {"max-body", 0, FLAG_SIZE, &opt.max_body, "BYTES", "Network", "largest request body", .min = 1024, .max = 1 << 30},
     {"served-model-name", 0, FLAG_LIST, &opt.names, "NAME", "Requests",
      "name that requests use for the model; may be repeated. Otherwise its folder's"},
@@ -67,20 +76,22 @@ static const struct flag flags[] = {
      "requests must send this key (or another, if repeated); health probes need none"},
     {"api-key-file", 0, FLAG_STRING, &opt.key_file, "FILE", "Requests",
      "keys with a name and limits each, one a line; see docs/serving.md. SIGHUP reads it again"},
-    {"max-queued-requests", 0, FLAG_INT, &opt.max_queued, "N", "Requests", "requests that may wait; one more is told 429. 0 is no limit",
-     .min = 0, .max = 1 << 20},
+    {"max-queued-requests", 0, FLAG_INT, &opt.max_queued, "N", "Requests",
+     "requests that may wait; one more is told 429. 0 is no limit", .min = 0, .max = 1 << 20},
     {"max-queue-wait", 0, FLAG_REAL, &opt.max_wait, "SECONDS", "Requests",
      "a request that would wait longer for its turn, as predicted, is told 429; 0 is no bound", .min = 0, .max = 86400},
-    {"max-choices", 0, FLAG_INT, &opt.max_choices, "N", "Requests", "answers that one request may ask for (n, times prompts)", .min = 1,
-     .max = 1 << 16},
+    {"max-choices", 0, FLAG_INT, &opt.max_choices, "N", "Requests",
+     "answers that one request may ask for (n, times prompts)", .min = 1, .max = 1 << 16},
     {"max-logprobs", 0, FLAG_INT, &opt.max_logprobs, "N", "Requests",
-     "log-probabilities that a request may ask for of each token; -1 is all. More than 20 cost much: see docs/serving.md", .min = -1,
-     .max = 1 << 24},
+     "log-probabilities that a request may ask for of each token; -1 is all. More than 20 cost much: see "
+     "docs/serving.md",
+     .min = -1, .max = 1 << 24},
     {"stored-responses", 0, FLAG_SIZE, &opt.stored_bytes, "BYTES", "Requests",
-     "memory for responses that are stored, as those of /v1/responses are unless told otherwise; the oldest go first. 0: none are",
+     "memory for responses that are stored, as those of /v1/responses are unless told otherwise; the oldest go first. "
+     "0: none are",
      .min = 0, .max = 1e12},
-    {"drain-timeout", 0, FLAG_INT, &opt.drain_seconds, "SECONDS", "Requests", "after SIGTERM, how long requests in flight may take",
-     .min = 0, .max = 86400},
+    {"drain-timeout", 0, FLAG_INT, &opt.drain_seconds, "SECONDS", "Requests",
+     "after SIGTERM, how long requests in flight may take", .min = 0, .max = 86400},
     {"step-timeout", 0, FLAG_REAL, &opt.step_timeout, "SECONDS", "Requests",
      "a step that takes longer hangs: /health/ready answers 503 until it ends", .min = 0.01, .max = 86400},
     {"embedding-pooling", 0, FLAG_CHOICE, &opt.pooling, "auto|last|mean", "Requests",
@@ -99,7 +110,8 @@ static const struct flag flags[] = {
      "a request may bring a chat_template of its own"},
     {"exclude-tools-when-tool-choice-none", 0, FLAG_BOOL, &opt.exclude_tools, NULL, "Requests",
      "tools are not shown to a model that is to call none of them"},
-    {"log-format", 0, FLAG_CHOICE, &opt.log_format, "text|json", "Logging", "a line on stderr for each request that is over"},
+    {"log-format", 0, FLAG_CHOICE, &opt.log_format, "text|json", "Logging",
+     "a line on stderr for each request that is over"},
     {"disable-log-requests", 0, FLAG_BOOL, &opt.no_log, NULL, "Logging", "no such lines"},
     {"scheduling-policy", 0, FLAG_CHOICE, &opt.engine.policy, "fcfs|sjf", "Scheduling",
      "who runs first: by arrival, or short prompts before long ones"},
@@ -165,7 +177,8 @@ static enum status open_template(struct server *s, const char *model, struct err
     else if (chat_template_exists(model))
         TRY(chat_template_open(model, &s->chat, err));
     if (s->chat && strcmp(opt.content_format, "auto") != 0)
-        chat_template_force_content(s->chat, strcmp(opt.content_format, "string") == 0 ? CHAT_CONTENT_TEXT : CHAT_CONTENT_PARTS);
+        chat_template_force_content(s->chat,
+                                    strcmp(opt.content_format, "string") == 0 ? CHAT_CONTENT_TEXT : CHAT_CONTENT_PARTS);
     return OK;
 }
 
@@ -228,11 +241,12 @@ static void announce(const struct server *s, double seconds) {
     if (opt.uds)
         fprintf(stderr, "listening on %s\n", opt.uds);
     else
-        fprintf(stderr, "listening on %s://%s:%d\n", opt.tls_cert ? "https" : "http", opt.host, http_port(s->api->http));
+        fprintf(stderr, "listening on %s://%s:%d\n", opt.tls_cert ? "https" : "http", opt.host,
+                http_port(s->api->http));
 }
 
-/* Read before the model, so that a fault in them is told at once. VLLM_API_KEY belongs to a line for vllm serve: without it the
- * line would serve everybody. */
+/* Read before the model, so that a fault in them is told at once. VLLM_API_KEY belongs to a line for vllm serve:
+ * without it the line would serve everybody. */
 static enum status open_keys(struct server *s, struct error *err) {
     const char *theirs = opt.keys.n == 0 && !opt.key_file ? getenv("VLLM_API_KEY") : NULL;
     if (opt.keys.n == 0 && !opt.key_file && !theirs)
@@ -250,8 +264,8 @@ static enum status open_keys(struct server *s, struct error *err) {
     return OK;
 }
 
-/* glibc keeps more at the end of its heaps the larger the pieces were that it gave out, and malloc_trim looks at the end of the
- * main heap only. So large pieces are maps of their own, always, and little stays. */
+/* glibc keeps more at the end of its heaps the larger the pieces were that it gave out, and malloc_trim looks at the
+ * end of the main heap only. So large pieces are maps of their own, always, and little stays. */
 static void keep_little_memory(void) {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, 1 << 20);
@@ -267,7 +281,9 @@ static enum status read_kwargs(struct server *s, struct error *err) {
     if (!opt.template_kwargs)
         return OK;
     TRY(jv_parse(str_of(opt.template_kwargs), "--default-chat-template-kwargs", 0, &s->template_kwargs, err));
-    return json_is_object(s->template_kwargs) ? OK : fail(err, ERR_ARG, "--default-chat-template-kwargs: it must be a JSON object");
+    return json_is_object(s->template_kwargs)
+               ? OK
+               : fail(err, ERR_ARG, "--default-chat-template-kwargs: it must be a JSON object");
 }
 
 static enum status open_all(struct server *s, const char *model, struct error *err) {

@@ -20,8 +20,10 @@ static const struct flag flags[] = {
     {"file", 'f', FLAG_STRING, &opt.file, "FILE", "Input", "the text is in FILE; - is standard input"},
     {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input",
      "JSON lines in, each a string; JSON lines out, each what --output asks for, or an error"},
-    {"special", 0, FLAG_BOOL, &opt.special, NULL, "Tokens", "add what the vocabulary puts around a text: BOS, EOS, [CLS] ..."},
-    {"parse-special", 0, FLAG_BOOL, &opt.parse_special, NULL, "Tokens", "special tokens written in the text become their ids"},
+    {"special", 0, FLAG_BOOL, &opt.special, NULL, "Tokens",
+     "add what the vocabulary puts around a text: BOS, EOS, [CLS] ..."},
+    {"parse-special", 0, FLAG_BOOL, &opt.parse_special, NULL, "Tokens",
+     "special tokens written in the text become their ids"},
     {"output", 0, FLAG_CHOICE, &opt.output, "ids|pieces|count", "Output", "what to print"},
     ALLOW_LINKS_FLAG,
 };
@@ -100,7 +102,8 @@ static int run(const struct verb_args *args) {
         return verb_misused(args->spec, "tokenize takes one text with -p or -f, or many with --batch");
     struct error err;
     struct tokenizer *tok;
-    if (model_path_check(args->operands[0], MODEL_TOKENIZER, &err) != OK || tokenizer_open(args->operands[0], &tok, &err) != OK)
+    if (model_path_check(args->operands[0], MODEL_TOKENIZER, &err) != OK ||
+        tokenizer_open(args->operands[0], &tok, &err) != OK)
         return verb_failed(&err);
     struct job job = {.tok = tok, .enc = encoder_open(tok)};
     int rc = 0;
@@ -123,6 +126,8 @@ const struct verb_spec verb_tokenize = {
     1,
     1,
     .run = run,
-    .epilogue = "TOK is a model folder, a tokenizer.json, a SentencePiece .model, or a .tiktoken file with its pattern file\n"
-                "beside it. Ids are printed in one line with commas between, as --prompt-ids reads them; pieces one a line, as\n"
-                "JSON strings, written as the vocabulary writes them.\n"};
+    .epilogue =
+        "TOK is a model folder, a tokenizer.json, a SentencePiece .model, or a .tiktoken file with its pattern file\n"
+        "beside it. Ids are printed in one line with commas between, as --prompt-ids reads them; pieces one a line, "
+        "as\n"
+        "JSON strings, written as the vocabulary writes them.\n"};

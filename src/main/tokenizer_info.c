@@ -21,6 +21,7 @@ enum status tokenizer_info_read(const char *folder, const struct chat_template *
     if (!json_object_get(*out, "tokenizer_class"))
         json_object_set_new(*out, "tokenizer_class", json_string("PreTrainedTokenizerFast"));
     const struct chat_variant *usual = chat ? chat_template_named(chat, "default") : NULL;
-    json_object_set_new(*out, "chat_template", usual ? json_stringn(usual->source.ptr, usual->source.len) : json_null());
+    json_object_set_new(*out, "chat_template",
+                        usual ? json_stringn(usual->source.ptr, usual->source.len) : json_null());
     return OK;
 }

@@ -1,4 +1,5 @@
-/* vllm_flags.c - see vllm_flags.h. The names are those of vLLM 0.11's `vllm serve --help=all`, with some that were there before. */
+/* vllm_flags.c - see vllm_flags.h. The names are those of vLLM 0.11's `vllm serve --help=all`, with some that were
+ * there before. */
 #include "main/vllm_flags.h"
 
 #include <stdio.h>
@@ -104,9 +105,11 @@ static const struct vllm_flag table[] = {
     {"max-parallel-loading-workers", NULL, VALUE, NOTE, NULL, ONE_DEVICE},
     {"kv-cache-memory-bytes", NULL, VALUE, AS, "kv-cache-memory", NULL},
     {"num-gpu-blocks-override", NULL, VALUE, NOTE, NULL, "--kv-cache-memory sets the size of the cache"},
-    {"cpu-offload-gb", NULL, VALUE, NOTE, NULL, "a device holds all weights; a model that is too large for it is refused"},
+    {"cpu-offload-gb", NULL, VALUE, NOTE, NULL,
+     "a device holds all weights; a model that is too large for it is refused"},
     {"kv-offloading-size", NULL, VALUE, NOTE, NULL, "see --swap-space"},
-    {"calculate-kv-scales", NULL, SWITCH, NOTE, NULL, "a cache of 8 bits has a scale for each key and value, made as it is written"},
+    {"calculate-kv-scales", NULL, SWITCH, NOTE, NULL,
+     "a cache of 8 bits has a scale for each key and value, made as it is written"},
     {"prefix-caching-hash-algo", NULL, VALUE, NOTE, NULL, "hashes are keyed, and what they find is compared"},
     {"kv-transfer-config", NULL, VALUE, REFUSED, NULL, "moving caches between servers"},
     {"kv-events-config", NULL, VALUE, REFUSED, NULL, "events of the cache"},
@@ -136,7 +139,8 @@ static const struct vllm_flag table[] = {
     {"num-scheduler-steps", NULL, VALUE, NOTE, NULL, SCHEDULER},
     {"scheduler-delay-factor", NULL, VALUE, NOTE, NULL, SCHEDULER},
     {"preemption-mode", NULL, VALUE, NOTE, NULL, "with --swap-space what is predicted to take less time is done"},
-    {"async-scheduling", NULL, SWITCH, NOTE, NULL, "the next step is planned while one runs, where the device allows it"},
+    {"async-scheduling", NULL, SWITCH, NOTE, NULL,
+     "the next step is planned while one runs, where the device allows it"},
     {"disable-hybrid-kv-cache-manager", NULL, SWITCH, NOTE, NULL, "each kind of layer has a cache of its own"},
     {"disable-chunked-mm-input", NULL, SWITCH, NOTE, NULL, NO_IMAGES},
     {"stream-interval", NULL, VALUE, SAME, "1", "holding tokens back"},
@@ -164,7 +168,8 @@ static const struct vllm_flag table[] = {
     {"enable-log-outputs", NULL, SWITCH, NOTE, NULL, "text is never logged"},
     {"max-log-len", NULL, VALUE, NOTE, NULL, "text is never logged"},
     {"disable-log-stats", NULL, SWITCH, NOTE, NULL, "numbers are in /metrics, not in the log"},
-    {"disable-uvicorn-access-log", NULL, SWITCH, NOTE, NULL, "the one line a request is turned off by --disable-log-requests"},
+    {"disable-uvicorn-access-log", NULL, SWITCH, NOTE, NULL,
+     "the one line a request is turned off by --disable-log-requests"},
     {"uvicorn-log-level", NULL, VALUE, NOTE, NULL, "the log has no levels"},
     {"log-config-file", NULL, VALUE, NOTE, NULL, "see --log-format"},
     {"disable-frontend-multiprocessing", NULL, SWITCH, NOTE, NULL, "there is one process"},
@@ -233,7 +238,8 @@ static const struct vllm_flag *find(const char *word, bool *off) {
     size_t n = strcspn(typed, "=");
     *off = false;
     for (size_t i = 0; i < ARRAY_LEN(table); i++)
-        if (is_long ? same_name(table[i].name, typed, n) : table[i].short_name && same_name(table[i].short_name, typed, n))
+        if (is_long ? same_name(table[i].name, typed, n)
+                    : table[i].short_name && same_name(table[i].short_name, typed, n))
             return &table[i];
     if (!is_long || n < 3 || !same_name("no-", typed, 3))
         return NULL;
@@ -308,13 +314,16 @@ static int take(struct rewrite *w, const struct vllm_flag *f, const char *word, 
     BUG_IF(true);
 }
 
-static bool is_value(const struct rewrite *w) { return w->at < w->n_in && (w->in[w->at][0] != '-' || w->in[w->at][1] == '\0'); }
+static bool is_value(const struct rewrite *w) {
+    return w->at < w->n_in && (w->in[w->at][0] != '-' || w->in[w->at][1] == '\0');
+}
 
 /* A flag of theirs; w->at stands behind it. */
 static int translate_flag(struct rewrite *w, const struct vllm_flag *f, const char *word, bool off) {
     const char *equals = strchr(word, '='), *value = equals ? equals + 1 : NULL;
     if (f->shape == SWITCH)
-        return equals ? verb_misused(w->spec, "%.*s takes no value", (int)(equals - word), word) : take(w, f, word, NULL, off);
+        return equals ? verb_misused(w->spec, "%.*s takes no value", (int)(equals - word), word)
+                      : take(w, f, word, NULL, off);
     if (!value && w->at < w->n_in)
         value = w->in[w->at++];
     if (!value)
@@ -338,8 +347,8 @@ static bool is_switch(const struct verb_spec *spec, const char *typed, size_t n)
     return false;
 }
 
-/* A flag of ours, or one that nobody knows: left as it is, but for the values above. Several values are taken only behind
- * the model, which could be meant otherwise. */
+/* A flag of ours, or one that nobody knows: left as it is, but for the values above. Several values are taken only
+ * behind the model, which could be meant otherwise. */
 static void keep_flag(struct rewrite *w, const char *word) {
     const char *typed = word + 2, *equals = strchr(word, '=');
     size_t n = strcspn(typed, "=");
