@@ -218,7 +218,7 @@ static void end_stream(struct generation *g, struct buf *out) {
 }
 
 static void reply_whole(struct generation *g) {
-    if (g->detached) {
+    if (g->goes_on) {
         g->dialect->settle(g);
         return;
     }
@@ -327,7 +327,7 @@ static void hear_now(struct choice *c) {
     }
     service_look(c->answer);
     g->n_done += c->answer->done;
-    if (http_is_gone(g->x) && !g->detached) {
+    if (http_is_gone(g->x) && !g->goes_on) {
         if (g->n_done == g->n_choices)
             finish(g);
     } else if (g->stream) {
@@ -340,12 +340,12 @@ static void hear_now(struct choice *c) {
 /* 503 in place of a whole answer for which there was no memory; false: it is not time for it, or there is none for that either. */
 static bool refuse_for_memory(struct generation *g) {
     struct alloc_scope scope;
-    if (g->stream || g->search || g->n_done < g->n_choices || (!g->detached && http_is_gone(g->x)))
+    if (g->stream || g->search || g->n_done < g->n_choices || (!g->goes_on && http_is_gone(g->x)))
         return false;
     alloc_scope_begin(&scope);
     if (setjmp(scope.env) != 0)
         return false;
-    if (!g->detached) // whose exchange was answered long ago
+    if (!g->goes_on) // whose exchange was answered long ago
         api_reply_error(g->x, 503, NULL, "there is not enough memory for the answer now");
     finish(g);
     alloc_scope_end(&scope);

@@ -87,7 +87,8 @@ struct generation {
     int n_shown;                // choices that a body has: the first ones, once all have ended
     bool begun;                 // dialect->begin was called
     bool aborted;               // and the dialect has no name for that
-    bool detached;              // the exchange was answered before it is over, and is held until then
+    bool detached;              // the exchange is answered before it is over, and is held until then
+    bool goes_on;               // that has come so far: whether the client is gone does not matter any more
     _Atomic bool abort_asked;   // of a search, which then ends its answers itself: generation_abort
     int n_done;                 // answers that the service has ended
     int thread;                 // I/O thread of the exchange

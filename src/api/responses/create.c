@@ -298,7 +298,9 @@ static void refuse_background(struct http_exchange *x, size_t most) {
 /* Nobody waits any more: the exchange is answered, and held until the answer is stored. */
 static void go_on_in_background(struct generation *g) {
     struct buf body = {0};
-    if (!responses_store_started(g)) {
+    bool is_stored = responses_store_started(g);
+    g->goes_on = true; // not before: where memory ran out so far, it has no texts, or nobody could find it
+    if (!is_stored) {
         generation_abort(g);
         refuse_background(g->x, response_store_max(g->api->responses));
         return;
