@@ -3,7 +3,7 @@
 
     tools/turns.py before=/tmp/old after=build/release no-l2-copies=build/release,GYRE_L2_COPIES=0 [--rounds 3] [--gyre build/gyre] -- MODEL|config.json [FLAGS of gyre bench decode]
 
-A side is a name, the folder whose libgyre-cuda.so it loads (GYRE_PLUGINS), and variables that it sets. In a round each side has one turn, in the order given, after a run
+A side is a name, the folder whose libgyre-cuda.so it loads (GYRE_PLUGINS) and whose gyre it runs, if there is one, and variables that it sets. In a round each side has one turn, in the order given, after a run
 that does not count; what clocks and neighbours do to one they do to all. The table has the figure of each turn, its median, and per cent of the first side's; of a run
 that is broken off, by a fault or by hand, it has the rounds that all sides have ended. gyre runs with dummy weights, FP8 weights and FP8 cache on a GPU, 16 + 144 tokens at
 128, 256 and 512 sequences, two repeats a turn after half a second, and flags that are given say otherwise."""
@@ -32,6 +32,8 @@ class Side:
             raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER[,VARIABLE=VALUE...]")
         if not os.path.isdir(folder):
             raise argparse.ArgumentTypeError(f"{self.name}: there is no folder {folder}")
+        own = os.path.join(folder, "gyre")
+        self.gyre = os.path.abspath(own) if os.path.isfile(own) else None  # builds of another interface need their own
         self.environment = dict(v.split("=", 1) for v in variables) | {"GYRE_PLUGINS": os.path.abspath(folder)}
         self.figures = {}  # of each number of sequences, and of prompts: one a turn
 
@@ -39,7 +41,7 @@ class Side:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "figures.json")
             try:
-                done = subprocess.run([gyre, "bench", "decode", *arguments, "--output-json", path], env=os.environ | self.environment,
+                done = subprocess.run([self.gyre or gyre, "bench", "decode", *arguments, "--output-json", path], env=os.environ | self.environment,
                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
                 if done.returncode:
                     raise Fault(f"{self.name}: {done.stderr.strip() or done.returncode}")
