@@ -22,7 +22,7 @@ pack() {
     release=build/release root=build/gpu/root
     make cuda cuda-tests build/data/tokenizers/qwen3/tokenizer.json build/data/tokenizers/qwen3/tokenizer_config.json build/racecheck/libgyre-cuda.so $(for t in small_m gated split_k prefill; do echo "build/racecheck/test_gemm_fp8_$t"; done) $(for t in $tests; do echo "$release/tests/$t"; done)
     rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
-    cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive $release/src/main/backends.o \
+    cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive \
         $release/tests/op_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lsodium -lpthread -lm
     for t in $tests; do
         cc -o "$root/$t" "$release/tests/$t.o" -L$root -lgyre-tests -lcmocka -ljansson -lm -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined
