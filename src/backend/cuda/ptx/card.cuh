@@ -81,9 +81,11 @@ template <class K> inline void allow_shared(K *kernel, int n_bytes) {
                        [&] { return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes); });
 }
 
-/* How many clusters of so many blocks run at once; at least 1, as the launch says why it cannot be. The caller allows shared memory. */
-template <class K> inline int clusters_at_once(K *kernel, int cluster, int n_blocks, int n_threads, int n_shared) {
+/* How many clusters of so many blocks run at once; at least 1, as the launch says why it cannot be. `before` is called when
+ * that is found, to allow shared memory. */
+template <class K, class F> inline int clusters_at_once(K *kernel, int cluster, int n_blocks, int n_threads, int n_shared, F before) {
     return facts_of_cards.get({(const void *)kernel, current_device(), cluster, n_threads, n_shared}, [&] {
+        before();
         cudaLaunchAttribute attribute = {};
         attribute.id = cudaLaunchAttributeClusterDimension;
         attribute.val.clusterDim.x = (unsigned)cluster;
@@ -94,10 +96,11 @@ template <class K> inline int clusters_at_once(K *kernel, int cluster, int n_blo
     });
 }
 
-/* How many blocks run at once of a kernel that fills a multiprocessor: in clusters not all multiprocessors have a place. */
+/* How many blocks run at once of a kernel that fills a multiprocessor: in clusters not all multiprocessors have a place. Its
+ * shared memory is allowed anew when that is found, as launches in between may have allowed it less. */
 template <class K> inline int blocks_at_once(K *kernel, int cluster, int n_threads, int n_shared) {
     int most = n_multiprocessors() / cluster;
-    allow_shared(kernel, n_shared);
-    int n = clusters_at_once(kernel, cluster, most * cluster, n_threads, n_shared);
+    auto allow = [&] { cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_shared); };
+    int n = clusters_at_once(kernel, cluster, most * cluster, n_threads, n_shared, allow);
     return (n < most ? n : most) * cluster;
 }

@@ -221,7 +221,7 @@ inline int blocks_of(int n_eights) {
 template <int ACT, int C> void start(cudaStream_t stream, const args &a) {
     int threads = threads_of(a.gate.width / 8, C), n_shared = EIGHTS * 4 * threads * (int)sizeof(float4);
     allow_shared(gated_rows<ACT, C>, EIGHTS * 4 * THREADS * (int)sizeof(float4)); // what any width takes, as the attribute is one for all
-    int at_once = clusters_at_once(gated_rows<ACT, C>, C, C, threads, n_shared);
+    int at_once = clusters_at_once(gated_rows<ACT, C>, C, C, threads, n_shared, [] {});
     int each = (a.n_rows + at_once - 1) / at_once, n = (a.n_rows + each - 1) / each;
     launch_node(gated_rows<ACT, C>, C * n, threads, (size_t)n_shared, stream, a);
 }
