@@ -132,6 +132,8 @@ static void write_five(struct gyre *g, struct text *texts) {
 static void captured_steps_equal_steps_that_are_not_bit_for_bit(void **state) {
     static struct text eager[5], replayed[5];
     (void)state;
+    if (rig_backend() == &backend_cpu) // which has no graphs
+        skip();
     for (size_t m = 0; m < ARRAY_LEN(dense); m++) {
         struct gyre *a = open_model(dense[m], rig_backend(), (struct gyre_options){.device_options = eager_option});
         struct gyre *b = open_model(dense[m], rig_backend(), (struct gyre_options){0});
