@@ -52,30 +52,31 @@ $(CUDA_UNITS): build/cuda/%: build/cuda/tests/%.o build/cuda/libbackend.a $(LIBS
 build/cuda/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
+# WITH is what a program is linked with beside its source: $^ would hold what that includes as well, as dependencies say.
 # Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
 GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
 KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place l2_topology quantise argmax_filter)
-$(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): $(call cu_source,l2_copy)
-build/cuda/test_argmax_filter: $(call cu_objects,lm_head sample)
-$(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu
+$(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): WITH := $(call cu_source,l2_copy)
+build/cuda/test_argmax_filter: WITH := $(call cu_objects,lm_head sample)
+$(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu $(CUDA_CODE)
 	@mkdir -p $(@D)
-	$(call QUIET,nvcc)$(NVCC_PROGRAM) $(filter %.cu %.o,$^)
+	$(call QUIET,nvcc)$(NVCC_PROGRAM) $< $(WITH)
 $(GEMM_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
 	@mkdir -p $(@D)
-	$(call QUIET,nvcc)$(NVCC_PROGRAM) -DGYRE_RACECHECK $(filter %.cu,$^)
+	$(call QUIET,nvcc)$(NVCC_PROGRAM) -DGYRE_RACECHECK $< $(WITH)
 
 # Programs that time kernels alone; bench/cuda says how.
 CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m library lm_head sample argmax_filter attention nodes linear)
-build/cuda/bench_gemm_fp8_gated: $(call cu_source,l2_copy)
-build/cuda/bench_linear: $(call cu_objects,gemv)
-build/cuda/bench_argmax_filter: $(call cu_objects,lm_head sample l2_topology)
-build/cuda/bench_gemm_fp8_small_m: $(call cu_objects,norm quantise)
-build/cuda/bench_nodes: $(call cu_objects,elementwise quantise)
-build/cuda/bench_attention: $(call cu_objects,attention attention_parts attention_decode attention_decode_bytes attention_decode_warps \
+build/cuda/bench_gemm_fp8_gated: WITH := $(call cu_source,l2_copy)
+build/cuda/bench_linear: WITH := $(call cu_objects,gemv)
+build/cuda/bench_argmax_filter: WITH := $(call cu_objects,lm_head sample l2_topology)
+build/cuda/bench_gemm_fp8_small_m: WITH := $(call cu_objects,norm quantise)
+build/cuda/bench_nodes: WITH := $(call cu_objects,elementwise quantise)
+build/cuda/bench_attention: WITH := $(call cu_objects,attention attention_parts attention_decode attention_decode_bytes attention_decode_warps \
     attention_prefill attention_prefill_halves qkv_prep)
-$(CUDA_BENCHES): build/cuda/bench_%: bench/cuda/%.cu
+$(CUDA_BENCHES): build/cuda/bench_%: bench/cuda/%.cu $(CUDA_CODE)
 	@mkdir -p $(@D)
-	$(call QUIET,nvcc)$(NVCC_PROGRAM) -cudart static $(filter %.cu %.o,$^) -lcublasLt
+	$(call QUIET,nvcc)$(NVCC_PROGRAM) -cudart static $< $(WITH) -lcublasLt
 # Beside a program of ours: when each kernel ran, by CUPTI, which it loads itself.
 build/cuda/libtimeline.so: bench/cuda/timeline.c
 	@mkdir -p $(@D)

@@ -173,7 +173,7 @@ struct executable {
     struct node *nodes;             // of the step that was lowered last: step/node.h
     int n_qacts;
     struct drow_absmax row_absmax;  // of the qacts, zero when a step begins
-    struct dgrid_barrier *barriers; // likewise, [n_twins][REST_MEETINGS]
+    struct dgrid_barrier *barriers; // likewise, [n_qacts][REQUANT_MEETINGS]
     void *memory;                   // values
     int64_t step_bytes;             // of all that a step uses on the device
     struct trace_mark *marks;       // [program.n_ops + 1] while a step is traced, else NULL

@@ -42,7 +42,7 @@ static inline float e4m3_norm(int64_t in) {
  * Of e4m3 a row's values are its elements times scale[row], the row's largest size / E4M3_FULL.
  * With col_scale the elements, of half precision, are unscaled products (quantise.cu below): the value is
  *     element * row_scale[row] * col_scale[col] + bias[col]
- * Only inputs of launchers that say that they take them are raw.
+ * Only inputs of launchers that say that they take them are unscaled.
  * With most, whoever writes the value also folds each row's largest size into most[row]: an atomicMax of the bits of |value|, as it was
  * before or after it was rounded. Bits of sizes are ordered as sizes are, and what is not a number is largest. A step begins with
  * zeros there (launch_embed), so launch_quantise need not look for the largest. Only outputs of launchers that say so have it. */
@@ -54,7 +54,7 @@ struct dmat {
     float *scale;                              // [rows] of ELEMENT_E4M3, else NULL
     const float *row_scale, *col_scale, *bias; // of unscaled products, else NULL; bias may be NULL
     uint32_t *absmax;                          // [rows] or NULL
-    float static_scale;                        // of ELEMENT_E4M3: launch_quantise_rest; 0: none
+    float static_scale;                        // of ELEMENT_E4M3: launch_requantise; 0: none
     bool untold_only; // of 16 bits, as an output beside such a qact: octets that the qact tells need not be written
 };
 
@@ -137,7 +137,7 @@ struct dcache {
 /* ---- what steps count for the host ----
  * In pinned memory, added to when there is something to count, which in most steps there is not. */
 struct dcounts {
-    unsigned long long rows_outside; // of a layer each: by dtally
+    unsigned long long rows_outside; // of a layer each: by dcounter
     unsigned long long left, paused; // steps: by dfilter
     unsigned long long rows_cut;     // of what is read by an op each: by launch_watch
 };

@@ -23,7 +23,7 @@
  * 448 and 512 rows two do, which may be of other sides, so that the row would come from memory twice; clusters that claim their tiles so that both are of one
  * side gained nothing there (70,161 to 70,282 tokens/s for 70,070 to 70,299).
  *
- * x may have been written by a static scale, which rows of other sizes must not keep (launch_quantise_rest): then blocks look at the rows' largest
+ * x may have been written by a static scale, which rows of other sizes must not keep (launch_requantise): then blocks look at the rows' largest
  * sizes while the first of x is copied, and make the rows that it does not fit (requant.cuh); then that is copied again.
  *
  * The end: each block finishes some columns. It gets the others' sums into memory that is for nothing else (nobody waits until rings are

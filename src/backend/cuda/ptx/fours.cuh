@@ -1,7 +1,7 @@
 /* fours.cuh - four neighbouring columns at a time: 16 bytes of float32, 8 of half precision, 4 of e4m3, and a row's e4m3 qact.
  *
  * A qact is what ELEMENT_E4M3 says in value.h: scale[row] = the row's largest size / E4M3_FULL, or a power of two where a static scale is known
- * (launch_quantise_rest), elements value / scale[row], rounded to nearest. NaN stays NaN, in the element and in nothing else. */
+ * (launch_requantise), elements value / scale[row], rounded to nearest. NaN stays NaN, in the element and in nothing else. */
 #pragma once
 
 #include "backend/cuda/qact/quantise.h"

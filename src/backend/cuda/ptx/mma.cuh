@@ -129,7 +129,7 @@ template <bool BF16> __device__ __forceinline__ uint16_t e4m3_of_scaled_pair(uin
     __half2 scaled = __hmul2(reinterpret_cast<__half2 &>(pair), __float2half2_rn(factor));
     return e4m3_of_pair(reinterpret_cast<uint32_t &>(scaled));
 }
-/* Whether eight elements of a static qact tell what they were made of (launch_quantise_rest). */
+/* Whether eight elements of a static qact tell what they were made of (launch_requantise). */
 __device__ __forceinline__ bool qact_tells(uint2 elements) {
     const uint32_t EXPONENTS = 0x78787878u, FROM_1_8 = 0x60606060u, ONE = 0x08080808u, CARRIED = 0x80808080u; // 1/8: an exponent of 4, 256: of 15
     uint32_t beyond = ((elements.x & EXPONENTS) + ONE | (elements.y & EXPONENTS) + ONE) & CARRIED;

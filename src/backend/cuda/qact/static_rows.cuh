@@ -1,4 +1,4 @@
-/* static_rows.cuh - rows of a qact that their static scale does not fit, made anew (launch_quantise_rest): from the qact itself, and from 16 bits where it does
+/* static_rows.cuh - rows of a qact that their static scale does not fit, made anew (launch_requantise): from the qact itself, and from 16 bits where it does
  * not tell. */
 #pragma once
 

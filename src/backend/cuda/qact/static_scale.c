@@ -2,7 +2,7 @@
  *
  * e4m3 has 15 binades of normal numbers, of which a row at E4M3_FULL has 10 below its largest size, so a row's scale need not be that size /
  * E4M3_FULL: one that holds for most rows of a layer lets the kernel that makes a value write the qact as well, and what is left of quantising is a look
- * at the rows' largest sizes (launch_quantise_rest).
+ * at the rows' largest sizes (launch_requantise).
  *
  * That is done for what a GATED_ACT makes of a LINEAR of normed rows. Those have a root mean square of 1 before the norm's weight n whatever came
  * before, so gates and ups have the variances sum_k (w[j, k] n[k])^2, as far as rows agree with no row of w more than with others. With A the
